@@ -79,12 +79,22 @@ class FileUndo:
         return CommandEntry(self._answer, "undo the last changes of files", for_owners=True)
 
     async def _answer(self, call: CommandCall) -> str:
-        return await asyncio.to_thread(self._undo, call.session.key, call.scope, call.session.get_history())
+        return await asyncio.to_thread(self.undo, call.session.key, call.scope, call.session.get_history())
 
-    def _undo(self, session_key: str, scope: Scope, rows: Sequence[ChatMessage]) -> str:
+    def last_turn(self, session_key: str) -> str | None:
+        """The turn whose changes of files can be undone. Blocks."""
+        record = self._load(session_key)
+        return record["turn"] if record.get("files") else None
+
+    def undo(self, session_key: str, scope: Scope, rows: Sequence[ChatMessage], turn_id: str | None = None) -> str:
+        """Restore the files that the last turn changed, and say what was done. `turn_id`: only if it was this one.
+        Blocks; the session's lane is held.
+        """
         with self._lock:
             record = self._load(session_key)
             changed: dict[str, Any] = record.get("files", {})
+            if turn_id not in (None, record.get("turn")):
+                return "Nothing was undone: a later turn has changed files. Undo that one first."
             if not changed:
                 return "There is nothing to undo: no file was changed here since the last /undo."
             policy, lines = restrict_paths(self._paths(), scope), []

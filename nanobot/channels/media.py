@@ -1,20 +1,22 @@
 """Stores incoming attachments and describes them to the model.
 
-Nothing the sender wrote becomes part of a path: file names are generated, and the suffix follows the file's first
-bytes. Files appear atomically.
+Each file is in a folder of its own and keeps the name that the sender gave it, without characters that mean something
+to a path, a shell or a tag; its suffix follows its first bytes. Files appear atomically.
 """
 
 import asyncio
 import hashlib
 import logging
 import os
+import re
 import secrets
 import stat
+import unicodedata
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Protocol
 
 from nanobot.channels.errors import NotConnectedError
@@ -26,15 +28,21 @@ from nanobot.channels.media_kinds import (
     describe_reason,
     detect_file_kind,
     detect_suffix,
+    is_suffix,
 )
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder, write_whole
 from nanobot.utils.text import escape_brackets, human_size
 
 log = logging.getLogger(__name__)
 
+_UNSAFE = re.compile(r"[^\w .,()+@~-]")
+"""What a file name does not keep: it could end a tag, or mean something to a shell."""
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|(?:com|lpt)\d)(?:\..*)?", re.IGNORECASE)
+"""Names of devices on Windows."""
+_MAX_NAME_BYTES = 150
 EMPTY_MESSAGE = "[empty message]"
 _HOUR_S = 3600.0
 _WRITE_BYTES = 256 * 1024
@@ -112,7 +120,7 @@ class MediaLimits:
 
 
 class MediaStore:
-    """The attachments of one channel, in `media/<channel>/` of the data folder.
+    """The attachments of one channel, in `media/<channel>/<id>/<name>` of the data folder.
 
     Aborts downloads larger than `limits.largest` or slower than `limits.download_s`. Deletes a file `keep_s` after it
     arrived, or earlier, oldest first, while the folder holds more than `folder_bytes`.
@@ -154,7 +162,7 @@ class MediaStore:
             await self.sweep()
 
     def _find(self, stem: str) -> Path | None:
-        paths = [path for path in self._folder.glob(f"{stem}*") if path.suffix != PARTIAL_SUFFIX and path.is_file()]
+        paths = [path for path in (self._folder / stem).glob("*") if path.is_file()]
         for path in paths[:1]:
             os.utime(path, (now := self._clock.now().timestamp(), now))  # its age counts from the last time it was sent
         return paths[0] if paths else None
@@ -165,7 +173,8 @@ class MediaStore:
         descriptor = await asyncio.to_thread(_open_partial, partial)
         try:
             head = await self._receive(descriptor, chunks)
-            path = self._folder / f"{stem}{detect_suffix(head, attachment.name, attachment.content_type)}"
+            path = self._folder / stem / file_name(attachment, head)
+            path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         except BaseException:
             os.close(descriptor)
             partial.unlink(missing_ok=True)
@@ -225,10 +234,23 @@ async def attachment_text(stored: StoredAttachment, transcriber: Transcriber | N
 
 
 def _stem(attachment: Attachment) -> str:
-    """The file name without suffix: derived from the id if there is one, else random."""
+    """The name of its folder: derived from the id if there is one, else random."""
     if attachment.id:
         return hashlib.sha256(attachment.id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
     return secrets.token_hex(12)
+
+
+def file_name(attachment: Attachment, head: bytes) -> str:
+    """The sender's name for a file with these first bytes, fit for a path; its kind if it has none."""
+    suffix = detect_suffix(head, attachment.name, attachment.content_type)
+    name = PureWindowsPath(attachment.name or "").name  # splits at both kinds of slashes
+    name = re.sub(r"\s+", " ", _UNSAFE.sub("_", unicodedata.normalize("NFC", name)))
+    if is_suffix(own := PureWindowsPath(name).suffix):
+        name = name.removesuffix(own)
+    name = name.encode("utf-8", "ignore")[:_MAX_NAME_BYTES].decode("utf-8", "ignore").strip(" ._")
+    if not name or _RESERVED.fullmatch(name):
+        name = f"{attachment.kind}{f' {name}' if name else ''}"
+    return f"{name}{suffix}"
 
 
 def _open_partial(path: Path) -> int:
@@ -238,6 +260,7 @@ def _open_partial(path: Path) -> int:
 
 
 def _sweep(folder: Path, limits: MediaLimits, now: float) -> None:
+    """Delete what is too old or too much. The original has its files in the folder itself."""
     files: list[tuple[float, int, Path]] = []
     with suppress(OSError):
         for path in folder.iterdir():
@@ -245,17 +268,29 @@ def _sweep(folder: Path, limits: MediaLimits, now: float) -> None:
                 status = path.lstat()
                 if stat.S_ISREG(status.st_mode):
                     files.append((status.st_mtime, status.st_size, path))
+                elif stat.S_ISDIR(status.st_mode):
+                    inside = [(each.lstat(), each) for each in path.iterdir()]
+                    files += [(each.st_mtime, each.st_size, path) for each, path in inside]
+                    if not inside and now - status.st_mtime > _HOUR_S:
+                        path.rmdir()
     partial_s = max(_HOUR_S, 2 * limits.download_s)
     kept = []
     for changed_at, size, path in sorted(files):
         if now - changed_at > (partial_s if path.suffix == PARTIAL_SUFFIX else limits.keep_s):
             with suppress(OSError):
-                path.unlink()
+                _delete(path, folder)
         else:
             kept.append((size, path))
     total = sum(size for size, _ in kept)
     for size, path in kept:
         if total > limits.folder_bytes and path.suffix != PARTIAL_SUFFIX:
             with suppress(OSError):
-                path.unlink()
+                _delete(path, folder)
                 total -= size
+
+
+def _delete(path: Path, folder: Path) -> None:
+    """Delete a file, and the folder that it has for itself."""
+    path.unlink()
+    if path.parent != folder:
+        path.parent.rmdir()

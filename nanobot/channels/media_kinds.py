@@ -84,10 +84,15 @@ def detect_suffix(head: bytes, name: str | None, content_type: str | None) -> st
         if magic.match(head):
             return file_type.suffix
     suffix = PureWindowsPath(name or "").suffix.lower()  # splits at both kinds of slashes
-    if _SAFE_SUFFIX.match(suffix) and suffix != PARTIAL_SUFFIX:
+    if is_suffix(suffix):
         return suffix
     declared = (content_type or "").partition(";")[0].strip().lower()
     return _CONTENT_TYPES.get(declared, ".bin")
+
+
+def is_suffix(suffix: str) -> bool:
+    """Whether this is a suffix that a stored file may have."""
+    return bool(_SAFE_SUFFIX.match(suffix)) and suffix.lower() != PARTIAL_SUFFIX
 
 
 def detect_file_kind(path: Path, declared: MediaKind) -> MediaKind:

@@ -64,6 +64,7 @@ COMMANDS = {
     "provider logout": ("nanobot.cli.commands.login:logout", "Delete the tokens of an account."),
     "cron list": ("nanobot.cli.commands.cron:list_", "List jobs and reminders, next to run first."),
     "cron add": ("nanobot.cli.commands.cron:add", "Add a job: once, at an interval, or by a cron expression."),
+    "cron edit": ("nanobot.cli.commands.cron:edit", "Change what a job does, or when."),
     "cron remove": ("nanobot.cli.commands.cron:remove", "Remove a job."),
     "cron enable": ("nanobot.cli.commands.cron:enable", "Enable a job."),
     "cron disable": ("nanobot.cli.commands.cron:disable", "Disable a job."),

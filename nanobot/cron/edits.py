@@ -104,8 +104,7 @@ class JobEdits:
         misfire_within_s: float | None = None,
     ) -> CronJob:
         """Add a job. Raises CronError if it could never run or never reach its chat."""
-        if not message.strip():
-            raise CronError("A job needs a message: what to do or say when it runs.")
+        _check_message(message)
         check_schedule(schedule)
         if notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not deliver:
             raise CronError(f"notify {notify} needs a chat to notify. Use --deliver.")
@@ -238,6 +237,39 @@ class JobEdits:
 
         return self._edit(enable)
 
+    def change_job(
+        self,
+        job_id: str,
+        *,
+        name: str | None = None,
+        message: str | None = None,
+        schedule: CronSchedule | None = None,
+    ) -> CronJob | None:
+        """Change what a job does and when; what is None stays. None if there is none. Raises CronError if it could
+        never run.
+        """
+        _check_message(message)
+        if schedule is not None:
+            check_schedule(schedule)
+
+        def change(job_file: JobFile) -> CronJob | None:
+            job = job_file.get(job_id)
+            if job is None:
+                return None
+            now = self._scheduler.now_ms()
+            if schedule is not None:
+                first = self._first_instant(replace(job, schedule=schedule), now)
+                job.schedule, job.delete_after_run = replace(schedule), schedule.kind == "at"
+                job.state.next_run_at_ms, job.state.retry = first if job.enabled else None, None
+            if message is not None:
+                job.payload.message = message
+            if name is not None:
+                job.name = " ".join(name.split()) or _first_words(job.payload.message)
+            job.updated_at_ms = now
+            return deepcopy(job)
+
+        return self._edit(change)
+
     def request_run(self, job_id: str) -> bool:
         """Ask the process that serves the store to run a job, within seconds; False if there is none."""
 
@@ -301,6 +333,11 @@ def _add(job_file: JobFile, job: CronJob) -> CronJob:
         job.id = secrets.token_hex(4)
     job_file.entries.append(job)
     return deepcopy(job)
+
+
+def _check_message(message: str | None) -> None:
+    if message is not None and not message.strip():
+        raise CronError("A job needs a message: what to do or say when it runs.")
 
 
 def _first_words(message: str) -> str:

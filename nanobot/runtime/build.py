@@ -94,6 +94,10 @@ class Runtime:
     tools: ToolRegistry
     context: ContextBuilder
     models: ConfiguredModels
+    spending: Spending
+    """Usage, and the limits."""
+    undo: FileUndo
+    """The files that the last turn of each session changed."""
     clock: Clock
     cron: Callable[[], "CronService"]
     """Returns the cron service, created on first use. A process that stays alive starts it with an `on_job`."""
@@ -204,6 +208,8 @@ async def build_runtime(
             tools=toolbox.tools,
             context=core.context,
             models=core.models,
+            spending=core.spending,
+            undo=core.undo,
             clock=clock,
             cron=toolbox.cron,
             pairing=services.pairing,

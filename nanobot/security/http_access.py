@@ -108,6 +108,8 @@ class Endpoint:
     methods: Sequence[str] = ("GET",)
     guest_may: bool = False
     """Whether a guest may call it; for API keys and, where it changes something, for devices."""
+    error: Callable[[HttpError], Response] | None = None
+    """How it writes errors, if not as the others of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,31 +141,36 @@ class HttpAccess:
                 response.headers.add_vary_header("Origin")
             return response
 
+        write_error = endpoint.error or self.error
+
+        def refuse(status: int, text: str) -> Response:
+            return write_error(HttpError(status, text))
+
         async def checked(request: Request) -> Response:
             if not self.is_expected_host(request.headers.get("host", "")):
-                return self._refuse(421, "Ask localhost, or set gateway.web.allowedHosts.")
+                return refuse(421, "Ask localhost, or set gateway.web.allowedHosts.")
             caller = None
             if endpoint.requires in (Requires.SAME_ORIGIN, Requires.DEVICE) and not _is_same_origin(request):
-                return self._refuse(403, "Another site may not send this request.")
+                return refuse(403, "Another site may not send this request.")
             if endpoint.requires is Requires.DEVICE:
                 cookie = request.cookies.get(cookie_name(request), "")
                 caller = await self.credentials.check(CredentialKind.DEVICE, cookie)
                 if caller is None:
-                    return self._refuse(401, "Sign in with a link from `nanobot web`.")
+                    return refuse(401, "Sign in with a link from `nanobot web`.")
             elif endpoint.requires is Requires.API_KEY:
                 caller = await self._caller_of(request)
                 if caller is None:
-                    return self.error(self._unauthorized(request))
+                    return write_error(self._unauthorized(request))
             if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
-                return self._refuse(403, "Only an owner may do that.")
+                return refuse(403, "Only an owner may do that.")
             try:
                 return await endpoint.handler(request, caller)
             except HttpError as error:
-                return self.error(error)
+                return write_error(error)
             except StorageError as error:
-                return self._refuse(503, str(error))
+                return refuse(503, str(error))
             except NanobotError as error:
-                return self._refuse(400, str(error))
+                return refuse(400, str(error))
 
         return answer
 
@@ -184,9 +191,6 @@ class HttpAccess:
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-
-    def _refuse(self, status: int, text: str) -> Response:
-        return self.error(HttpError(status, text))
 
     def is_expected_host(self, header: str) -> bool:
         """Whether a Host header names this server."""

@@ -87,6 +87,16 @@ def turn_sums(db: "Connection", session: str, since: str) -> dict[str, tuple[str
     return {turn: (model, UsageSum(*sums)) for turn, model, *sums, _ in db.execute(query, (since, session))}
 
 
+def session_sums(db: "Connection", prefix: str, since: str) -> dict[str, tuple[int, UsageSum]]:
+    """Sum the calls of the sessions with this prefix since a day (`2026-11-27`), with the number of turns. Blocks."""
+    query = (
+        f"SELECT session, COUNT(DISTINCT turn), {_SUMS} FROM calls WHERE sent_at >= ? "  # noqa: S608 ours
+        "AND substr(session, 1, ?) = ? GROUP BY session"
+    )
+    rows = db.execute(query, (since, len(prefix), prefix))
+    return {session: (turns, UsageSum(*sums)) for session, turns, *sums in rows}
+
+
 def _sum(db: "Connection", start: date, end: date, session: str | None = None) -> UsageSum:
     query = f"SELECT {_SUMS} FROM calls WHERE sent_at >= ? AND sent_at < ? AND session = IFNULL(?, session)"  # noqa: S608
     return UsageSum(*db.execute(query, (f"{start}", f"{end}", session)).fetchone())

@@ -18,6 +18,7 @@ from nanobot.webui.files import FileEndpoints
 from nanobot.webui.jobs import JobEndpoints
 from nanobot.webui.memory import MemoryEndpoints
 from nanobot.webui.overview import OverviewEndpoints
+from nanobot.webui.plain import PlainEndpoints
 from nanobot.webui.services import WebServices
 from nanobot.webui.sessions import SessionEndpoints
 from nanobot.webui.settings import SettingsEndpoints
@@ -31,9 +32,10 @@ _BATCH_S = 0.03
 def endpoints(services: WebServices) -> list[Endpoint]:
     """All endpoints of the page."""
     files = FileEndpoints(services)
-    chat = ChatEndpoints(services, files)
+    chat, static = ChatEndpoints(services, files), StaticFiles()
     return [
-        *StaticFiles().endpoints(),
+        *static.endpoints(),
+        *PlainEndpoints(services, static, chat).endpoints(),
         *PageEndpoints(services, chat).endpoints(),
         *chat.endpoints(),
         *files.endpoints(),
@@ -41,7 +43,7 @@ def endpoints(services: WebServices) -> list[Endpoint]:
         *OverviewEndpoints(services).endpoints(),
         *MemoryEndpoints(services).endpoints(),
         *JobEndpoints(services).endpoints(),
-        *TurnEndpoints(services).endpoints(),
+        *TurnEndpoints(services, chat).endpoints(),
         *SettingsEndpoints(services).endpoints(),
         *ChannelEndpoints(services).endpoints(),
     ]

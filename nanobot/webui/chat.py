@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, t
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
 from nanobot.session.records import parse_time
+from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.usage.sums import turn_sums
 from nanobot.utils.database import reading
@@ -38,6 +40,8 @@ class _Branch(BaseModel):
     session: str
     before: int = Field(ge=0)
     """Number of the first message that the branch does not have."""
+    model: str = Field("", max_length=200)
+    """The model of the branch; empty for that of the session."""
 
 
 class _NewMessage(BaseModel):
@@ -83,11 +87,12 @@ class ChatEndpoints:
         live = [self._live(view.to_json()) for view in self._services.feed.views(key)]
         session = await asyncio.to_thread(self._services.runtime.sessions.get_or_create, key)
         first, rows = await asyncio.to_thread(session.page, before, limit)
-        shown = await asyncio.to_thread(lambda: [self._row(first + at, row) for at, row in enumerate(rows)])
+        shown = await asyncio.to_thread(lambda: [self.row(first + at, row) for at, row in enumerate(rows)])
         turns = await asyncio.to_thread(self._turns, key, rows)
         return json_response(
             {
                 "session": key,
+                "answers_in": channel if (channel := key.partition(":")[0]) in self._chat_apps() else None,
                 "branch_of": session.metadata.get("branch_of"),
                 "rows": shown,
                 "turns": turns,
@@ -101,15 +106,14 @@ class ChatEndpoints:
         key = request.path_params["key"]
         new = await read_json(request, _NewMessage)
         channel, _, chat_id = key.partition(":")
-        if channel not in self._services.runtime.config.channels.enabled:
+        if channel not in self._chat_apps():
             # No chat app takes the answer of a chat of the page, a terminal or a program: it is read in the feed.
             channel, chat_id = WEB_CHANNEL, key.removeprefix(f"{WEB_CHANNEL}:")
         if not new.text.strip() and not new.files:
             raise HttpError(400, "A message needs text or a file.")
         attachments: list[Attachment] = [await asyncio.to_thread(self._files.attachment, each) for each in new.files]
         if (branch := new.branch_from) is not None:
-            sessions = self._services.runtime.sessions
-            await asyncio.to_thread(lambda: sessions.branch(branch.session, before=branch.before, new_key=key))
+            await self._branch(branch, key)
         chat_id, thread_id = await asyncio.to_thread(self._chat_and_thread, key, chat_id)
         message = InboundMessage.from_owner(channel, chat_id, new.text, session_key=key, origin=Origin.USER)
         message = replace(message, message_id=new.id, thread_id=thread_id, attended=True)
@@ -117,6 +121,22 @@ class ChatEndpoints:
         assert inbox is not None  # noqa: S101 the gateway has attached the channel
         accepted = await inbox.put(message, attachments)
         return json_response({"message_id": new.id, "accepted": accepted}, 202)
+
+    async def _branch(self, branch: _Branch, key: str) -> None:
+        """Make the session `key`, unless it exists. Raises ConfigError if there is no such model."""
+        runtime = self._services.runtime
+        if await asyncio.to_thread(runtime.sessions.find, key) is not None:
+            return
+        if branch.model:
+            await runtime.models.choose(Session(key), branch.model)
+        await asyncio.to_thread(lambda: runtime.sessions.branch(branch.session, before=branch.before, new_key=key))
+        if branch.model:
+            async with runtime.sessions.hold(key) as session:
+                session.metadata["model"] = branch.model
+                await runtime.sessions.append(session)
+
+    def _chat_apps(self) -> Collection[str]:
+        return self._services.runtime.config.channels.enabled
 
     def _chat_and_thread(self, key: str, chat_id: str) -> tuple[str, str | None]:
         """The chat and the thread of a session `channel:chat:thread`: ids may contain colons, so its messages tell."""
@@ -166,7 +186,8 @@ class ChatEndpoints:
         names = ("usd", "prompt_tokens", "completion_tokens")
         return {turn: {"model": model} | {n: getattr(total, n) for n in names} for turn, (model, total) in sums.items()}
 
-    def _row(self, number: int, row: ChatMessage) -> dict[str, Any]:
+    def row(self, number: int, row: ChatMessage) -> dict[str, Any]:
+        """A stored message as the page shows it."""
         shown: dict[str, Any] = {"n": number, "role": row.get("role")}
         if (time := parse_time(row.get("timestamp"))) is not None:
             shown["timestamp"] = time.astimezone().isoformat()

@@ -24,6 +24,11 @@ _INLINE = (".avif", ".bmp", ".gif", ".jpg", ".jpeg", ".png", ".webp")
 """Pictures that a browser may show. An SVG can hold scripts."""
 
 
+def is_inline_picture(name: str) -> bool:
+    """Whether a browser may show the file of this name as a picture."""
+    return name.lower().endswith(_INLINE)
+
+
 class FileEndpoints:
     """Uploads and downloads. Only files that a message names, or that were uploaded, have an id."""
 
@@ -92,9 +97,8 @@ class FileEndpoints:
     async def download(self, request: Request, caller: Credential | None) -> Response:
         """A file. What could run scripts in the page's origin is only offered for saving."""
         path = self._path(request.path_params["id"])
-        suffix = path.suffix.lower()
         content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-        is_inline = suffix in _INLINE or content_type.startswith(("audio/", "video/"))
+        is_inline = is_inline_picture(path.name) or content_type.startswith(("audio/", "video/"))
         return FileResponse(
             path,
             filename=path.name,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from nanobot.cron.format import format_schedule, parse_schedule
 from nanobot.cron.schedule import job_zone_or_host
 from nanobot.cron.simulate import simulate
-from nanobot.cron.types import CronJob
+from nanobot.cron.types import CronJob, CronSchedule
 from nanobot.runtime.audience import owners_chat
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
@@ -20,21 +20,36 @@ from nanobot.webui.services import WebServices
 _MAX_RUNS, _MAX_HISTORY = 500, 200
 
 
-class _NewJob(BaseModel):
+class _When(BaseModel):
     """One of `at` (such as "tomorrow 9am"), `every_s` and `cron` says when."""
 
-    message: str = Field(min_length=1, max_length=20_000)
-    name: str = Field("", max_length=100)
     at: str | None = None
     every_s: float | None = Field(None, ge=60)
     cron: str | None = None
     tz: str | None = None
+
+    def schedule(self, user_zone: str | None) -> CronSchedule:
+        """Raises CronError."""
+        return parse_schedule(
+            every_seconds=self.every_s, cron_expr=self.cron, at=self.at, tz=self.tz, user_zone=user_zone
+        )
+
+
+class _NewJob(_When):
+    message: str = Field(min_length=1, max_length=20_000)
+    name: str = Field("", max_length=100)
     deliver: bool = True
     """Send the answer to the owner's chat."""
 
 
-class _JobChange(BaseModel):
-    enabled: bool
+class _JobChange(_When):
+    """What is None stays."""
+
+    enabled: bool | None = None
+    message: str | None = Field(None, min_length=1, max_length=20_000)
+    name: str | None = Field(None, max_length=100)
+    model: str | None = Field(None, max_length=200)
+    """The model of its runs; empty for the configured one."""
 
 
 class JobEndpoints:
@@ -57,13 +72,17 @@ class JobEndpoints:
 
     async def list_all(self, request: Request, caller: Credential | None) -> Response:
         """All jobs, next to run first, with a description of the schedule and the next runs (Unix milliseconds)."""
-        return json_response({"jobs": await asyncio.to_thread(self._list)})
+        jobs, costs = await asyncio.to_thread(self._list), await self._services.runtime.spending.of_sessions("cron:")
+        for job in jobs:
+            runs, used = costs.get(f"cron:{job['id']}", (0, None))
+            job["month"] = {"runs": runs, "usd": used.usd if used is not None else 0.0}
+        return json_response({"jobs": jobs})
 
     async def add(self, request: Request, caller: Credential | None) -> Response:
         new = await read_json(request, _NewJob)
         job = await asyncio.to_thread(self._add, new)
         self._services.feed.changed("jobs")
-        return json_response(self._shown(job), 201)
+        return json_response(await asyncio.to_thread(self._shown, job), 201)
 
     async def calendar(self, request: Request, caller: Credential | None) -> Response:
         """What will run in the coming days, with collisions and clock changes."""
@@ -82,13 +101,20 @@ class JobEndpoints:
         return json_response({"runs": rows[: -_MAX_HISTORY - 1 : -1]})
 
     async def change(self, request: Request, caller: Credential | None) -> Response:
-        """Pause or resume a job."""
+        """Pause or resume a job, or change its text, time or model."""
         new, job_id = await read_json(request, _JobChange), request.path_params["job"]
-        job = await asyncio.to_thread(lambda: self._services.runtime.cron().enable_job(job_id, enabled=new.enabled))
+        runtime = self._services.runtime
+        job = await asyncio.to_thread(runtime.cron().get_job, job_id)
         if job is None:
             raise HttpError(404, f"There is no job {job_id}.")
+        if new.model is not None:
+            async with runtime.sessions.hold(job.run_session) as session:
+                await runtime.models.choose(session, new.model or None)
+                await runtime.sessions.append(session)
+        await asyncio.to_thread(self._change, job_id, new)
         self._services.feed.changed("jobs")
-        return json_response(self._shown(job))
+        job = await asyncio.to_thread(runtime.cron().get_job, job_id) or job
+        return json_response(await asyncio.to_thread(self._shown, job))
 
     async def remove(self, request: Request, caller: Credential | None) -> Response:
         job_id = request.path_params["job"]
@@ -110,9 +136,7 @@ class JobEndpoints:
     def _add(self, new: _NewJob) -> CronJob:
         runtime = self._services.runtime
         cron = runtime.cron()
-        schedule = parse_schedule(
-            every_seconds=new.every_s, cron_expr=new.cron, at=new.at, tz=new.tz, user_zone=cron.timezone
-        )
+        schedule = new.schedule(cron.timezone)
         chat = owners_chat(runtime.config, runtime.pairing, runtime.sessions) if new.deliver else None
         return cron.add_job(
             new.name,
@@ -124,6 +148,14 @@ class JobEndpoints:
             delete_after_run=schedule.kind == "at",
         )
 
+    def _change(self, job_id: str, new: _JobChange) -> None:
+        cron = self._services.runtime.cron()
+        schedule = new.schedule(cron.timezone) if (new.at, new.every_s, new.cron) != (None, None, None) else None
+        if schedule is not None or new.message is not None or new.name is not None:
+            cron.change_job(job_id, name=new.name, message=new.message, schedule=schedule)
+        if new.enabled is not None:
+            cron.enable_job(job_id, enabled=new.enabled)
+
     def _shown(self, job: CronJob) -> dict[str, Any]:
         cron = self._services.runtime.cron()
         zone = job_zone_or_host(job, cron.timezone)
@@ -132,6 +164,7 @@ class JobEndpoints:
             "schedule_text": format_schedule(job.schedule, zone),
             "next_runs_ms": cron.next_instants(job) if job.enabled else [],
             "running": job.state.running is not None,
+            "model": self._services.runtime.sessions.get_or_create(job.run_session).metadata.get("model"),
         }
 
 

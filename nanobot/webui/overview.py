@@ -10,12 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nanobot.agent.goals.goal import Goal, GoalState, read_goals
-from nanobot.config.limits import spending_limits
 from nanobot.config.paths import DataPaths
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
-from nanobot.usage.report import read_usage
 from nanobot.utils import codec
 from nanobot.utils.qr_code import qr_rows
 from nanobot.webui.services import WebServices
@@ -158,9 +156,7 @@ class OverviewEndpoints:
         return json_response({"signed_out": name})
 
     async def _usage(self) -> dict[str, Any]:
-        runtime = self._services.runtime
-        limits, now = spending_limits(runtime.config), runtime.clock.now()
-        return (await asyncio.to_thread(read_usage, self._places.database, limits, now, "day", 1)).to_json()
+        return (await self._services.runtime.spending.report("day", 1)).to_json()
 
 
 def _shown_goal(goal: Goal) -> dict[str, Any]:

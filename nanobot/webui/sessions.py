@@ -104,11 +104,10 @@ class SessionEndpoints:
         return json_response({"archived": file.stem if file is not None else None})
 
     async def delete(self, request: Request, caller: Credential | None) -> Response:
-        """Delete a session for good, with the traces of its turns."""
-        name = self._existing(request)
-        await asyncio.to_thread(
-            delete_session, self._sessions, self._traces, self._services.runtime.archive.index, name
-        )
+        """Delete a session for good, with the traces of its turns; waits for the one that runs."""
+        name, runtime = self._existing(request), self._services.runtime
+        async with runtime.loop.lane(name):
+            await asyncio.to_thread(delete_session, self._sessions, self._traces, runtime.archive.index, name)
         self._services.feed.changed("sessions")
         return json_response({"deleted": name})
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,6 +27,11 @@ class _Setting(BaseModel):
     key: str
     value: Any = None
     """None removes the key, so that its default applies."""
+
+
+class _Checks(BaseModel):
+    fix: str = Field("", pattern=r"^([a-z][\w.-]*)?$", max_length=100)
+    """The check whose findings are to be repaired; empty to look only."""
 
 
 class SettingsEndpoints:
@@ -83,8 +88,9 @@ class SettingsEndpoints:
         return json_response(await asyncio.to_thread(Config.model_json_schema, by_alias=True))
 
     async def doctor(self, request: Request, caller: Credential | None) -> Response:
-        """Run `nanobot doctor --json` and return its report."""
-        arguments = ("-m", "nanobot", "doctor", "--json", "--config", str(self._file))
+        """Run `nanobot doctor --json` and return its report; with `fix` only that check, and repair what it finds."""
+        fix = (await read_json(request, _Checks)).fix
+        arguments = ("-m", "nanobot", "doctor", "--json", "--config", str(self._file), *(("--fix", fix) if fix else ()))
         process = await asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE
         )

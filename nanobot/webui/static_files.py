@@ -25,6 +25,9 @@ _IMPORT = re.compile(r'^(?:import|export)\b[^;"=]*\bfrom "([^"]+)"', re.MULTILIN
 """A static import. What `import(...)` names is loaded later."""
 _VENDORED_IMPORT = re.compile(r'\b(?:import|from)"([^"]+)"')
 
+_WORD = re.compile(r'^  (\w+): ("(?:[^"\\]|\\.)*"),$', re.MULTILINE)
+"""A line of words/*.js."""
+
 _POLICY = (
     "default-src 'none'; script-src 'self' '{import_map}'; style-src 'self'; img-src 'self' data: blob:; "
     "media-src 'self' blob:; font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self'; "
@@ -54,7 +57,11 @@ $preloads
 <script type="module" src="$base/$entry"></script>
 </head>
 <body>
-<div id="app"><noscript>This page needs JavaScript. In a terminal: <code>nanobot agent</code></noscript></div>
+<div id="app"><noscript>
+<main class="sign-in"><h1>nanobot</h1>
+$without_script
+</main>
+</noscript></div>
 </body>
 </html>
 """)
@@ -74,11 +81,17 @@ class StaticFiles:
         import_map = json.dumps({"imports": {name: f"{self._base}/{file}" for name, file in self._vendored.items()}})
         hash_of_map = base64.b64encode(hashlib.sha256(import_map.encode()).digest()).decode()
         self._policy = _POLICY.format(import_map=f"sha256-{hash_of_map}")
+        self.styles = "\n".join(f'<link rel="stylesheet" href="{self._base}/style/{name}.css">' for name in _STYLES)
+        """The links to the styles, for a document."""
         self._document = _DOCUMENT.substitute(
             base=self._base,
             entry=_ENTRY,
             import_map=import_map,
-            styles="\n".join(f'<link rel="stylesheet" href="{self._base}/style/{name}.css">' for name in _STYLES),
+            styles=self.styles,
+            without_script="\n".join(
+                f'<p lang="{tag}">{words["no_script"]} <a href="/s">{words["view_chats"]}</a></p>'
+                for tag, words in (("en", self.words("en")), ("zh-Hans", self.words("zh")))
+            ),
             preloads="\n".join(
                 f'<link rel="modulepreload" href="{self._base}/{name}">' for name in self._first_modules()
             ),
@@ -90,6 +103,10 @@ class StaticFiles:
             Endpoint("/", self.shell, Requires.NOTHING),
             Endpoint("/static/{build}/{name:path}", self.file, Requires.NOTHING),
         ]
+
+    def words(self, language: str) -> dict[str, str]:
+        """The words of the page in `en` or `zh`, by key."""
+        return {key: json.loads(text) for key, text in _WORD.findall(self._source(f"app/words/{language}.js"))}
 
     async def shell(self, request: Request, caller: Credential | None) -> Response:
         """The page without any data: a link from another site brings no cookie, so everybody may have it."""

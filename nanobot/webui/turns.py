@@ -7,26 +7,27 @@ from typing import Any, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
+from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.reader import Recording, read_recording
 from nanobot.agent.trace.replay import first_request
 from nanobot.agent.trace.store import TraceStore
-from nanobot.config.limits import spending_limits
 from nanobot.config.paths import DataPaths
 from nanobot.providers.wire.chat_request import wire_text
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
-from nanobot.usage.report import read_usage
+from nanobot.session.types import Session
 from nanobot.usage.sums import By
+from nanobot.webui.chat import ChatEndpoints
 from nanobot.webui.services import WebServices
 
 
 class TurnEndpoints:
     """The endpoints of replay and usage."""
 
-    def __init__(self, services: WebServices) -> None:
+    def __init__(self, services: WebServices, chat: ChatEndpoints) -> None:
         self._services = services
-        self._places = DataPaths(services.runtime.data_dir)
-        self._traces = TraceStore(self._places.traces)
+        self._chat = chat
+        self._traces = TraceStore(DataPaths(services.runtime.data_dir).traces)
         self._redactor = services.runtime.toolbox.services.redactor
 
     def endpoints(self) -> list[Endpoint]:
@@ -34,7 +35,9 @@ class TurnEndpoints:
         return [
             Endpoint("/api/sessions/{key:path}/turns", self.list_all, Requires.DEVICE),
             Endpoint("/api/sessions/{key:path}/turns/{turn}", self.show, Requires.DEVICE),
+            Endpoint("/api/sessions/{key:path}/turns/{turn}/undo", self.undo, Requires.DEVICE, ("POST",)),
             Endpoint("/api/sessions/{key:path}/turns/{turn}/prompt", self.prompt, Requires.DEVICE),
+            Endpoint("/api/models", self.models, Requires.DEVICE),
             Endpoint("/api/usage", self.usage, Requires.DEVICE),
         ]
 
@@ -45,10 +48,32 @@ class TurnEndpoints:
         return json_response({"turns": self._redactor.value(turns)})
 
     async def show(self, request: Request, caller: Credential | None) -> Response:
-        """A turn with its steps: texts, calls and results, times, tokens, cost."""
+        """A turn with its steps: texts, calls and results, times, tokens, cost. `asked` is the message that began it,
+        to be sent again; `can_undo`, whether its changes of files can be taken back.
+        """
         recording = await asyncio.to_thread(self._recording, request)
         turn = recording.find(request.path_params["turn"])
-        return json_response(self._redactor.value(turn.to_json()))
+        asked, last = await asyncio.to_thread(self._asked_and_last, recording.key, turn.turn_id)
+        return json_response({**self._redactor.value(turn.to_json()), "asked": asked, "can_undo": last == turn.turn_id})
+
+    async def undo(self, request: Request, caller: Credential | None) -> Response:
+        """Restore the files that this turn changed, as `/undo` does for the last one."""
+        key, turn, runtime = request.path_params["key"], request.path_params["turn"], self._services.runtime
+        async with runtime.loop.lane(key):
+            rows = (await asyncio.to_thread(runtime.sessions.get_or_create, key)).get_history()
+            report = await asyncio.to_thread(runtime.undo.undo, key, OWNERS, rows, turn)
+        return json_response({"report": report})
+
+    async def models(self, request: Request, caller: Credential | None) -> Response:
+        """The names that choose a model: those that `/model` accepts in a new session."""
+        return json_response({"models": await self._services.runtime.models.choices(Session(""))})
+
+    def _asked_and_last(self, key: str, turn: str) -> tuple[dict[str, Any] | None, str | None]:
+        runtime = self._services.runtime
+        session = runtime.sessions.read(key)
+        rows = enumerate(session.messages if session is not None else ())
+        first = next(((n, row) for n, row in rows if row.get("turn_id") == turn and row["role"] == "user"), None)
+        return self._chat.row(*first) if first is not None else None, runtime.undo.last_turn(key)
 
     async def prompt(self, request: Request, caller: Credential | None) -> Response:
         """What the model was sent first in this turn: system prompt, tools, messages."""
@@ -68,10 +93,7 @@ class TurnEndpoints:
         days = request.query_params.get("days", "30")
         if not days.isdigit() or not 0 < int(days) <= 3660:
             raise HttpError(400, "`days` is a number from 1 to 3660.")
-        runtime = self._services.runtime
-        limits, now = spending_limits(runtime.config), runtime.clock.now()
-        report = await asyncio.to_thread(read_usage, self._places.database, limits, now, by, int(days))
-        return json_response(report.to_json())
+        return json_response((await self._services.runtime.spending.report(by, int(days))).to_json())
 
     def _recording(self, request: Request) -> Recording:
         key = request.path_params["key"]

@@ -3,6 +3,7 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,14 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-async def test_an_attachment_is_kept_whole_under_a_name_of_ours(folder):
+async def test_an_attachment_is_kept_whole_under_its_own_name(folder):
     kept = await MediaStore(folder).store(
         Attachment(MediaKind.IMAGE, name="../../etc/passwd.png"), lambda: in_chunks(PNG[:10], PNG[10:])
     )
 
     assert kept.path is not None
-    assert kept.path.parent == folder
-    assert (kept.path.read_bytes(), kept.path.suffix) == (PNG, ".png")
+    assert kept.path.parent.parent == folder
+    assert (kept.path.read_bytes(), kept.path.name) == (PNG, "passwd.png")
     assert kept.tag == f"[image: {kept.path}]"
 
 
@@ -62,6 +63,38 @@ async def test_what_people_send_is_ours_alone_to_read(folder):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "shown"),
+    [
+        ("Report for May (2).csv", b"a,b", "Report for May (2).csv"),
+        ("发票 五月.csv", b"a,b", "发票 五月.csv"),
+        ("v1.2 notes", b"words", "v1.2 notes.bin"),
+        ("photo.jpeg", PNG, "photo.png"),
+        ("a]\n[image: b].csv", b"a,b", "a___image_ b.csv"),
+        ("$(id)`x`;'\".csv", b"a,b", "(id)_x.csv"),
+        ("-rf.csv", b"a,b", "-rf.csv"),
+        (".bashrc", b"words", "bashrc.bin"),
+        ("CON.csv", b"a,b", "file CON.csv"),
+        ("x" * 300 + ".csv", b"a,b", "x" * 150 + ".csv"),
+        ("", b"words", "file.bin"),
+        (None, PNG, "file.png"),
+    ],
+)
+async def test_a_file_keeps_the_name_that_its_sender_gave_it(folder, name, data, shown):
+    kept = await MediaStore(folder).store(Attachment(MediaKind.FILE, name=name), lambda: one_chunk(data))
+
+    assert kept.path is not None
+    assert kept.path.name == shown
+
+
+async def test_two_files_of_one_name_are_two_files(folder):
+    store = MediaStore(folder)
+    attachment = Attachment(MediaKind.FILE, name="a.csv")
+    kept = [await store.store(attachment, partial(one_chunk, data)) for data in (b"1", b"2")]
+
+    assert [each.path.read_bytes() for each in kept if each.path] == [b"1", b"2"]
+
+
 @given(name=st.text(max_size=40) | st.sampled_from(["..", "a/../../b", "C:\\x.exe", "a.part", ".", "x." + "y" * 300]))
 async def test_no_name_leads_out_of_the_folder(tmp_path_factory, name):
     folder = tmp_path_factory.mktemp("media")
@@ -69,9 +102,10 @@ async def test_no_name_leads_out_of_the_folder(tmp_path_factory, name):
     kept = await MediaStore(folder).store(Attachment(MediaKind.FILE, id=name, name=name), lambda: one_chunk(b"words"))
 
     assert kept.path is not None
-    assert kept.path.parent == folder
-    assert len(kept.path.name) < 40
+    assert kept.path.resolve().parent.parent == folder.resolve()
+    assert len(os.fsencode(kept.path.name)) < 170
     assert kept.path.suffix != ".part"
+    assert not set(kept.path.name) & set("/\\[]\"'`$;&|<>*?!\n\r\0")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +229,8 @@ async def test_the_folder_is_swept_as_attachments_come(folder):
 
     second = await store.store(Attachment(MediaKind.IMAGE, id="2"), lambda: one_chunk(PNG))
 
-    assert [second.path] == [folder / name for name in files(folder)]
+    assert [second.path] == [*folder.rglob("*.png")]
+    assert len(files(folder)) == 1  # the folder of the first is gone too
 
 
 class _Heard:

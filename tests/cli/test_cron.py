@@ -103,6 +103,26 @@ def test_jobs_are_listed_switched_and_removed():
     assert "There is no job" in run("remove", job).stderr
 
 
+def test_a_job_changes_its_text_and_its_time_and_what_cannot_be_is_refused():
+    job = add("-e", "1200")
+    before = store().read_bytes()
+    for wrong, said in (
+        ([], "What should change?"), (["-e", "5"], "--force"), (["-m", " "], "needs a message"),
+        (["--at", "2020-01-01"], "in the past"), (["-c", "0 9 * *"], ""),
+    ):  # fmt: skip
+        refused = run("edit", job, *wrong)
+        assert refused.exit_code != 0 and said in refused.stderr, wrong
+    assert store().read_bytes() == before
+    assert "Next runs:" in run("edit", "Stretch", "-c", "0 9 * * 1-5").stdout
+    assert run("edit", job, "-m", "Walk", "-n", "walk").exit_code == 0
+    [row] = rows("list")
+
+    assert (row["name"], row["payload"]["message"], row["schedule"]["expr"]) == ("walk", "Walk", "0 9 * * 1-5")
+    next_run = datetime.fromtimestamp(row["state"]["nextRunAtMs"] / 1000, ZoneInfo("Europe/Berlin"))
+    assert (next_run.hour, next_run.minute) == (9, 0)
+    assert "There is no job" in run("edit", "none", "-m", "x").stderr
+
+
 def test_a_job_may_be_called_by_its_name_where_only_one_has_it():
     first = add("-n", "Stretch", "-e", "1200")
     second = add("-n", "tea", "-e", "1200")

@@ -28,6 +28,14 @@ async def test_a_message_is_answered_and_the_feed_shows_it(running: OpenGateway)
     assert after["live"] == []
 
 
+async def test_only_a_chat_of_a_chat_app_that_runs_here_is_answered_there(running: OpenGateway):
+    keys = ("toy:7", "web:one", "trip", "cli:direct", "sdk:default", "api:x", "cron:1a2b", "heartbeat", "telegram:5")
+    async with running() as here, browser(here) as client:
+        answers = {key: (await client.get(f"/api/sessions/{key}/rows")).json()["answers_in"] for key in keys}
+
+    assert answers == {**dict.fromkeys(keys), "toy:7": "toy"}
+
+
 @pytest.mark.parametrize("key", ["trip", "cli:direct", "sdk:default", "telegram:5"])
 async def test_the_answer_in_a_chat_that_no_chat_app_takes_counts_as_delivered(running: OpenGateway, key: str):
     async with running("Hello back") as here, browser(here) as client:
@@ -132,6 +140,23 @@ async def test_an_uploaded_file_is_served_so_that_it_cannot_run(running: OpenGat
     assert all(file.headers["content-security-policy"].startswith("sandbox") for file in files)
     assert all(file.headers["x-content-type-options"] == "nosniff" for file in files)
     assert unknown.status_code == 404
+
+
+async def test_a_file_keeps_its_name_for_the_person_and_the_model(running: OpenGateway):
+    async with running("read") as here, browser(here) as client:
+        headers = {"x-file-name": "Report%20%285%29%20%E4%BA%94%E6%9C%88.csv", "content-type": "text/csv"}
+        file = (await client.post("/api/files", content=b"a,b\n1,2\n", headers=headers)).json()
+        before = (await client.get("/api/sessions/web:one/rows")).json()["feed"]
+        message = {"id": "message-1", "text": "sum it up", "files": [file["id"]]}
+        await client.post("/api/sessions/web:one/messages", json=message)
+        await follow(client, before, "turn_ended")
+        row = (await client.get("/api/sessions/web:one/rows")).json()["rows"][0]
+        saved = await client.get(f"/api/files/{file['id']}")
+
+    name = "Report (5) 五月.csv"
+    assert (file["name"], row["text"], [each["name"] for each in row["files"]]) == (name, "sum it up", [name])
+    assert f"/{name}]" in str(here.model.requests[0])
+    assert saved.headers["content-disposition"].endswith("Report%20%285%29%20%E4%BA%94%E6%9C%88.csv")
 
 
 async def test_what_is_written_into_a_thread_of_another_channel_is_answered_there(running: OpenGateway):

@@ -202,6 +202,32 @@ async def test_an_answer_in_one_tab_closes_the_question_in_the_others(running: O
         assert len(streams) == 2, "one stream for each browser"
 
 
+async def test_a_question_shows_lists_and_objects_exactly(running: OpenGateway, tabs: Tabs):
+    files = ["a b.txt", "7", 7, True, None, "true", " x", []]
+    deep: Any = {"files": files, "rule": {"host": "a.example", "ports": [80]}}
+    script = (
+        calls(("web_page", {"url": "https://example.org/a"})),
+        calls(("run", {"target": "make\nall", "options": deep, "text": "y" * 30_000})),
+        "done",
+    )
+    async with running(*script) as here:
+        with_approval(here).parameters["properties"]["options"] = {"type": "object"}
+        tab = await tabs.open(here, viewport={"width": 320, "height": 640})
+        await say(tab, "run it")
+        card = tab.locator(".approval > .arguments")
+        await expect(card).to_be_visible()
+
+        assert await card.locator(".values > li").all_inner_texts() == [
+            "a b.txt", '"7"', "7", "true", "null", '"true"', '" x"', "[]", "80",
+        ]  # fmt: skip
+        assert await card.locator("dt").all_inner_texts() == [
+            "target", "options", "files", "rule", "host", "ports", "text",
+        ]  # fmt: skip
+        assert "make\nall" in await card.inner_text()
+        assert "y" * 30_000 in str(await card.text_content())
+        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
 async def test_a_question_that_nobody_answers_in_time_expires_on_the_page(running: OpenGateway, tabs: Tabs):
     async with running(*ASKS, "not run") as here:
         run = with_approval(here)
@@ -264,6 +290,15 @@ async def test_the_keyboard_is_enough_from_the_link_to_an_approval(running: Open
 
         await expect(tab.locator(".welcome")).to_be_visible()
         assert run.done == ["make"]
+
+
+async def test_only_a_chat_of_a_chat_app_says_where_its_answers_go(running: OpenGateway, tabs: Tabs):
+    async with running("hi", "hello") as here:
+        tab = await tabs.open(here)
+        for key in ("cli%3Adirect", "toy%3A7", "cron%3A1a2b"):
+            await tab.evaluate("key => { location.hash = `#/chat/${key}` }", key)
+            await expect(tab.locator(".column .empty")).to_be_visible()
+            assert await tab.get_by_text("Answers go to this chat on Toy").count() == (key == "toy%3A7"), key
 
 
 async def test_a_chat_of_another_channel_is_live_and_answered_there(running: OpenGateway, tabs: Tabs):

@@ -62,6 +62,54 @@ async def test_hostile_markdown_runs_nothing_fetches_nothing_and_hides_no_addres
     assert tabs.problems == []
 
 
+CODE = {
+    "python": ("def f(x):  # why\n    return \"a # b\" if x > 0x1F else None\n",
+               {"comment": ["# why"], "string": ['"a # b"'], "number": ["0x1F"],
+                "keyword": ["def", "return", "if", "else", "None"]}),
+    "js": ("const a = `x ${1}`; // \"no\"\n/* b\n */ await f(1.5e3);",
+           {"comment": ['// "no"', "/* b\n */"], "string": ["`x ${1}`"], "number": ["1.5e3"],
+            "keyword": ["const", "await"]}),
+    "sql": ("SELECT id FROM t WHERE n = 'it''s' -- c", {"comment": ["-- c"], "string": ["'it''s'"],
+            "keyword": ["SELECT", "FROM", "WHERE"]}),
+    "html": ('<a href="x 1">5 <b>\u00e9</b></a> <!-- 2 -->', {"comment": ["<!-- 2 -->"], "string": ['"x 1"'],
+             "keyword": ["a", "b", "b", "a"]}),
+    "bash": ('if [ $# -gt 2 ]; then echo "a b"; fi # end', {"comment": ["# end"], "string": ['"a b"'],
+             "number": ["2"], "keyword": ["if", "then", "echo", "fi"]}),
+    "constructor": ("return 1", {}),
+}  # fmt: skip
+
+
+async def test_code_is_coloured_and_columns_are_aligned_while_they_stream(running: OpenGateway, tabs: Tabs):
+    text = "| Left | Mid | Right |\n|:--|:-:|--:|\n| a | b | c |\n\n```python\nif True:\n    x = '<b>'\n```\n\nDone."
+    async with running(provider=Typist([piece for letter in text for piece in (letter, 0.001)])) as here:
+        tab = await tabs.open(here)
+        await say(tab, "Show me")
+        await expect(tab.locator(".message.turn .result")).to_be_visible()
+        cells = tab.locator(".message.turn :is(th, td)")
+        aligned = await cells.evaluate_all("cells => cells.map((cell) => getComputedStyle(cell).textAlign)")
+        code = tab.locator(".message.turn .code pre code")
+        await expect(code.locator(".keyword")).to_have_text(["if", "True"])
+        await expect(code.locator(".string")).to_have_text("'<b>'")
+        assert await code.text_content() == "if True:\n    x = '<b>'"
+        read = await tab.evaluate(
+            """async (codes) => {
+                const base = document.querySelector("meta[name=base]").content;
+                const { highlight } = await import(`${base}/app/highlight.js`);
+                return Object.fromEntries(Object.entries(codes).map(([language, text]) => {
+                    const code = Object.assign(document.createElement("code"), { textContent: text });
+                    highlight(code, language);
+                    const spans = Map.groupBy([...code.children], (span) => span.className);
+                    const parts = [...spans].map(([kind, all]) => [kind, all.map((span) => span.textContent)]);
+                    return [language, [code.textContent, Object.fromEntries(parts)]];
+                }));
+            }""",
+            {language: source for language, (source, _) in CODE.items()},
+        )
+
+    assert aligned == ["start", "center", "right"] * 2
+    assert read == {language: [*expected] for language, expected in CODE.items()}
+
+
 async def test_underscores_inside_words_are_text(running: OpenGateway, tabs: Tabs):
     text = "Set OPENAI_API_KEY, then a__b__c.\n\nThen snake_case.\n\nWith _emphasis_ and __weight__."
     async with running(text) as here:

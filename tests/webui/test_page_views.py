@@ -8,11 +8,13 @@ import pytest
 
 from nanobot.agent.goals.goal import Goal, GoalState
 from nanobot.bus.events import Address
+from nanobot.cron.types import CronSchedule
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
 from tests.support.browser import Tabs, page_url, say
 from tests.support.eventually import eventually
 from tests.support.goals import put_goal
+from tests.support.home import POSIX
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway, Running
 
@@ -216,6 +218,46 @@ async def test_a_job_is_added_in_words_seen_in_the_calendar_run_and_removed(runn
         await expect(tab.get_by_role("alert")).to_contain_text("no such time")
 
 
+async def test_a_job_is_changed_by_keyboard(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        cron = here.gateway.runtime.cron()
+        cron.add_job("plants", CronSchedule("cron", expr="0 7 * * *"), "Water the plants")
+        tab = await tabs.open(here, viewport={"width": 320, "height": 640})
+        await visit(tab, "jobs")
+        await tab.get_by_role("button", name="Edit: plants").press("Enter")
+        await expect(tab.locator(".editing").get_by_label("What")).to_be_focused()
+        await tab.keyboard.press("Control+a")
+        await tab.keyboard.type("Water the roses")
+        await tab.keyboard.press("Tab")
+        await tab.keyboard.type("every weekday at 8")
+        await tab.keyboard.press("Enter")
+        await expect(tab.locator(".row")).to_contain_text("every weekday at 08:00")
+        await expect(tab.get_by_role("button", name="Edit: plants")).to_be_focused()
+
+        [job] = cron.list_jobs()
+        assert (job.payload.message, job.schedule.expr) == ("Water the roses", "0 8 * * 1-5")
+        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@POSIX
+async def test_a_finding_of_the_doctor_has_its_command_to_copy_and_is_repaired(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        tab = await tabs.open(here)
+        await tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await visit(tab, "doctor")
+        (here.home / "config.json").chmod(0o644)
+        await tab.get_by_role("button", name="Check now").click()
+        await tab.get_by_role("button", name="Repair: files.private").click(timeout=120_000)
+        repair = tab.get_by_role("button", name="Repair: files.private")
+        await expect(repair).to_have_count(0, timeout=120_000)
+        assert (here.home / "config.json").stat().st_mode & 0o777 == 0o600
+        command = tab.locator(".command").first
+        await command.get_by_role("button", name="Copy").click()
+
+        assert await tab.evaluate("navigator.clipboard.readText()") == await command.locator("code").inner_text()
+        assert (await command.locator("code").inner_text()).split()[0] in ("nanobot", "sudo", "chmod")
+
+
 WHEN = {
     "every 30 minutes": {"every_s": 1800},
     "every 2 hours": {"every_s": 7200},
@@ -276,6 +318,26 @@ async def test_an_answer_leads_to_its_steps_and_to_what_the_model_was_sent(runni
         await tab.get_by_text(re.compile("^user")).click()
 
         await expect(tab.locator(".sent").last).to_contain_text("what is here?")
+
+
+async def test_a_turn_is_undone_and_asked_again_of_another_model(running: OpenGateway, tabs: Tabs):
+    script = (calls(("write_file", {"path": "plan.md", "content": "one"})), "written", "again")
+    async with running(*script) as here:
+        file = here.home / "workspace" / "plan.md"
+        tab = await tabs.open(here, viewport={"width": 320, "height": 640})
+        await say(tab, "write a plan")
+        await tab.get_by_role("link", name="Step by step").click()
+        await tab.get_by_role("button", name="Undo its changes").click()
+        await tab.get_by_role("button", name="Really undo?").click()
+        await expect(tab.get_by_role("main").get_by_role("status").last).to_contain_text("deleted, as it was new")
+        assert not file.exists()
+        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await tab.get_by_label("Run it again with").fill("other-model")
+        await tab.get_by_role("button", name="Run in a branch").click()
+        await expect(tab.get_by_text("A branch of")).to_be_visible()
+
+        await expect(tab.locator(".message.turn .result")).to_contain_text("other-model")
+        await expect(tab.locator(".message.turn .markdown")).to_have_text("again")
 
 
 async def test_goals_show_what_each_used_and_why_it_waits(running: OpenGateway, tabs: Tabs):

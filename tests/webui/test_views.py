@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+from datetime import datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -11,7 +13,10 @@ from nanobot.gateway.http import all_endpoints
 from nanobot.net import sse
 from nanobot.security.http_access import Requires
 from nanobot.testing import calls
+from tests.support.browser import Typist
 from tests.support.eventually import eventually
+from tests.support.home import POSIX
+from tests.support.ledger_rows import put_rows, row
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway
 from tests.support.web_client import browser, follow
@@ -49,6 +54,25 @@ async def test_a_session_is_renamed_pinned_found_exported_imported_archived_and_
     assert (imported.status_code, again.status_code) == (201, 409)
     assert (deleted.status_code, gone.status_code) == (200, 404)
     assert [row["key"] for row in left] == ["web:copy"]
+
+
+async def test_a_chat_that_is_deleted_while_it_answers_stays_deleted(running: OpenGateway):
+    may_end = asyncio.Event()
+    async with running(provider=Typist(["It ", may_end, "ends."])) as here, browser(here) as client:
+        before = (await client.get("/api/sessions/web:one/rows")).json()["feed"]
+        await client.post("/api/sessions/web:one/messages", json={"id": "message-1", "text": "hello"})
+        await follow(client, before, "text_delta")
+        deleting = asyncio.create_task(client.delete("/api/sessions/web:one"))
+        await asyncio.wait({deleting}, timeout=1)
+        was_deleted_early = deleting.done()
+        may_end.set()
+        ended = (await follow(client, before, "turn_ended"))[-1]["event"]
+        deleted = await deleting
+        left = (await client.get("/api/sessions")).json()["sessions"]
+
+    assert (was_deleted_early, deleted.status_code) == (False, 200)
+    assert ended["text"] == "It ends."
+    assert left == []
 
 
 async def test_a_fact_is_found_edited_pinned_forgotten_and_all_of_it_undone(running: OpenGateway):
@@ -123,6 +147,48 @@ async def test_a_job_is_added_in_words_paused_run_and_removed(running: OpenGatew
     assert (removed.status_code, listed) == (200, [])
 
 
+async def test_a_job_is_changed_and_shows_what_its_runs_cost(running: OpenGateway):
+    async with running("Watered.") as here, browser(here) as client:
+        job = (await client.post("/api/jobs", json={"message": "Water the plants", "cron": "0 18 * * *"})).json()
+        path = f"/api/jobs/{job['id']}"
+        change = {"message": "Feed the cat", "name": "cat", "every_s": 7200, "model": "other-model"}
+        changed = (await client.patch(path, json=change)).json()
+        wrong = [await client.patch(path, json=each) for each in ({"at": "no such time"}, {"message": ""})]
+        nobody = await client.patch("/api/jobs/none", json={"enabled": False})
+        await client.post(f"{path}/run")
+        while not (await client.get("/api/jobs/history")).json()["runs"]:
+            await asyncio.sleep(0.05)
+        usage = (await client.get("/api/usage", params={"by": "model"})).json()["rows"]
+        [unpriced] = (await client.get("/api/jobs")).json()["jobs"]
+        today = f"{datetime.now():%Y-%m-%d}T00:00:00.000+00:00"
+        calls_of_job = [row(today, session=f"cron:{job['id']}", turn=turn, usd=0.2) for turn in ("a", "a", "b")]
+        put_rows(here.home, *calls_of_job)
+        [priced] = (await client.get("/api/jobs")).json()["jobs"]
+        default = (await client.patch(path, json={"model": ""})).json()
+
+    assert (changed["name"], changed["payload"]["message"], changed["model"]) == ("cat", "Feed the cat", "other-model")
+    assert (changed["schedule_text"], len(changed["next_runs_ms"])) == ("every 2 hours", 3)
+    assert [answer.status_code for answer in (*wrong, nobody)] == [400, 400, 404]
+    assert "Feed the cat" in str(here.model.requests[-1])
+    assert [used["model"] for used in usage] == ["other-model"]
+    assert unpriced["month"] == {"runs": 1, "usd": None}
+    assert priced["month"] == {"runs": 3, "usd": pytest.approx(0.6)}
+    assert default["model"] is None
+
+
+@POSIX
+async def test_a_finding_of_the_doctor_is_repaired(running: OpenGateway):
+    async with running() as here, browser(here) as client:
+        (here.home / "config.json").chmod(0o644)
+        repaired = (await client.post("/api/doctor", json={"fix": "files.private"}, timeout=120)).json()
+        odd = await client.post("/api/doctor", json={"fix": "--offline"})
+
+    assert [check["id"] for check in repaired["checks"]] == ["files.private"]
+    assert [done["id"] for done in repaired["repaired"]] == ["files.private"]
+    assert (here.home / "config.json").stat().st_mode & 0o777 == 0o600
+    assert odd.status_code == 400
+
+
 async def test_the_inbox_shows_who_asks_to_be_paired_and_a_yes_admits_them(running: OpenGateway, tmp_path):
     async with running("hello") as here, browser(here) as client:
         before = (await client.get("/api/sessions")).json()["feed"]
@@ -144,6 +210,7 @@ async def test_the_inbox_shows_who_asks_to_be_paired_and_a_yes_admits_them(runni
 async def test_now_shows_channels_turns_jobs_and_money(running: OpenGateway):
     async with running("hi") as here, browser(here) as client:
         await say(client, "hello")
+        used = (await client.get("/api/usage", params={"by": "cause"})).json()
         now = (await client.get("/api/now")).json()
         usage = (await client.get("/api/usage", params={"by": "model"})).json()
         wrong = await client.get("/api/usage", params={"by": "colour"})
@@ -153,6 +220,7 @@ async def test_now_shows_channels_turns_jobs_and_money(running: OpenGateway):
     assert now["turns"] == []
     assert {"today", "month", "limits"} <= now["usage"].keys()
     assert (usage["by"], wrong.status_code) == ("model", 400)
+    assert used["today"]["calls"] >= 1
 
 
 async def test_a_turn_is_shown_step_by_step_with_what_the_model_was_sent(running: OpenGateway):
@@ -170,6 +238,53 @@ async def test_a_turn_is_shown_step_by_step_with_what_the_model_was_sent(running
     assert whole["steps"][0]["calls"][0]["name"] == "list_dir"
     assert "what is here?" in json.dumps(prompt["messages"])
     assert none.status_code == 404
+
+
+async def test_the_changes_of_a_turn_are_undone_once_and_only_the_last_ones(running: OpenGateway):
+    def write(text: str) -> Any:
+        return calls(("write_file", {"path": "plan.md", "content": text}))
+
+    async with running(write("one"), "done", write("two"), "done") as here, browser(here) as client:
+        file = here.home / "workspace" / "plan.md"
+        for text in ("write one", "write two"):
+            await say(client, text)
+        first, last = (await client.get("/api/sessions/web:one/turns")).json()["turns"]
+        paths = [f"/api/sessions/web:one/turns/{turn['turn_id']}" for turn in (first, last)]
+        may = [(await client.get(path)).json()["can_undo"] for path in paths]
+        early = (await client.post(f"{paths[0]}/undo")).json()["report"]
+        after_early = file.read_text(encoding="utf-8")
+        report = (await client.post(f"{paths[1]}/undo")).json()["report"]
+        after = file.read_text(encoding="utf-8")
+        may_again = (await client.get(paths[1])).json()["can_undo"]
+
+    assert (may, may_again) == ([False, True], False)
+    assert (after_early, after) == ("two", "one")
+    assert "later turn" in early
+    assert "plan.md: restored" in report
+
+
+async def test_a_turn_is_asked_again_of_another_model_in_a_branch(running: OpenGateway):
+    async with running("first", "second", "third") as here, browser(here) as client:
+        for text in ("begin", "what now?"):
+            await say(client, text)
+        turn = (await client.get("/api/sessions/web:one/turns")).json()["turns"][1]
+        asked = (await client.get(f"/api/sessions/web:one/turns/{turn['turn_id']}")).json()["asked"]
+        models = (await client.get("/api/models")).json()["models"]
+        before = (await client.get("/api/sessions/web:two/rows")).json()["feed"]
+        branch = {"session": "web:one", "before": asked["n"], "model": "other-model"}
+        message = {"id": "message-9", "text": asked["text"], "branch_from": branch}
+        for _ in range(2):
+            sent = await client.post("/api/sessions/web:two/messages", json=message)
+        await follow(client, before, "turn_ended")
+        rows = (await client.get("/api/sessions/web:two/rows")).json()
+        used = (await client.get("/api/usage", params={"by": "model"})).json()["rows"]
+
+    assert asked["text"] == "what now?"
+    assert "default" in models
+    assert sent.status_code == 202
+    assert [row["text"] for row in rows["rows"]] == ["begin", "first", "what now?", "third"]
+    assert rows["branch_of"] == "web:one"
+    assert {each["model"]: each["calls"] for each in used} == {"scripted": 2, "other-model": 1}
 
 
 async def test_a_setting_is_changed_checked_and_its_secret_never_shown(running: OpenGateway):

@@ -37,7 +37,7 @@ from nanobot.cron.format import (
 from nanobot.cron.schedule import from_ms, job_zone_or_host, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
-from nanobot.cron.types import CronJob, Misfire, Notify
+from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify
 from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import count_noun, duration, format_when
 
@@ -138,11 +138,8 @@ def add(
     jobs = _open_jobs(config, workspace)
     every_s = None if every is None else parse_seconds(every)
     schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone)
-    if not force and (interval_s := seconds_between_runs(schedule)) < _MIN_INTERVAL_S:
-        raise NanobotError(
-            f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
-            "Choose a minute or more, or add --force."
-        )
+    if not force:
+        _check_interval(schedule)
     has_target = channel is not None or to is not None
     chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
     if chat is not None:
@@ -167,6 +164,34 @@ def add(
         print_line(f"Delivers to {to_one_line(f'{channel} {to}')} (--no-deliver keeps it silent).", err=True)
     elif not job.payload.deliver and deliver is None:
         print_line(_NOT_DELIVERED, err=True)
+
+
+def edit(
+    job_id: IdArgument,
+    message: Annotated[str | None, typer.Option("-m", "--message", help="What the agent does or says then.")] = None,
+    name: Annotated[str | None, typer.Option("-n", "--name", help="A short name for the job.")] = None,
+    every: Annotated[
+        str | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval, e.g. 1200 or 20m.")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option("-c", "--cron", metavar="EXPR", help="A cron expression, e.g. '0 9 * * 1-5'.")
+    ] = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")] = None,
+    tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")] = None,
+    config: LongConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Change what a job does, or when, and print its next three runs. What is not given stays."""
+    jobs = _open_jobs(config, workspace)
+    job, schedule = jobs.get(job_id), None
+    if (every, cron, at) != (None, None, None):
+        every_s = None if every is None else parse_seconds(every)
+        schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone)
+        _check_interval(schedule)
+    elif message is None and name is None:
+        raise UsageError(f"What should change? Give -m TEXT, -n NAME, or one of -e, -c and --at: {_EXAMPLE}.")
+    jobs.service.change_job(job.id, name=name, message=message, schedule=schedule)
+    jobs.show(jobs.get(job.id))
 
 
 def list_(
@@ -299,6 +324,14 @@ def rehearse(
         print_table(("When", "Job", "Name", "Remark"), rows, empty=f"No job runs within {days:g} days.")
     if len(events) > limit:
         print_line(f"There is more; show it with --limit {limit * 5}.", err=True)
+
+
+def _check_interval(schedule: CronSchedule) -> None:
+    if (interval_s := seconds_between_runs(schedule)) < _MIN_INTERVAL_S:
+        raise NanobotError(
+            f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
+            "Choose a minute or more, or add --force."
+        )
 
 
 def _format_instant(at_ms: int, zone: tzinfo) -> str:

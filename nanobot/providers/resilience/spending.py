@@ -12,7 +12,8 @@ from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrice
 from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import PriceTable, price_per_million
-from nanobot.usage.sums import UsageSummary, sum_up
+from nanobot.usage.report import UsageReport, read_usage
+from nanobot.usage.sums import By, UsageSum, UsageSummary, session_sums, sum_up
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database, reading
 
@@ -66,6 +67,22 @@ class Spending:
         """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
         await self._ledger.flush()
         return await asyncio.to_thread(_summary, self._database.path, self._clock.now(), session_key)
+
+    async def report(self, by: By, days: int) -> UsageReport:
+        """Usage in groups over some days, with the limits. Raises StorageError if the ledger cannot be read."""
+        await self._ledger.flush()
+        limits, now = self._budget.limits, self._clock.now()
+        return await asyncio.to_thread(read_usage, self._database.path, limits, now, by, days)
+
+    async def of_sessions(self, prefix: str) -> dict[str, tuple[int, UsageSum]]:
+        """This month's turns and usage of each session with this prefix. Raises StorageError."""
+        await self._ledger.flush()
+
+        def read() -> dict[str, tuple[int, UsageSum]]:
+            with reading(self._database.path, SCHEMA) as db:
+                return session_sums(db, prefix, f"{self._clock.now():%Y-%m}-01")
+
+        return await asyncio.to_thread(read)
 
     async def __aenter__(self) -> Self:
         return self

@@ -92,7 +92,7 @@ async def test_recording_that_was_understood_before_a_crash_is_not_paid_for_agai
         counts = await life.counts()
 
     assert written == [1, 0]
-    assert [path.name for path in words.heard].count(words.heard[0].name) == 1
+    assert words.heard.count(words.heard[0]) == 1
     assert [one.content.count("transcription") for one in life.heard] == [2, 0]
     assert (counts.received, counts.queued) == (2, 2)
 

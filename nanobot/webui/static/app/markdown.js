@@ -78,7 +78,7 @@ class Renderer {
     else if (type === smd.CHECKBOX) node = parent.appendChild(element("span", "checkbox", "☐ "));
     else if (type === smd.TABLE) node = parent.appendChild(element("div", "table")).appendChild(element("table"));
     else if (type === smd.TABLE_ROW) node = this.openRow(parent);
-    else if (type === smd.TABLE_CELL) node = parent.appendChild(element(parent.parentNode.tagName === "THEAD" ? "th" : "td"));
+    else if (type === smd.TABLE_CELL) node = this.openCell(parent);
     else node = parent.appendChild(element(ELEMENTS[type] ?? "span"));
     if (!CODE_BLOCKS.has(type)) node.dir = "auto";
     this.nodes.push({ node, type });
@@ -107,8 +107,22 @@ class Renderer {
     return group.appendChild(element("tr"));
   }
 
+  openCell(row) {
+    const name = row.parentNode.tagName === "THEAD" ? "th" : "td";
+    const alignment = this.nodes.findLast(({ type }) => type === smd.TABLE).columns?.[row.children.length];
+    return row.appendChild(element(name, alignment));
+  }
+
+  /** Align the columns of the open table as the line below its head says: `|:--|:-:|--:|`. */
+  align(line) {
+    const cells = line.replace(/^[\s>]*\|?|\|?\s*$/g, "").split("|").map((cell) => cell.trim());
+    this.top.columns = cells.map((cell) => (!cell.endsWith(":") ? "" : cell.startsWith(":") ? "center" : "right"));
+    for (const [at, cell] of [...this.top.node.querySelectorAll("th")].entries()) cell.className = this.top.columns[at] ?? "";
+  }
+
   close() {
-    const { node, type, url, isLiteral } = this.nodes.pop();
+    const { node, type, url, language, isLiteral } = this.nodes.pop();
+    if (CODE_BLOCKS.has(type)) highlightLater(node, language);
     if (isLiteral && this.parser.pending.startsWith("_")) node.append(UNDERSCORES[type]);
     if (!LINKS.has(type)) return;
     const address = safeUrl(url ?? node.textContent);
@@ -130,9 +144,16 @@ class Renderer {
     else if (name === smd.CHECKED) node.textContent = "☑ ";
     else if (name === smd.START && /^\d{1,9}$/.test(value)) node.start = Number(value);
     else if (name === smd.LANG && CODE_BLOCKS.has(type)) {
+      this.top.language = value.trim();
       node.parentNode.previousSibling.firstChild.textContent = value.slice(0, 30);
     }
   }
+}
+
+async function highlightLater(node, language) {
+  if (!language) return;
+  const { highlight } = await import("./highlight.js").catch(() => ({})); // without a line it stays plain
+  highlight?.(node, language);
 }
 
 /** A link; where its text looks like another address, the host that it leads to stands behind it. */
@@ -156,6 +177,8 @@ export class MarkdownWriter {
   constructor(root) {
     this.renderer = new Renderer(root);
     this.tail = new Text();
+    this.line = "";
+    this.tableState = 0;
     this.parser = smd.parser({
       data: null,
       add_token: (_, type) => this.renderer.open(type),
@@ -168,12 +191,23 @@ export class MarkdownWriter {
 
   write(text) {
     this.tail.remove();
-    smd.parser_write(this.parser, text);
+    for (const piece of text.split(/(?<=\n)/)) this.writePiece(piece);
     const { pending } = this.parser; // the parser waits for the next character; a letter is shown at once
     if (/^[\p{L}\p{N}]$/u.test(pending) && this.renderer.nodes.length > 1) {
       this.tail.data = pending;
       this.renderer.top.node.append(this.tail);
     }
+  }
+
+  /** Write a line or a part of one. The parser drops the line below a table's head. */
+  writePiece(piece) {
+    this.line += piece;
+    smd.parser_write(this.parser, piece);
+    if (!piece.endsWith("\n")) return;
+    const state = this.parser.table_state;
+    if (state === 2 && this.tableState !== 2 && this.renderer.top.type === smd.TABLE) this.renderer.align(this.line);
+    this.tableState = state;
+    this.line = "";
   }
 
   end() {

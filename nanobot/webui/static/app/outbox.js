@@ -24,6 +24,11 @@ export async function startOutbox() {
   });
 }
 
+/** The key of a new session. */
+export function newKey() {
+  return `web:${randomId().slice(0, 12)}`;
+}
+
 /** Store a message and send it. `files` are File objects, or `{id}` of files that the gateway has. */
 export async function send({ session, text, files = [], branch_from = null }) {
   const entry = { id: crypto.randomUUID?.() ?? randomId(), session, text, branch_from, state: "waiting" };

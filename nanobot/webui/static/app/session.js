@@ -20,6 +20,8 @@ export class Session {
     this.state = signal("loading");
     this.hasOlder = signal(false);
     this.branchOf = signal(null);
+    /** The chat app that gets the answers, null if none does. */
+    this.answersIn = signal(null);
     /** What the last turn that ended here answered, for screen readers. */
     this.lastAnswer = signal("");
     this.rows = [];
@@ -44,8 +46,7 @@ export class Session {
       this.live.value = page.live;
       for (const [id, view] of this.ended) if (view.later) this.ended.delete(id); // it has gone on
       for (const view of page.live) if (view.started.message_id) seen(view.started.message_id);
-      this.branchOf.value = page.branch_of;
-      this.takeRows(page.rows, page.turns);
+      this.takePage(page);
       this.recall(page.feed);
       this.state.value = "ready";
       this.unfollow();
@@ -139,7 +140,7 @@ export class Session {
       const last = this.rows.at(-1)?.n ?? -1;
       let page = await get(sessionPath(this.key, `rows?limit=${PAGE}`));
       if (page.rows[0]?.n > last + 1) page = await get(sessionPath(this.key, `rows?limit=${LONGEST_PAGE}`));
-      this.takeRows(page.rows, page.turns);
+      this.takePage(page);
     } catch {
       // shown from its events until the next load
       this.setRows(this.rows);
@@ -148,7 +149,9 @@ export class Session {
   }
 
   /** Newest rows: they continue those that are loaded, or replace them if the session was started over. */
-  takeRows(rows, turns) {
+  takePage({ rows, turns, branch_of: branchOf, answers_in: answersIn }) {
+    this.branchOf.value = branchOf;
+    this.answersIn.value = answersIn;
     const first = rows[0]?.n ?? 0;
     const known = this.rows.at(-1)?.n ?? -1;
     const continues = rows.length > 0 && first <= known + 1 && rows.at(-1).n >= known;

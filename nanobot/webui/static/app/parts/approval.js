@@ -46,7 +46,7 @@ export function Approval({ part }) {
   const choices = ["once", ...(part.may_always ? ["always"] : []), "no"];
   return html`<section class="approval" aria-label=${t("approval")} tabindex="0" ref=${card} onKeyDown=${onKeyDown}>
     <h3><${Icon} name="alert" />${t("approval_title", { name: part.name })}</h3>
-    <${Arguments} values=${part.arguments} />
+    <${Arguments} values=${part.arguments} isWhole=${true} />
     ${part.reaches?.length > 0 &&
     html`<p class="approval-note">${t("approval_reaches", { what: part.reaches.join(", ") })}</p>`}
     ${part.source && html`<p class="approval-note">${t("approval_source", { source: part.source })}</p>`}

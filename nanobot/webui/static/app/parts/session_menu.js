@@ -6,22 +6,20 @@ import { chosen, dialog, loadSessions } from "../store.js";
 import { t } from "../words.js";
 import { deleteSoon, pathOf } from "./deleting.js";
 import { Modal } from "./dialogs.js";
+import { useProblem } from "./view.js";
 
 export function SessionMenu() {
   const session = chosen.value;
   const [title, setTitle] = useState(session.title);
-  const [problem, setProblem] = useState("");
+  const [problem, attempt] = useProblem();
   const close = () => (dialog.value = "");
 
-  async function act(action) {
-    try {
+  const act = (action) =>
+    attempt(async () => {
       await action();
       await loadSessions();
       close();
-    } catch (error) {
-      setProblem(error.message || t("offline_short"));
-    }
-  }
+    });
   const change = (changes) => act(() => request("PATCH", pathOf(session), changes));
   const rename = (event) => (event.preventDefault(), change({ title: title.trim() }));
   const remove = () => (deleteSoon(session), close());
@@ -39,7 +37,7 @@ export function SessionMenu() {
       <li><button type="button" onClick=${() => act(() => post(pathOf(session, "/archive")))}><${Icon} name="box" />${t("archive")}</button></li>
       <li><button type="button" class="bad" onClick=${remove}><${Icon} name="close" />${t("delete")}</button></li>
     </ul>
-    ${problem && html`<p class="error" role="alert">${problem}</p>`}
+    ${problem}
     <form method="dialog"><button type="submit">${t("close")}</button></form>
   <//>`;
 }

@@ -6,6 +6,8 @@ import { Markdown } from "../markdown.js";
 import { t } from "../words.js";
 
 const LONGEST = 20_000;
+const DEEPEST = 8;
+const LITERAL = /^$|^(true|false|null|-?\d[\d.eE+-]*|\[.*\]|\{.*\}|".*")$/s;
 
 /** The first argument that says what a call is about. */
 function objectOf(args) {
@@ -38,21 +40,34 @@ export function ToolStep({ part, isLive }) {
   <//>`;
 }
 
-/** The arguments of a call; old and new text of an edit as a diff, unless there is a better one. */
-export function Arguments({ values, hasDiff = false }) {
+/**
+ * The arguments of a call; old and new text of an edit as a diff, unless there is a better one. `isWhole`: however long.
+ */
+export function Arguments({ values, hasDiff = false, isWhole = false }) {
   const { old_text: before, new_text: after, ...others } = values ?? {};
   const isEdit = typeof before === "string" && typeof after === "string";
   const diff = isEdit && [...lines("-", before), ...lines("+", after)].join("\n");
   const shown = Object.entries(isEdit ? others : (values ?? {}));
-  return html`${shown.length > 0 &&
-    html`<dl class="arguments">
-      ${shown.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${clip(display(value))}</dd></div>`)}
-    </dl>`}
-    ${isEdit && !hasDiff && html`<${Diff} text=${diff} />`}`;
+  const longest = isWhole ? Infinity : LONGEST;
+  return html`${shown.length > 0 && html`<${Values} entries=${shown} longest=${longest} />`}
+    ${isEdit && !hasDiff && html`<${Diff} text=${diff} longest=${longest} />`}`;
 }
 
-function display(value) {
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+function Values({ entries, longest, depth = 0 }) {
+  return html`<dl class="arguments">
+    ${entries.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd><${Value} value=${value} longest=${longest} depth=${depth} /></dd></div>`)}
+  </dl>`;
+}
+
+/** A value, readable and exact: a list as a list, an object by its keys, a text in quotes only where it could be something else. */
+function Value({ value, longest, depth }) {
+  const isNested = value !== null && typeof value === "object" && Object.keys(value).length > 0 && depth < DEEPEST;
+  if (isNested && Array.isArray(value)) {
+    return html`<ol class="values" start="1">${value.map((each, at) => html`<li key=${at}><${Value} value=${each} longest=${longest} depth=${depth + 1} /></li>`)}</ol>`;
+  }
+  if (isNested) return html`<${Values} entries=${Object.entries(value)} longest=${longest} depth=${depth + 1} />`;
+  const isPlain = typeof value === "string" && value.trim() === value && !LITERAL.test(value);
+  return clip(isPlain ? value : JSON.stringify(value), longest);
 }
 
 function lines(mark, text) {
@@ -63,15 +78,15 @@ function isDiff(text) {
   return typeof text === "string" && /^[+-]/m.test(text);
 }
 
-export function Diff({ text }) {
+export function Diff({ text, longest = LONGEST }) {
   const kinds = { "+": "added", "-": "removed", "@": "place" };
-  return html`<pre class="diff" tabindex="0">${clip(text)
+  return html`<pre class="diff" tabindex="0">${clip(text, longest)
     .split("\n")
     .map((line) => html`<span class=${kinds[line[0]] ?? ""}>${line}${"\n"}</span>`)}</pre>`;
 }
 
-function clip(text) {
-  return text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+function clip(text, longest = LONGEST) {
+  return text.length > longest ? `${text.slice(0, longest)}…` : text;
 }
 
 export function Reasoning({ part, isOpen }) {

@@ -31,6 +31,16 @@ export function useData(path, topics = [], everyMs = 0) {
   return { ...state, reload: () => reload.current() };
 }
 
+/** What went wrong, as an alert, and a function that runs an action and catches it. */
+export function useProblem() {
+  const [problem, setProblem] = useState("");
+  async function attempt(action) {
+    setProblem("");
+    await action().catch((error) => setProblem(error.message || t("offline_short")));
+  }
+  return [problem && html`<p class="error" role="alert">${problem}</p>`, attempt];
+}
+
 /** The frame of a view. `children` draws the data of `loaded`, once it is there. */
 export function Page({ loaded, tabs, children }) {
   return html`<div class="scroll">
@@ -85,15 +95,18 @@ export function Empty({ title, hint }) {
 
 /**
  * A button that acts, and says why it could not. `confirm`: it asks once more, with these words. `isGuarded`: it is
- * dead for a moment after it appears, so that no click meant for something else reaches it.
+ * dead for a moment after it appears, so that no click meant for something else reaches it. `isFocused`: it takes the
+ * focus when it appears, as after the form that it opened.
  */
-export function Act({ label, onAct, icon, name, confirm, isPrimary, isGuarded }) {
+export function Act({ label, onAct, icon, name, confirm, isPrimary, isGuarded, isFocused }) {
   const [state, setState] = useState("");
   const [problem, setProblem] = useState("");
   const isReady = useRef(!isGuarded);
   const [, setReady] = useState(!isGuarded);
   const isMounted = useRef(true);
+  const button = useRef(null);
   useEffect(() => {
+    if (isFocused) button.current.focus();
     const timer = setTimeout(() => ((isReady.current = true), setReady(true)), DEAD_MS);
     return () => ((isMounted.current = false), clearTimeout(timer));
   }, []);
@@ -117,7 +130,7 @@ export function Act({ label, onAct, icon, name, confirm, isPrimary, isGuarded })
   }
 
   const isOnlyIcon = icon && state !== "sure";
-  return html`<button type="button" class=${classes(isPrimary && "primary", icon && "quiet", state === "sure" && "sure")} onClick=${onClick}
+  return html`<button type="button" ref=${button} class=${classes(isPrimary && "primary", icon && "quiet", state === "sure" && "sure")} onClick=${onClick}
       aria-disabled=${!isReady.current} aria-busy=${state === "busy"} title=${isOnlyIcon ? label : undefined}
       aria-label=${name ? `${state === "sure" ? confirm : label}: ${name}` : isOnlyIcon ? label : undefined}>
       ${isOnlyIcon ? html`<${Icon} name=${icon} />` : state === "sure" ? confirm : label}</button>

@@ -3,13 +3,13 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { post, sessionPath } from "../api.js";
 import { Icon, html } from "../dom.js";
 import { mergeParts } from "../entries.js";
-import { discard, outbox, randomId, retry, send } from "../outbox.js";
+import { discard, newKey, outbox, retry, send } from "../outbox.js";
 import { Composer } from "../parts/composer.js";
 import { History } from "../parts/history.js";
 import { ActionButton, CopyButton, TurnMessage, UserMessage, answerOf } from "../parts/message.js";
 import { go, href } from "../router.js";
 import { Session } from "../session.js";
-import { channelName, channelOf, me, sessions } from "../store.js";
+import { channelName, me, sessions } from "../store.js";
 import { t } from "../words.js";
 
 const BOTTOM_PX = 60;
@@ -23,10 +23,6 @@ const ACTIVITY_S = 2;
 
 export default function Chat({ rest: key }) {
   return key ? html`<${OpenChat} key=${key} sessionKey=${key} />` : html`<${NewChat} />`;
-}
-
-function newKey() {
-  return `web:${randomId().slice(0, 12)}`;
 }
 
 function NewChat() {
@@ -60,7 +56,6 @@ function OpenChat({ sessionKey: key }) {
   const isRunning = live.length > 0;
   const stop = () => post(sessionPath(key, "stop")).catch(() => null);
   const isStopArmed = useStopKey(isRunning, stop);
-  const channel = channelOf(key);
 
   async function onSend(text, files) {
     if (editing) return branch(editing.before, text, files);
@@ -75,7 +70,8 @@ function OpenChat({ sessionKey: key }) {
     go("chat", branchKey);
   }
 
-  const note = channel !== "web" && t("answers_in", { channel: channelName(channel) });
+  const channel = session.answersIn.value;
+  const note = channel && t("answers_in", { channel: channelName(channel) });
   return html`<${DropTarget} addFiles=${addFiles} className="chat">
     <div class="scroll" ref=${scroller} onScroll=${stick.onScroll} tabindex="-1">
       <div class="column" ref=${stick.content}>

@@ -3,9 +3,9 @@ import { useRef, useState } from "preact/hooks";
 import { request } from "../api.js";
 import { html } from "../dom.js";
 import { shortTime } from "../format.js";
-import { randomId } from "../outbox.js";
+import { newKey } from "../outbox.js";
 import { deleteSoon, pathOf } from "../parts/deleting.js";
-import { Act, Empty, Page, Row, Section, useData } from "../parts/view.js";
+import { Act, Empty, Page, Row, Section, useData, useProblem } from "../parts/view.js";
 import { go, href } from "../router.js";
 import { channelName, deleting } from "../store.js";
 import { t } from "../words.js";
@@ -77,7 +77,7 @@ async function bringBack(session) {
 }
 
 async function load(file, title) {
-  const key = `web:${randomId().slice(0, 12)}`;
+  const key = newKey();
   await request("POST", `/api/import?as=${encodeURIComponent(key)}`, file);
   if (title) await request("PATCH", pathOf({ name: key }), { title });
   go("chat", key);
@@ -85,17 +85,13 @@ async function load(file, title) {
 
 function Import() {
   const picker = useRef(null);
-  const [problem, setProblem] = useState("");
-  async function onChange(event) {
+  const [problem, attempt] = useProblem();
+  function onChange(event) {
     const [file] = event.currentTarget.files;
     event.currentTarget.value = "";
-    try {
-      if (file) await load(file, "");
-    } catch (error) {
-      setProblem(error.message || t("offline_short"));
-    }
+    if (file) attempt(() => load(file, ""));
   }
   return html`<input ref=${picker} type="file" accept=".jsonl,.json" hidden aria-label=${t("import")} onChange=${onChange} />
     <button type="button" onClick=${() => picker.current.click()}>${t("import")}</button>
-    ${problem && html`<span class="error" role="alert">${problem}</span>`}`;
+    ${problem}`;
 }

@@ -1,9 +1,9 @@
 /** Jobs and reminders: what there is, the month, what ran, and adding in words. */
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { post, request } from "../api.js";
-import { html } from "../dom.js";
-import { dayName, duration, moment, monthName, time, weekdayNames } from "../format.js";
-import { Act, Empty, Page, Row, Section, Tabs, useData } from "../parts/view.js";
+import { classes, html } from "../dom.js";
+import { dayName, dollars, duration, moment, monthName, time, weekdayNames } from "../format.js";
+import { Act, Empty, Page, Row, Section, Tabs, useData, useProblem } from "../parts/view.js";
 import { parseWhen } from "../when.js";
 import { t } from "../words.js";
 
@@ -20,37 +20,44 @@ export default function Jobs({ rest }) {
 function List({ tabs }) {
   const loaded = useData("/api/jobs", TOPICS);
   return html`<${Page} loaded=${loaded} tabs=${tabs}>
-    ${({ jobs }) => html`<${AddJob} reload=${loaded.reload} />
+    ${({ jobs }) => html`<${JobForm} onDone=${loaded.reload} />
       ${!jobs.length && html`<${Empty} title=${t("jobs_empty")} hint=${t("jobs_hint")} />`}
       <ul class="rows">${jobs.map((job) => html`<${Job} key=${job.id} job=${job} reload=${loaded.reload} />`)}</ul>`}
   <//>`;
 }
 
-function AddJob({ reload }) {
-  const [message, setMessage] = useState("");
+/** Adds a job, or changes one: what is left empty stays. */
+function JobForm({ job, onDone }) {
+  const [message, setMessage] = useState(job?.payload.message ?? "");
   const [when, setWhen] = useState("");
-  const [problem, setProblem] = useState("");
-  async function add(event) {
+  const [model, setModel] = useState(job?.model ?? "");
+  const [problem, attempt] = useProblem();
+  const first = useRef(null);
+  useEffect(() => job && first.current.focus(), []);
+  function save(event) {
     event.preventDefault();
-    try {
-      await post("/api/jobs", { message: message.trim(), ...parseWhen(when) });
+    attempt(async () => {
+      if (job) await request("PATCH", `/api/jobs/${job.id}`, { message: message.trim(), model: model.trim(), ...(when && parseWhen(when)) });
+      else await post("/api/jobs", { message: message.trim(), ...parseWhen(when) });
       setMessage("");
       setWhen("");
-      setProblem("");
-      reload();
-    } catch (error) {
-      setProblem(error.message || t("offline_short"));
-    }
+      onDone();
+    });
   }
-  return html`<form class="add" onSubmit=${add}>
-    <label>${t("job_what")}<input type="text" required value=${message} placeholder=${t("job_what_hint")} onInput=${(event) => setMessage(event.currentTarget.value)} /></label>
-    <label>${t("job_when")}<input type="text" required value=${when} placeholder=${t("job_when_hint")} onInput=${(event) => setWhen(event.currentTarget.value)} /></label>
-    <button type="submit" class="primary">${t("add")}</button>
-    ${problem && html`<p class="error" role="alert">${problem}</p>`}
+  const field = (word, value, set, more = {}) => html`<label>${word}<input type="text" value=${value} onInput=${(event) => set(event.currentTarget.value)} ...${more} /></label>`;
+  return html`<form class=${classes("add", job && "job")} onSubmit=${save}>
+    ${field(t("job_what"), message, setMessage, { ref: first, required: true, placeholder: t("job_what_hint") })}
+    ${field(t("job_when"), when, setWhen, { required: !job, placeholder: job?.schedule_text ?? t("job_when_hint") })}
+    ${job && field(t("model"), model, setModel, { placeholder: t("model_default") })}
+    <div class="row-actions"><button type="submit" class="primary">${job ? t("save") : t("add")}</button>
+      ${job && html`<button type="button" onClick=${onDone}>${t("cancel")}</button>`}</div>
+    ${problem}
   </form>`;
 }
 
 function Job({ job, reload }) {
+  const [isEditing, setEditing] = useState(null);
+  if (isEditing) return html`<li class="row editing"><${JobForm} job=${job} onDone=${() => (setEditing(false), reload())} /></li>`;
   const path = `/api/jobs/${job.id}`;
   const act = (method, action, body) => async () => (await request(method, path + action, body), reload());
   const [next] = job.next_runs_ms;
@@ -58,14 +65,22 @@ function Job({ job, reload }) {
     job.schedule_text,
     job.running ? t("running") : job.enabled ? next && t("next_at", { time: moment(new Date(next)) }) : t("paused"),
     job.payload.deliver && job.payload.channel && t("goes_to", { channel: job.payload.channel }),
+    job.model,
+    job.month.runs > 0 && costOf(job.month),
     job.state.lastError,
   ];
-  const actions = html`<${Act} label=${t("run_now")} name=${job.name} onAct=${act("POST", "/run", {})} />
+  const actions = html`<${Act} icon="edit" label=${t("change")} name=${job.name} isFocused=${isEditing === false} onAct=${() => setEditing(true)} />
+    <${Act} label=${t("run_now")} name=${job.name} onAct=${act("POST", "/run", {})} />
     <${Act} label=${job.enabled ? t("pause") : t("resume")} name=${job.name} onAct=${act("PATCH", "", { enabled: !job.enabled })} />
     <${Act} icon="close" label=${t("remove")} name=${job.name} confirm=${t("sure_remove")} onAct=${act("DELETE", "")} />`;
   const mark = job.running ? "busy" : job.state.lastError ? "bad" : job.enabled ? "good" : "off";
   return html`<${Row} mark=${mark} title=${job.name} notes=${notes} actions=${actions}>
     ${job.payload.message !== job.name && html`<p class="note clipped" dir="auto">${job.payload.message}</p>`}<//>`;
+}
+
+function costOf({ runs, usd }) {
+  if (usd === null) return t("runs_unpriced", { n: runs });
+  return t("runs_cost", { n: runs, each: dollars(usd / runs), total: dollars(usd) });
 }
 
 const dayOf = (date) => date.toDateString();

@@ -60,7 +60,7 @@ function Notes({ query, facts }) {
 }
 
 function Fact({ fact, reload }) {
-  const [isEditing, setEditing] = useState(false);
+  const [isEditing, setEditing] = useState(null);
   const act = (method, action, body) => async () => {
     await request(method, factPath(fact, action), body);
     setEditing(false);
@@ -74,7 +74,7 @@ function Fact({ fact, reload }) {
     source.provenance && t("came_from", { source: source.provenance }),
   ];
   if (isEditing) return html`<${EditFact} fact=${fact} onSave=${(text) => act("PUT", "", { text })()} onCancel=${() => setEditing(false)} />`;
-  const actions = html`<${Act} icon="edit" label=${t("change")} name=${fact.text} onAct=${() => setEditing(true)} />
+  const actions = html`<${Act} icon="edit" label=${t("change")} name=${fact.text} isFocused=${isEditing === false} onAct=${() => setEditing(true)} />
     <${Act} icon="pin" label=${fact.pinned ? t("unpin") : t("pin")} name=${fact.text} onAct=${act("POST", fact.pinned ? "/unpin" : "/pin", {})} />
     ${!fact.pinned && html`<${Act} icon="close" label=${t("forget")} name=${fact.text} confirm=${t("sure_forget")} onAct=${act("DELETE", "")} />`}`;
   return html`<${Row} mark=${fact.pinned && "pinned"} title=${fact.text} notes=${notes} actions=${actions}>

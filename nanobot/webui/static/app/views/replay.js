@@ -1,11 +1,13 @@
 /** A past turn step by step: times, tokens, cost, and what the model was sent. `rest`: its id, a space, the session. */
 import { useState } from "preact/hooks";
+import { post } from "../api.js";
 import { html } from "../dom.js";
 import { dollars, moment, seconds, tokens } from "../format.js";
 import { Markdown } from "../markdown.js";
+import { newKey, send } from "../outbox.js";
 import { ToolStep } from "../parts/steps.js";
-import { Page, Section, useData } from "../parts/view.js";
-import { href } from "../router.js";
+import { Act, Page, Section, useData } from "../parts/view.js";
+import { go, href } from "../router.js";
 import { t } from "../words.js";
 
 export default function Replay({ rest }) {
@@ -18,10 +20,10 @@ function OneTurn({ turnId, sessionKey }) {
   const path = `/api/sessions/${encodeURIComponent(sessionKey)}/turns/${encodeURIComponent(turnId)}`;
   const loaded = useData(path, ["turn_ended"]);
   const back = html`<p class="note"><a href=${href("chat", sessionKey)}>${t("back_to_chat")}</a></p>`;
-  return html`<${Page} loaded=${loaded} tabs=${back}>${(turn) => html`<${Turn} turn=${turn} path=${path} />`}<//>`;
+  return html`<${Page} loaded=${loaded} tabs=${back}>${(turn) => html`<${Turn} turn=${turn} path=${path} sessionKey=${sessionKey} />`}<//>`;
 }
 
-function Turn({ turn, path }) {
+function Turn({ turn, path, sessionKey }) {
   const facts = [
     [t("began"), moment(new Date(turn.at))], [t("outcome"), turn.outcome ?? t("running")], [t("model"), turn.model],
     [t("took"), turn.seconds !== null && seconds(turn.seconds)],
@@ -30,11 +32,39 @@ function Turn({ turn, path }) {
   const longest = Math.max(...turn.steps.flatMap((step) => [step.seconds ?? 0, ...step.calls.map((call) => call.seconds ?? 0)]), 0.001);
   return html`<blockquote class="asked-text" dir="auto">${turn.message}</blockquote>
     <dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    ${turn.can_undo && html`<${Undo} path=${path} />`}
+    ${turn.asked && html`<${Again} asked=${turn.asked} sessionKey=${sessionKey} />`}
     <${Section} title=${t("steps", { n: turn.steps.length })}>
       <ol class="timeline">${turn.steps.map((step, at) => html`<${Step} key=${at} step=${step} number=${at + 1} longest=${longest} />`)}</ol>
     <//>
     ${turn.notices.length > 0 && html`<${Section} title=${t("notices")}>${turn.notices.map((notice, at) => html`<p class="note" key=${at}>${notice.text ?? notice}</p>`)}<//>`}
     <${Sent} path=${path} />`;
+}
+
+/** Takes the changes of files back. What it says stays after there is nothing more to undo. */
+function Undo({ path }) {
+  const [report, setReport] = useState("");
+  const undo = async () => setReport((await post(`${path}/undo`)).report);
+  if (report) return html`<p class="report" role="status" dir="auto">${report}</p>`;
+  return html`<div class="bar"><p class="note">${t("undo_hint")}</p><span class="gap"></span>
+    <${Act} label=${t("undo_turn")} confirm=${t("sure_undo")} onAct=${undo} /></div>`;
+}
+
+/** Asks the same of another model, in a branch. */
+function Again({ asked, sessionKey }) {
+  const [model, setModel] = useState("");
+  const { data } = useData("/api/models");
+  async function run(event) {
+    event.preventDefault();
+    const key = newKey();
+    await send({ session: key, text: asked.text, files: asked.files, branch_from: { session: sessionKey, before: asked.n, model: model.trim() } });
+    go("chat", key);
+  }
+  return html`<form class="add" onSubmit=${run}>
+    <label>${t("again_with")}<input type="text" required list="models" value=${model} placeholder=${t("model")} onInput=${(event) => setModel(event.currentTarget.value)} /></label>
+    <datalist id="models">${data?.models.map((name) => html`<option value=${name} key=${name} />`)}</datalist>
+    <div class="row-actions"><button type="submit">${t("again_run")}</button></div>
+  </form>`;
 }
 
 function sumOf(usage) {

@@ -2,7 +2,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { request } from "../api.js";
 import { html } from "../dom.js";
-import { Act, Page, Section, SettingsTabs, useData } from "../parts/view.js";
+import { Act, Page, Section, SettingsTabs, useData, useProblem } from "../parts/view.js";
 import { t } from "../words.js";
 
 /** The keys of the form, by section. A secret's value never comes to the page. */
@@ -58,22 +58,18 @@ async function save(key, value) {
 
 function Setting({ path, value, isSet, type, reload }) {
   const [draft, setDraft] = useState(null);
-  const [problem, setProblem] = useState("");
+  const [problem, attempt] = useProblem();
   const id = `setting-${path.replaceAll(".", "-")}`;
   const label = t(`setting_${path.replaceAll(".", "_")}`);
   const isList = type.type === "array";
   const shown = draft ?? (isList ? value.map((each) => (typeof each === "string" ? each : JSON.stringify(each))).join(", ") : (value ?? ""));
 
-  async function store(given) {
-    try {
+  const store = (given) =>
+    attempt(async () => {
       await save(path, given);
-      setProblem("");
       setDraft(null);
       await reload();
-    } catch (error) {
-      setProblem(error.message || t("offline_short"));
-    }
-  }
+    });
   function commit(text) {
     if (text === "") return store(null);
     if (isList) return store(text.split(",").map((each) => each.trim()).filter(Boolean));
@@ -94,8 +90,7 @@ function Setting({ path, value, isSet, type, reload }) {
       onInput=${(event) => setDraft(event.currentTarget.value)} onChange=${onChange} />`;
   }
   return html`<li class="row setting">
-    <div class="row-body"><label class="row-title" for=${id}>${label}</label><code class="note">${path}</code>
-      ${problem && html`<p class="error" role="alert">${problem}</p>`}</div>
+    <div class="row-body"><label class="row-title" for=${id}>${label}</label><code class="note">${path}</code>${problem}</div>
     <div class="row-actions">${input}
       ${isSet && html`<${Act} icon="again" label=${t("to_default")} name=${label} onAct=${() => store(null)} />`}</div>
   </li>`;
