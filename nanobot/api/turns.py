@@ -131,7 +131,7 @@ class ApiTurns:
         instructions = {"instructions": asked.prompt.instructions} if asked.prompt.instructions else {}
         message = InboundMessage(
             channel.name,
-            "owner" if is_owner else caller.name,
+            "owner" if is_owner else caller.person or caller.name,
             record.session.partition(":")[2],
             asked.prompt.text,
             session_key_override=record.session,
@@ -139,6 +139,7 @@ class ApiTurns:
             origin=Origin.API,
             provenance=_provenance(caller),
             attended=is_owner,
+            scope=_scope(caller),
             turn_id=record.turn_id,
             request={**asked.options, **instructions},
         )
@@ -219,6 +220,8 @@ class ApiTurns:
             "turn_id": f"{turn_id}-history",
             "provenance": _provenance(caller),
         }
+        if scope := _scope(caller):
+            row["scope"] = scope
         if media:
             row["media"] = media
         return row
@@ -337,6 +340,13 @@ def session_key(caller: Credential, name: str) -> str:
 def may_see(caller: Credential, record: ApiRequest) -> bool:
     """Whether a caller may see a request: an owner all, a guest those of its own key."""
     return caller.role is HttpRole.OWNER or caller.name == record.key_name
+
+
+def _scope(caller: Credential) -> str:
+    """The chat whose memory a guest's turns read: that of the person it speaks for, else one of the key. Empty for an
+    owner.
+    """
+    return "" if caller.role is HttpRole.OWNER else caller.person or f"api:{caller.name}"
 
 
 def _provenance(caller: Credential) -> Provenance:
