@@ -16,7 +16,7 @@ from nanobot.api.errors import error_object
 from nanobot.api.prompts import ChatBody, ClientMessage, Prompt, UploadedFile, is_task_of_open_webui, marker_of
 from nanobot.api.results import DONE, check_outcome, finish_reason, openai_usage, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
-from nanobot.api.turns import ApiTurns, Following, ParsedRequest, changes
+from nanobot.api.turns import ApiTurns, Following, ParsedRequest
 from nanobot.net import sse
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.credentials import Credential
@@ -111,7 +111,7 @@ class ChatCompletions:
             if not after:
                 yield chunk({"role": "assistant", "content": ""})
             reader, asked_at, is_first = _reader(following, steps), dict[str, float](), True
-            async for is_news in changes(view):
+            async for is_news in self._turns.changes(view):
                 if not is_news:
                     self._expire_approvals(view, asked_at)
                     yield sse.PING

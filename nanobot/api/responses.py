@@ -21,7 +21,7 @@ from nanobot.api.prompts import ResponsesBody, marker_of
 from nanobot.api.results import check_outcome, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S
-from nanobot.api.turns import ApiTurns, Following, ParsedRequest, changes
+from nanobot.api.turns import ApiTurns, Following, ParsedRequest
 from nanobot.net import sse
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.http_access import HttpError, json_response, read_body, validate
@@ -152,7 +152,7 @@ class Responses:
     async def _stream(self, following: Following, after: int) -> AsyncIterator[bytes]:
         events = _Events(following, self._services.runtime.workspace)
         with self._turns.listening(following.request):
-            async for is_news in changes(following.view):
+            async for is_news in self._turns.changes(following.view):
                 if not is_news:
                     yield sse.PING
                     continue

@@ -14,7 +14,7 @@ from nanobot.agent.feed import TurnView
 from nanobot.api.answers import sent_files
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.options import answer_form
-from nanobot.api.turns import ApiTurns, Following, changes
+from nanobot.api.turns import ApiTurns, Following
 from nanobot.net import sse
 from nanobot.security.http_access import HttpError
 
@@ -33,7 +33,7 @@ async def wait_for(
     """
 
     async def wait() -> None:
-        async for _ in changes(following.view):
+        async for _ in turns.changes(following.view):
             if is_enough():
                 return
 

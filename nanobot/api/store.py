@@ -4,6 +4,7 @@ What a turn said is in its session; this has only what the session lacks.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,13 +105,15 @@ class ApiRequests:
 
         return await self._database.ask(delete)
 
-    async def usage(self, turn_id: str) -> tuple[dict[str, int], float | None]:
-        """The tokens and dollars of a turn of an earlier process, from the ledger."""
+    async def usage(self, turn_id: str, sessions: Sequence[str] = ()) -> tuple[dict[str, int], float | None]:
+        """The tokens and dollars of a turn and of these sessions, from the ledger."""
         names = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 
         def select(db: "Connection") -> tuple[dict[str, int], float | None]:
             sums = ", ".join(f"COALESCE(SUM({name}), 0)" for name in names)
-            *tokens, usd = db.execute(f"SELECT {sums}, SUM(usd) FROM calls WHERE turn = ?", (turn_id,)).fetchone()  # noqa: S608 names of ours
+            where = f"turn = ? OR session IN ({', '.join('?' * len(sessions))})"
+            query = f"SELECT {sums}, SUM(usd) FROM calls WHERE {where}"  # noqa: S608 names of ours
+            *tokens, usd = db.execute(query, (turn_id, *sessions)).fetchone()
             return dict(zip(names, tokens, strict=True)), usd
 
         return await self._database.ask(select, is_synced=False)

@@ -17,6 +17,7 @@ from nanobot.agent.context import with_attachments
 from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.agent.feed import FeedClosedError, FeedPositionError, TurnStarted, TurnView
 from nanobot.agent.pipeline.interrupted import is_answer, outcome_text, parts_of_turn
+from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.prompts import ClientMessage, Prompt, UploadedFile
@@ -238,6 +239,7 @@ class ApiTurns:
         feed, bus = self._services.feed, self._services.runtime.bus
         while True:
             if (view := feed.view(record.turn_id)) is not None:
+                await self._count_subagents(view)
                 return view
             if not bus.is_open(record.session, record.turn_id):
                 return feed.view(record.turn_id) or await self._stored_view(record)
@@ -258,7 +260,6 @@ class ApiTurns:
         rows = [row for row in session.messages if row.get("turn_id") == record.turn_id] if session is not None else []
         if not rows:
             return None
-        usage, cost = await self._services.requests.usage(record.turn_id)
         started = TurnStarted(
             turn_id=record.turn_id,
             text=text_of(rows[0]["content"]),
@@ -274,10 +275,42 @@ class ApiTurns:
         if name is None and has_answer:
             outcome = TurnOutcome.ANSWERED
         text = outcome_text(rows) if has_answer else ""
+        usage, cost = await self._services.requests.usage(record.turn_id)
         view.ended = TurnEnded(
             turn_id=record.turn_id, outcome=outcome, text=text, error=name, usage=usage, cost_usd=cost
         )
+        await self._count_subagents(view)
         return view
+
+    async def _count_subagents(self, view: TurnView) -> None:
+        """Add what its subagents have used so far to the usage of a turn that has ended."""
+        if view.ended is None or not any(
+            part["type"] == "tool" and part["name"] == SpawnTool.name for part in view.parts
+        ):
+            return
+        turn_id, sessions = view.started.turn_id, set[str]()
+        for task in await self._services.runtime.subagents.manager.all_tasks():  # a subagent's own are newer
+            if task.turn_id == turn_id or task.parent in sessions:
+                sessions.add(task.session_key)
+        usage, cost_usd = await self._services.requests.usage(turn_id, [*sessions])
+        view.ended = replace(view.ended, usage=usage, cost_usd=cost_usd)
+
+    async def changes(self, view: TurnView) -> AsyncIterator[bool]:
+        """Yield True now and after each change, and False after PING_S without one, until the turn ends."""
+        version = -1
+        while True:
+            if version != view.version:
+                version = view.version
+                await self._count_subagents(view)
+                yield True
+                if view.ended is not None and version == view.version:
+                    return
+                continue
+            try:
+                async with asyncio.timeout(sse.PING_S):
+                    await view.wait(version)
+            except TimeoutError:
+                yield False
 
     @contextmanager
     def listening(self, record: ApiRequest) -> Iterator[None]:
@@ -313,23 +346,6 @@ class ApiTurns:
         for session in await self._services.requests.pop_expired():
             if next(self._services.feed.views(session), None) is None:
                 await asyncio.to_thread(runtime.sessions.delete, session)
-
-
-async def changes(view: TurnView) -> AsyncIterator[bool]:
-    """Yield True for the state now and after each change, and False after PING_S without one, until the turn ends."""
-    version = -1
-    while True:
-        if version != view.version:
-            version = view.version
-            yield True
-            if view.ended is not None and version == view.version:
-                return
-            continue
-        try:
-            async with asyncio.timeout(sse.PING_S):
-                await view.wait(version)
-        except TimeoutError:
-            yield False
 
 
 def session_key(caller: Credential, name: str) -> str:

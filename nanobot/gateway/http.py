@@ -1,6 +1,6 @@
 """What the gateway serves over HTTP: `/health` and `/metrics` for monitoring, webhooks of channels, the page, the API.
 
-Imported with the first request.
+Imported once the gateway is ready.
 """
 
 from collections.abc import Iterator
