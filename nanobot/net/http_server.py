@@ -102,4 +102,3 @@ class HttpServer(Listener):
                 h11_max_incomplete_event_size=_MAX_HEAD,
             )
         )
-

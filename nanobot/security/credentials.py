@@ -149,8 +149,8 @@ def _find(db: "Connection", kind: CredentialKind, secret: str, now: float) -> Cr
 
 
 def _credential(row: tuple[str, str, str, float, float, float | None, str]) -> Credential:
-    kind, name, role, *rest = row
-    return Credential(CredentialKind(kind), name, HttpRole(role), *rest)
+    kind, name, role, created_at, used_at, expires_at, person = row
+    return Credential(CredentialKind(kind), name, HttpRole(role), created_at, used_at, expires_at, person)
 
 
 def _numbered(name: str) -> Iterator[str]:

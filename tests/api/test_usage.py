@@ -51,5 +51,5 @@ async def usage_of(client: httpx.AsyncClient, kind: str) -> dict[str, Any]:
         response = await client.post("/responses", json={"input": "how many plums?", "conversation": "chat-1"})
         return dict(response.json()["usage"])
     body = {"messages": [{"role": "user", "content": "how many plums?"}], "user": "chat-1", "stream": True}
-    answer = await client.post("/chat/completions", json={**body, "stream_options": {"include_usage": True}})
-    return dict(read_events(answer.text)[-2]["data"]["usage"])
+    streamed = await client.post("/chat/completions", json={**body, "stream_options": {"include_usage": True}})
+    return dict(read_events(streamed.text)[-2]["data"]["usage"])
