@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from nanobot import __version__
 from nanobot.agent.events import Answer
@@ -30,7 +30,15 @@ from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError
-from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.security.http_access import (
+    HEADERS,
+    Endpoint,
+    HttpError,
+    Requires,
+    event_stream,
+    json_response,
+    read_json,
+)
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _FOREIGN_HEADERS = re.compile(
@@ -216,7 +224,7 @@ class _Rest:
     async def feed(self, request: Request, caller: Credential) -> Response:
         """The turn events of the sessions that this key may see, from now on or after Last-Event-ID."""
         after = request.headers.get("last-event-id") or request.query_params.get("starting_after", "")
-        return StreamingResponse(self._events(caller, after), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
+        return event_stream(self._events(caller, after))
 
     async def _events(self, caller: Credential, after: str) -> AsyncIterator[bytes]:
         feed = self._services.feed

@@ -21,7 +21,7 @@ KEEP_ALIVE_S = 5
 CLOSING_S = 1
 """How long requests in progress may take once the server stops."""
 _MAX_HEAD = 16 * 1024
-_TICK_S = 1.0
+_TICK_S = 5.0
 
 
 class HttpServer(Listener):
@@ -83,7 +83,7 @@ class HttpServer(Listener):
                 return nullcontext()  # the process has its own handlers
 
             async def main_loop(self) -> None:  # uvicorn's wakes up ten times a second
-                while not await self.on_tick(0):  # renews the Date header
+                while not await self.on_tick(0):  # renews the Date header, which may be a little old
                     await asyncio.wait([stopping], timeout=_TICK_S)
 
         return Server(

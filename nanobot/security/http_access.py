@@ -7,7 +7,7 @@ refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, 
 import hmac
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from nanobot.errors import NanobotError, StorageError
+from nanobot.net import sse
 from nanobot.net.http import is_loopback
 from nanobot.security.credentials import Credential, CredentialKind, Credentials, HttpRole
 
@@ -33,6 +34,11 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 def json_response(content: Any, status: int = 200) -> Response:
     """A JSON answer that nothing stores."""
     return JSONResponse(content, status, HEADERS)
+
+
+def event_stream(events: AsyncIterator[bytes], headers: Mapping[str, str] = MappingProxyType({})) -> Response:
+    """Server-sent events."""
+    return StreamingResponse(events, media_type=sse.CONTENT_TYPE, headers={**sse.HEADERS, **headers})
 
 
 class HttpError(NanobotError):

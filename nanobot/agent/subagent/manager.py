@@ -188,12 +188,12 @@ class SubagentManager:
         """Return open and recently ended tasks, oldest first. Raises StorageError."""
         since = self._clock.now().timestamp() - _LIST_ENDED_S
         try:
+            open_tasks = await asyncio.to_thread(self._store.open_tasks)  # first: one that moves is in both
             done = await asyncio.to_thread(lambda: self._store.done_tasks(since=since))
-            open_tasks = await asyncio.to_thread(self._store.open_tasks)
         except OSError as error:
             raise storage_error("The tasks cannot be read", error) from error
         running = {run.task.id: run.task for run in self._runs.values()}
-        listed = {task.id: task for task in (*done[-_MAX_ENDED_LISTED:], *open_tasks)} | running
+        listed = {task.id: task for task in (*open_tasks, *done[-_MAX_ENDED_LISTED:])} | running
         return sorted(listed.values(), key=lambda task: task.created_at)
 
     async def stop_for(self, session_key: str, may: Callable[[Task], bool]) -> list[Task]:
