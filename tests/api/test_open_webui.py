@@ -9,8 +9,7 @@ from uuid import UUID, uuid5
 import httpx
 import pytest
 
-from tests.api.test_requests import PIXEL
-from tests.support.api_client import program, read_events
+from tests.support.api_client import PIXEL, program, read_events
 from tests.support.running_gateway import OpenGateway
 
 PERSON = {

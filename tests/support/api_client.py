@@ -13,6 +13,9 @@ from nanobot.utils.clock import SystemClock
 from nanobot.utils.database import open_database
 from tests.support.running_gateway import Running
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A picture, in base64."""
+
 
 async def api_key(here: Running, name: str = "laptop", role: HttpRole = HttpRole.OWNER, person: str = "") -> str:
     """A new key, made by another process' means."""
