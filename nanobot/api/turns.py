@@ -289,7 +289,7 @@ class ApiTurns:
         ):
             return
         turn_id, sessions = view.started.turn_id, set[str]()
-        for task in await self._services.runtime.subagents.manager.all_tasks():  # a subagent's own are newer
+        for task in await self._services.runtime.subagents.all_tasks():  # a subagent's own are newer
             if task.turn_id == turn_id or task.parent in sessions:
                 sessions.add(task.session_key)
         usage, cost_usd = await self._services.requests.usage(turn_id, [*sessions])
