@@ -16,7 +16,7 @@ PATHS = ("/chat/completions", "/responses", "/models", "/sessions", "/feed", "/c
 
 
 async def test_without_a_key_everything_is_refused(running: OpenGateway):
-    async with running() as here, httpx.AsyncClient(base_url=base_url(here), trust_env=False) as client:
+    async with running() as here, httpx.AsyncClient(base_url=base_url(here), trust_env=False, timeout=20) as client:
         answers = [await client.get(path) for path in PATHS]
         many = [await client.get("/models", headers={"Authorization": "Bearer wrong"}) for _ in range(10)]
 
@@ -31,7 +31,7 @@ async def test_without_a_key_everything_is_refused(running: OpenGateway):
 async def test_the_token_of_the_config_is_an_owners_key(running: OpenGateway):
     async with running("hi", api={"token": "secret-token"}) as here:
         headers = {"Authorization": "Bearer secret-token"}
-        async with httpx.AsyncClient(base_url=base_url(here), headers=headers, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=base_url(here), headers=headers, trust_env=False, timeout=20) as client:
             answer = await ask(client, "hello", session_id="old")
 
     assert answer["nanobot"]["session"] == "api:old"
