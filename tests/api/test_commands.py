@@ -19,7 +19,7 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Any):
     person = home.run("api", "key", "add", "radio", "--as", "telegram:123")
     refused = [
         home.run("api", "key", "add", "tv", "--as", "telegram:123", "--role", "owner"),
-        home.run("api", "key", "add", "tv", "--as", "telegramm:123"),
+        home.run("api", "key", "add", "tv", "--as", "nowhere:123"),
     ]
     listed = json.loads(home.run("api", "key", "list", "--json").out)
     revoked = home.run("api", "key", "revoke", "laptop")
