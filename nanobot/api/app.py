@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from nanobot import __version__
 from nanobot.agent.events import Answer
@@ -29,7 +29,15 @@ from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError
-from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.security.http_access import (
+    HEADERS,
+    Endpoint,
+    HttpError,
+    Requires,
+    event_stream,
+    json_response,
+    read_json,
+)
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _FOREIGN_HEADERS = re.compile(
@@ -39,11 +47,11 @@ _FOREIGN_HEADERS = re.compile(
 _MAX_MESSAGES = 200
 
 
-class _NewAnswer(BaseModel):
+class NewAnswer(BaseModel):
     answer: Literal["no", "once", "always"]
 
 
-class _NewBranch(BaseModel):
+class NewBranch(BaseModel):
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,120}$")
     messages: int | None = Field(default=None, ge=0)
     """How many messages the branch keeps; all of them by default."""
@@ -96,6 +104,7 @@ class _Rest:
         return json_response({"object": "list", "data": [self._model(name) for name in self._model_names()]})
 
     async def model(self, request: Request, caller: Credential) -> Response:
+        """One of the models."""
         name = request.path_params["id"]
         if name not in self._model_names():
             raise unknown_model(name)
@@ -153,6 +162,7 @@ class _Rest:
         return json_response({"object": "list", "data": data, "has_more": first > 0})
 
     async def delete_session(self, request: Request, caller: Credential) -> Response:
+        """Delete a session, its traces and what is found of it in a search."""
         key = self._key(request, caller)
         runtime = self._runtime
         async with runtime.loop.lane(key):
@@ -164,7 +174,7 @@ class _Rest:
 
     async def branch(self, request: Request, caller: Credential) -> Response:
         """Copy the beginning of a session into a new one."""
-        key, new = self._key(request, caller), await read_json(request, _NewBranch)
+        key, new = self._key(request, caller), await read_json(request, NewBranch)
         sessions, target = self._runtime.sessions, session_key(caller, new.name)
         source = await asyncio.to_thread(sessions.read, key)
         branch = await asyncio.to_thread(sessions.get_or_create, target)
@@ -191,11 +201,11 @@ class _Rest:
                 async for frame in self._services.feed.follow_turn(view, seen, ping_s=sse.PING_S):
                     yield sse.PING if frame["type"] == "ping" else sse.event(frame)
 
-        return StreamingResponse(stream(), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
+        return event_stream(stream())
 
     async def approve(self, request: Request, caller: Credential) -> Response:
         """Answer an approval question of any chat. 409 with the answer if it was answered already."""
-        question, new = request.path_params["id"].removeprefix("mcpr_"), await read_json(request, _NewAnswer)
+        question, new = request.path_params["id"].removeprefix("mcpr_"), await read_json(request, NewAnswer)
         if self._runtime.questions.answer(question, Answer(new.answer)):
             return json_response({"id": question, "answer": new.answer})
         settled = self._runtime.questions.settled_answer(question)
@@ -227,7 +237,7 @@ class _Rest:
     async def feed(self, request: Request, caller: Credential) -> Response:
         """The turn events of the sessions that this key may see, from now on or after Last-Event-ID."""
         after = request.headers.get("last-event-id") or request.query_params.get("starting_after", "")
-        return StreamingResponse(self._events(caller, after), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
+        return event_stream(self._events(caller, after))
 
     async def _events(self, caller: Credential, after: str) -> AsyncIterator[bytes]:
         feed = self._services.feed

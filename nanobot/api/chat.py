@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from nanobot.agent.events import Answer
 from nanobot.agent.feed import TurnView
@@ -16,11 +16,11 @@ from nanobot.api.errors import error_object
 from nanobot.api.prompts import ChatBody, ClientMessage, Prompt, UploadedFile, is_task_of_open_webui, marker_of
 from nanobot.api.results import DONE, check_outcome, finish_reason, openai_usage, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
-from nanobot.api.turns import ApiTurns, Following, ParsedRequest, changes
+from nanobot.api.turns import ApiTurns, Following, ParsedRequest
 from nanobot.net import sse
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.credentials import Credential
-from nanobot.security.http_access import HttpError, json_response, read_body, validate
+from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, validate
 
 _APPROVAL_S = 120.0
 """How long a question to the owner may stay open while a program waits: chat completions cannot ask."""
@@ -57,7 +57,7 @@ class ChatCompletions:
             headers["X-Nanobot-History"] = following.history
         if body.stream:
             has_usage = bool(body.stream_options and body.stream_options.include_usage)
-            return self._streaming(following, headers, steps, has_usage=has_usage)
+            return event_stream(self._stream(following, steps, has_usage=has_usage), headers)
         return await self._complete(request, following, headers, steps)
 
     async def get(self, request: Request, caller: Credential) -> Response:
@@ -67,7 +67,7 @@ class ChatCompletions:
         if request.query_params.get("stream") != "true":
             return await self._complete(request, following, {}, steps)
         after = request.query_params.get("starting_after") or request.headers.get("last-event-id") or ""
-        return self._streaming(following, {}, steps, after=after, has_usage=True)
+        return event_stream(self._stream(following, steps, after=after, has_usage=True))
 
     async def _complete(self, request: Request, following: Following, headers: dict[str, str], steps: str) -> Response:
         view, record = following.view, following.request
@@ -91,13 +91,9 @@ class ChatCompletions:
         answer.headers.update(headers)
         return answer
 
-    def _streaming(
-        self, following: Following, headers: dict[str, str], steps: str, *, after: str = "", has_usage: bool = False
-    ) -> Response:
-        stream = self._stream(following, steps, after=after, has_usage=has_usage)
-        return StreamingResponse(stream, media_type=sse.CONTENT_TYPE, headers={**sse.HEADERS, **headers})
-
-    async def _stream(self, following: Following, steps: str, *, after: str, has_usage: bool) -> AsyncIterator[bytes]:
+    async def _stream(
+        self, following: Following, steps: str, *, after: str = "", has_usage: bool
+    ) -> AsyncIterator[bytes]:
         view, record = following.view, following.request
         head = _head(following, "chat.completion.chunk")
         usage = {"usage": None} if has_usage else {}
@@ -111,7 +107,7 @@ class ChatCompletions:
             if not after:
                 yield chunk({"role": "assistant", "content": ""})
             reader, asked_at, is_first = _reader(following, steps), dict[str, float](), True
-            async for is_news in changes(view):
+            async for is_news in self._turns.changes(view):
                 if not is_news:
                     self._expire_approvals(view, asked_at)
                     yield sse.PING

@@ -165,12 +165,12 @@ def marker_of(body: _Body, request: Request) -> str | None:
     """
     if body.store is False:
         return ""
-    conversation = getattr(body, "conversation", None)
+    conversation, chat = getattr(body, "conversation", None), request.headers.get("x-openwebui-chat-id", "")
     candidates = (
         request.headers.get("x-nanobot-session"),
         body.session_id,
         conversation.id if isinstance(conversation, Conversation) else conversation,
-        request.headers.get("x-openwebui-chat-id"),
+        chat if not chat.startswith("local:") else None,  # a temporary chat of Open WebUI
         (body.metadata or {}).get("session"),
         body.user,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from nanobot.agent.events import Answer, TurnOutcome
 from nanobot.agent.feed import TurnView
@@ -21,10 +21,10 @@ from nanobot.api.prompts import ResponsesBody, marker_of
 from nanobot.api.results import check_outcome, outcome_of, usage_of, wait_for
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S
-from nanobot.api.turns import ApiTurns, Following, ParsedRequest, changes
+from nanobot.api.turns import ApiTurns, Following, ParsedRequest
 from nanobot.net import sse
 from nanobot.security.credentials import Credential, HttpRole
-from nanobot.security.http_access import HttpError, json_response, read_body, validate
+from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, validate
 
 DELTA_CHARS = 8
 _SERVER = "nanobot"
@@ -63,7 +63,7 @@ class Responses:
         if body.background:
             self._turns.detach(following.request)
         if body.stream:
-            return self._streaming(following, after=-1)
+            return event_stream(self._stream(following, after=-1))
         if not body.background:
             await self._wait(request, following)
         return self._answer(following, is_background=bool(body.background))
@@ -76,7 +76,7 @@ class Responses:
         after = request.query_params.get("starting_after") or request.headers.get("last-event-id") or "-1"
         if not after.lstrip("-").isdigit():
             raise HttpError(400, "starting_after is the sequence_number of an event.", param="starting_after")
-        return self._streaming(following, after=int(after))
+        return event_stream(self._stream(following, int(after)))
 
     async def cancel(self, request: Request, caller: Credential) -> Response:
         """Stop the turn. What it has said stays."""
@@ -146,14 +146,10 @@ class Responses:
             self._services.requests.set_read(following.request.id)
         return json_response(events.response())
 
-    def _streaming(self, following: Following, *, after: int) -> Response:
-        stream = self._stream(following, after)
-        return StreamingResponse(stream, media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
-
     async def _stream(self, following: Following, after: int) -> AsyncIterator[bytes]:
         events = _Events(following, self._services.runtime.workspace)
         with self._turns.listening(following.request):
-            async for is_news in changes(following.view):
+            async for is_news in self._turns.changes(following.view):
                 if not is_news:
                     yield sse.PING
                     continue

@@ -14,10 +14,17 @@ from nanobot.agent.feed import TurnView
 from nanobot.api.answers import sent_files
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.options import answer_form
-from nanobot.api.turns import ApiTurns, Following, changes
+from nanobot.api.turns import ApiTurns, Following
 from nanobot.net import sse
 from nanobot.security.http_access import HttpError
 
+_FAILURES = {
+    "BudgetExceededError": (429, "spending_limit", None),
+    "RequestTooLongError": (400, "context_length_exceeded", "messages"),
+    "HookDenied": (403, "denied", None),
+    "StorageError": (503, "storage_error", None),
+}
+"""By the error of a turn: status, code and param."""
 DONE = sse.event("[DONE]")
 
 
@@ -33,7 +40,7 @@ async def wait_for(
     """
 
     async def wait() -> None:
-        async for _ in changes(following.view):
+        async for _ in turns.changes(following.view):
             if is_enough():
                 return
 
@@ -75,17 +82,8 @@ def check_outcome(following: Following) -> None:
     if ended.later:
         text = "nanobot was stopped. The turn goes on when it has started again: send the request again."
         raise HttpError(503, text, code="starting", headers={"Retry-After": "2", "x-should-retry": "true"})
-    match ended.error:
-        case "BudgetExceededError":
-            raise HttpError(429, ended.text, code="spending_limit", headers=NO_RETRY)
-        case "RequestTooLongError":
-            raise HttpError(400, ended.text, code="context_length_exceeded", param="messages")
-        case "HookDenied":
-            raise HttpError(403, ended.text, code="denied")
-        case "StorageError":
-            raise HttpError(503, ended.text, code="storage_error", headers=NO_RETRY)
-        case _:
-            raise HttpError(502, ended.text, code="provider_error", headers=NO_RETRY)
+    status, code, param = _FAILURES.get(ended.error or "", (502, "provider_error", None))
+    raise HttpError(status, ended.text, code=code, param=param, headers=NO_RETRY)
 
 
 def finish_reason(view: TurnView) -> str:

@@ -3,9 +3,12 @@
 What a turn said is in its session; this has only what the session lacks.
 """
 
-import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from nanobot.session.file_names import is_temporary
 from nanobot.utils.clock import Clock
@@ -16,9 +19,9 @@ if TYPE_CHECKING:
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS api_requests (
-    id TEXT PRIMARY KEY, turn_id TEXT NOT NULL, key_name TEXT NOT NULL, session TEXT NOT NULL, body_hash TEXT NOT NULL,
-    idempotency TEXT, first_part INTEGER NOT NULL, echo TEXT NOT NULL, created_at REAL NOT NULL,
-    expires_at REAL NOT NULL, is_read INTEGER NOT NULL DEFAULT 0, UNIQUE (key_name, idempotency)) WITHOUT ROWID;
+    id TEXT PRIMARY KEY, key_name TEXT NOT NULL, session TEXT NOT NULL, body_hash TEXT NOT NULL, idempotency TEXT,
+    created_at REAL NOT NULL, expires_at REAL NOT NULL, is_read INTEGER NOT NULL DEFAULT 0, request TEXT NOT NULL,
+    UNIQUE (key_name, idempotency)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS api_requests_by_body ON api_requests (key_name, body_hash, created_at);
 CREATE INDEX IF NOT EXISTS api_requests_by_end ON api_requests (expires_at);
 """
@@ -27,7 +30,6 @@ TEMPORARY_S = 3600.0
 """How long the answer of a request without a conversation can be fetched."""
 _RETRY_S = 600.0
 """How old the request may be that an automatic retry joins."""
-_COLUMNS = "id, turn_id, key_name, session, body_hash, idempotency, first_part, echo, created_at, expires_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,6 @@ class ApiRequest:
     echo: dict[str, Any] = field(default_factory=dict)
     """What its response repeats, such as `metadata`."""
     created_at: float = 0.0
-    expires_at: float = 0.0
 
 
 class ApiRequests:
@@ -64,26 +65,25 @@ class ApiRequests:
 
         def insert(db: "Connection") -> ApiRequest:
             if new.idempotency is not None:
-                where, values = "key_name = ? AND idempotency = ?", (new.key_name, new.idempotency)
-            else:
+                known = _find(db, "key_name = ? AND idempotency = ?", new.key_name, new.idempotency)
+            elif is_retry:
                 where = "key_name = ? AND body_hash = ? AND created_at > ? AND NOT is_read ORDER BY created_at DESC"
-                values = (new.key_name, new.body_hash, now - _RETRY_S)  # type: ignore[assignment]
-            if (new.idempotency is not None or is_retry) and (known := _find(db, where, values)) is not None:
+                known = _find(db, where, new.key_name, new.body_hash, now - _RETRY_S)
+            else:
+                known = None
+            if known is not None:
                 return known
-            row = (
-                *(new.id, new.turn_id, new.key_name, new.session, new.body_hash, new.idempotency, new.first_part),
-                *(json.dumps(new.echo), now, now + kept_s),
-            )
-            db.execute(f"INSERT INTO api_requests ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 names of ours
-            added = _find(db, "id = ?", (new.id,))
-            assert added is not None  # noqa: S101 just inserted
+            added = replace(new, created_at=now)
+            row = (added.id, added.key_name, added.session, added.body_hash, added.idempotency, now, now + kept_s)
+            content = _adapter().dump_json(added).decode()
+            db.execute("INSERT INTO api_requests VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", (*row, content))
             return added
 
         return await self._database.ask(insert, is_synced=False)
 
     async def get(self, request_id: str) -> ApiRequest | None:
         """Return a request by its id."""
-        return await self._database.ask(lambda db: _find(db, "id = ?", (request_id,)), is_synced=False)
+        return await self._database.ask(lambda db: _find(db, "id = ?", request_id), is_synced=False)
 
     def set_read(self, request_id: str) -> None:
         """Record that the answer was sent completely."""
@@ -100,25 +100,29 @@ class ApiRequests:
         def delete(db: "Connection") -> list[str]:
             query = "DELETE FROM api_requests WHERE expires_at < ? RETURNING session"
             sessions = {session for (session,) in db.execute(query, (now,)) if is_temporary(session)}
-            return [session for session in sessions if _find(db, "session = ?", (session,)) is None]
+            return [session for session in sessions if _find(db, "session = ?", session) is None]
 
         return await self._database.ask(delete)
 
-    async def usage(self, turn_id: str) -> tuple[dict[str, int], float | None]:
-        """The tokens and dollars of a turn of an earlier process, from the ledger."""
+    async def usage(self, turn_id: str, sessions: Sequence[str] = ()) -> tuple[dict[str, int], float | None]:
+        """The tokens and dollars of a turn and of these sessions, from the ledger."""
         names = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 
         def select(db: "Connection") -> tuple[dict[str, int], float | None]:
             sums = ", ".join(f"COALESCE(SUM({name}), 0)" for name in names)
-            *tokens, usd = db.execute(f"SELECT {sums}, SUM(usd) FROM calls WHERE turn = ?", (turn_id,)).fetchone()  # noqa: S608 names of ours
+            where = f"turn = ? OR session IN ({', '.join('?' * len(sessions))})"
+            query = f"SELECT {sums}, SUM(usd) FROM calls WHERE {where}"  # noqa: S608 names of ours
+            *tokens, usd = db.execute(query, (turn_id, *sessions)).fetchone()
             return dict(zip(names, tokens, strict=True)), usd
 
         return await self._database.ask(select, is_synced=False)
 
 
-def _find(db: "Connection", where: str, values: tuple[object, ...]) -> ApiRequest | None:
-    row = db.execute(f"SELECT {_COLUMNS} FROM api_requests WHERE {where} LIMIT 1", values).fetchone()  # noqa: S608 names of ours
-    if row is None:
-        return None
-    *identity, echo, created_at, expires_at = row
-    return ApiRequest(*[*identity, json.loads(echo), created_at, expires_at])
+def _find(db: "Connection", where: str, *values: object) -> ApiRequest | None:
+    row = db.execute(f"SELECT request FROM api_requests WHERE {where} LIMIT 1", values).fetchone()  # noqa: S608 names of ours
+    return _adapter().validate_json(row[0]) if row is not None else None
+
+
+@cache
+def _adapter() -> TypeAdapter[ApiRequest]:
+    return TypeAdapter(ApiRequest)

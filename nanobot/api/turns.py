@@ -16,6 +16,7 @@ from starlette.requests import Request
 from nanobot.agent.context import with_attachments
 from nanobot.agent.feed import FeedClosedError, TurnView
 from nanobot.agent.pipeline.interrupted import stored_view
+from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.prompts import ClientMessage, Prompt, UploadedFile
@@ -130,7 +131,7 @@ class ApiTurns:
         instructions = {"instructions": asked.prompt.instructions} if asked.prompt.instructions else {}
         message = InboundMessage(
             channel.name,
-            "owner" if is_owner else caller.name,
+            "owner" if is_owner else caller.person or caller.name,
             record.session.partition(":")[2],
             asked.prompt.text,
             session_key_override=record.session,
@@ -138,6 +139,7 @@ class ApiTurns:
             origin=Origin.API,
             provenance=_provenance(caller),
             attended=is_owner,
+            scope=_scope(caller),
             turn_id=record.turn_id,
             request={**asked.options, **instructions},
         )
@@ -218,6 +220,8 @@ class ApiTurns:
             "turn_id": f"{turn_id}-history",
             "provenance": _provenance(caller),
         }
+        if scope := _scope(caller):
+            row["scope"] = scope
         if media:
             row["media"] = media
         return row
@@ -238,7 +242,10 @@ class ApiTurns:
             )
         except FeedClosedError as error:
             raise stopping() from error
-        return view or await self._stored_view(record)
+        if view is None:
+            return await self._stored_view(record)
+        await self._count_subagents(view)
+        return view
 
     async def _stored_view(self, record: ApiRequest) -> TurnView | None:
         try:
@@ -250,7 +257,38 @@ class ApiTurns:
         if view is not None and view.ended is not None:
             usage, cost = await self._services.requests.usage(record.turn_id)
             view.ended = replace(view.ended, usage=usage, cost_usd=cost)
+            await self._count_subagents(view)
         return view
+
+    async def _count_subagents(self, view: TurnView) -> None:
+        """Add what its subagents have used so far to the usage of a turn that has ended."""
+        if view.ended is None or not any(
+            part["type"] == "tool" and part["name"] == SpawnTool.name for part in view.parts
+        ):
+            return
+        turn_id, sessions = view.started.turn_id, set[str]()
+        for task in await self._services.runtime.subagents.all_tasks():  # a subagent's own are newer
+            if task.turn_id == turn_id or task.parent in sessions:
+                sessions.add(task.session_key)
+        usage, cost_usd = await self._services.requests.usage(turn_id, [*sessions])
+        view.ended = replace(view.ended, usage=usage, cost_usd=cost_usd)
+
+    async def changes(self, view: TurnView) -> AsyncIterator[bool]:
+        """Yield True now and after each change, and False after PING_S without one, until the turn ends."""
+        version = -1
+        while True:
+            if version != view.version:
+                version = view.version
+                await self._count_subagents(view)
+                yield True
+                if view.ended is not None and version == view.version:
+                    return
+                continue
+            try:
+                async with asyncio.timeout(sse.PING_S):
+                    await view.wait(version)
+            except TimeoutError:
+                yield False
 
     @contextmanager
     def listening(self, record: ApiRequest) -> Iterator[None]:
@@ -290,23 +328,6 @@ class ApiTurns:
                 await asyncio.to_thread(runtime.sessions.delete, session)
 
 
-async def changes(view: TurnView) -> AsyncIterator[bool]:
-    """Yield True for the state now and after each change, and False after PING_S without one, until the turn ends."""
-    version = -1
-    while True:
-        if version != view.version:
-            version = view.version
-            yield True
-            if view.ended is not None and version == view.version:
-                return
-            continue
-        try:
-            async with asyncio.timeout(sse.PING_S):
-                await view.wait(version)
-        except TimeoutError:
-            yield False
-
-
 def session_key(caller: Credential, name: str) -> str:
     """The key of a caller's session."""
     return f"api:{caller.name}:{name}" if caller.name else f"api:{name}"
@@ -315,6 +336,13 @@ def session_key(caller: Credential, name: str) -> str:
 def may_see(caller: Credential, record: ApiRequest) -> bool:
     """Whether a caller may see a request: an owner all, a guest those of its own key."""
     return caller.role is HttpRole.OWNER or caller.name == record.key_name
+
+
+def _scope(caller: Credential) -> str:
+    """The chat whose memory a guest's turns read: that of the person it speaks for, else one of the key. Empty for an
+    owner.
+    """
+    return "" if caller.role is HttpRole.OWNER else caller.person or f"api:{caller.name}"
 
 
 def _provenance(caller: Credential) -> Provenance:

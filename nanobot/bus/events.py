@@ -51,7 +51,7 @@ class InboundMessage:
     fallback_text: str = ""
     """The reply if no model can write one: a report must reach its person anyway."""
     scope: str = ""
-    """For a subagent's report: the chat whose memory it may use. Empty: the owner's."""
+    """For a subagent's report and a guest's request: the chat whose memory it may use. Empty: the owner's."""
     attachments: list[dict[str, Any]] = field(default_factory=list)
     """Attachments not downloaded yet, as the channel describes them."""
     folder: str = ""

@@ -139,7 +139,11 @@ EXAMPLES = {
     "memory": ("nanobot memory show", "nanobot memory pin aw96f"),
     "skills": ("nanobot skills list", "nanobot skills install ./my-skill"),
     "serve": ("nanobot serve",),
-    "api": ("nanobot api key add laptop", "nanobot api key add kitchen --role guest"),
+    "api": (
+        "nanobot api key add laptop",
+        "nanobot api key add kitchen --role guest",
+        "nanobot api key add radio --as telegram:123",
+    ),
     "usage": ("nanobot usage --by model", "nanobot usage --days 7 --json"),
     "mcp": ("nanobot mcp add time -- uvx mcp-server-time", "nanobot mcp test time"),
 }

@@ -35,6 +35,10 @@ from nanobot.config.section import (
     empty_is_null,
 )
 
+API_KEY_NAME = r"^[A-Za-z0-9._-]{1,40}$"
+PERSON = r"^([a-z_]+:\S+)?$"
+"""`channel:chat_id`."""
+
 
 def _empty_is_auto(value: object) -> object:
     return AUTO if value == "" else value
@@ -276,6 +280,20 @@ class GatewayConfig(Section):
     heartbeat: HeartbeatConfig = Field(default_factory=HeartbeatConfig)
 
 
+class ApiKeyConfig(Section):
+    """A key of a program; `nanobot api key add` makes one that is stored as a hash instead."""
+
+    token: Annotated[Text, RESTRICTS]
+    role: Annotated[Literal["owner", "guest"], RESTRICTS] = "guest"
+    as_: Annotated[str, RESTRICTS, Field(alias="as", pattern=PERSON)] = ""  # whom a guest's key speaks for
+
+    @model_validator(mode="after")
+    def _only_guests_are_persons(self) -> "ApiKeyConfig":
+        if self.as_ and self.role == "owner":
+            raise ValueError("`as` is for guests: an owner's key acts as the owner")
+        return self
+
+
 class ApiConfig(Section):
     """The OpenAI-compatible HTTP API: always on the gateway's port, and on one of its own if enabled."""
 
@@ -283,6 +301,7 @@ class ApiConfig(Section):
     host: str = "127.0.0.1"
     port: Port = 8900
     token: Annotated[Text, RESTRICTS] = ""
+    keys: dict[Annotated[str, Field(pattern=API_KEY_NAME)], ApiKeyConfig] = Field(default_factory=dict)
     timeout: Seconds = 120  # of a request without a stream
     max_body_mb: Count = 20
     allow_origins: list[str] = Field(default_factory=list)  # of web pages that may call it

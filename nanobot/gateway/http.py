@@ -1,8 +1,9 @@
 """What the gateway serves over HTTP: `/health` and `/metrics` for monitoring, webhooks of channels, the page, the API.
 
-Imported with the first request.
+Imported once the gateway is ready.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from starlette.applications import Starlette
@@ -15,7 +16,7 @@ from nanobot.api.errors import error_response
 from nanobot.api.services import ApiServices
 from nanobot.channels.webhooks import Webhooks
 from nanobot.gateway.report import metrics
-from nanobot.security.credentials import Credential
+from nanobot.security.credentials import Credential, CredentialKind, HttpRole
 from nanobot.security.http_access import HEADERS, Endpoint, HttpAccess, Requires
 from nanobot.utils.text import strict_json
 from nanobot.webui.app import endpoints as web_endpoints
@@ -37,7 +38,13 @@ def make_api_app(host: str, services: WebServices, api: ApiServices) -> Starlett
 def _access(host: str, services: WebServices) -> HttpAccess:
     config = services.runtime.config
     hosts = frozenset(name.lower() for name in config.gateway.web.allowed_hosts)
-    return HttpAccess(services.credentials, host, hosts, lambda: config.api.token)
+
+    def api_keys() -> Iterator[tuple[str, Credential]]:
+        yield config.api.token, Credential(CredentialKind.API_KEY, "", HttpRole.OWNER)
+        for name, key in config.api.keys.items():
+            yield key.token, Credential(CredentialKind.API_KEY, name, HttpRole(key.role), person=key.as_)
+
+    return HttpAccess(services.credentials, host, hosts, api_keys)
 
 
 def _api_routes(access: HttpAccess, api: ApiServices) -> list[Route]:

@@ -189,7 +189,9 @@ async def open_gateway(
         requests = ApiRequests(database, runtime.clock)
         credentials = Credentials(database, runtime.clock)
         gateway = await _assemble(runtime, feed, terminal, credentials, requests, options, shutdown)
-        gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
+        gateway.supervisor.add(
+            SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, 5 * options.poll_s))
+        )
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
         _log_start(gateway)

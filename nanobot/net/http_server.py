@@ -1,10 +1,10 @@
-"""An HTTP server for an ASGI app, on uvicorn, which is imported when the first client connects."""
+"""An HTTP server for an ASGI app, on uvicorn, which is imported in a thread once the server runs."""
 
 import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from nanobot.net.http import is_loopback
@@ -21,6 +21,7 @@ KEEP_ALIVE_S = 5
 CLOSING_S = 1
 """How long requests in progress may take once the server stops."""
 _MAX_HEAD = 16 * 1024
+_TICK_S = 5.0
 
 
 class HttpServer(Listener):
@@ -64,21 +65,26 @@ class HttpServer(Listener):
 
     async def _serve(self) -> None:
         assert isinstance(self._server, socket.socket)  # noqa: S101 `_listen` made it
-        await _wait_for_client(self._server)
-        server = await asyncio.to_thread(self._load)
+        stopping = asyncio.get_running_loop().create_future()
+        server = await asyncio.to_thread(self._load, stopping)
         serving = asyncio.create_task(server.serve(sockets=[self._server]))
         try:
             await asyncio.shield(serving)
         finally:
             server.should_exit = True
+            stopping.set_result(None)
             await serving
 
-    def _load(self) -> "Server":
+    def _load(self, stopping: "asyncio.Future[None]") -> "Server":
         import uvicorn
 
         class Server(uvicorn.Server):
             def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
                 return nullcontext()  # the process has its own handlers
+
+            async def main_loop(self) -> None:  # uvicorn's wakes up ten times a second
+                while not await self.on_tick(0):  # renews the Date header, which may be a little old
+                    await asyncio.wait([stopping], timeout=_TICK_S)
 
         return Server(
             uvicorn.Config(
@@ -96,14 +102,3 @@ class HttpServer(Listener):
                 h11_max_incomplete_event_size=_MAX_HEAD,
             )
         )
-
-
-async def _wait_for_client(listening: socket.socket) -> None:
-    """Wait until somebody connects, without accepting the connection."""
-    loop, has_client = asyncio.get_running_loop(), asyncio.Event()
-    with suppress(NotImplementedError):  # the default loop of Windows cannot: there uvicorn is loaded at once
-        loop.add_reader(listening, has_client.set)
-        try:
-            await has_client.wait()
-        finally:
-            loop.remove_reader(listening)

@@ -79,9 +79,9 @@ async def scope_of(config: Config, pairing: PairingStore, sessions: SessionManag
     chat it goes to. In doubt, the chat's.
     """
     chat = message.address
-    if message.scope and message.origin in (Origin.SUBAGENT, Origin.GOAL):
-        return Scope(message.scope)  # the readers of that time may no longer be known
-    if chat.channel == _API and message.provenance is not Provenance.OWNER:  # a guest's key: all that is asked with it
+    if message.scope and message.origin in (Origin.SUBAGENT, Origin.GOAL, Origin.API):
+        return Scope(message.scope)  # the readers of that time may no longer be known; that of a guest's key
+    if chat.channel == _API and message.provenance is not Provenance.OWNER:  # what a guest's key has set up
         return Scope(f"{_API}:{chat.chat_id.partition(':')[0]}")
     if chat.channel not in config.channels.enabled_by_name():  # the terminal or a program of the owner
         return OWNERS

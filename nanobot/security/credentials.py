@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS credentials (
     hash TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, created_at REAL NOT NULL,
-    used_at REAL NOT NULL, expires_at REAL, UNIQUE (kind, name)) WITHOUT ROWID;
+    used_at REAL NOT NULL, expires_at REAL, person TEXT NOT NULL, UNIQUE (kind, name)) WITHOUT ROWID;
 """
 LINK_S = 600.0
 """How long a one-time link is valid, in seconds."""
@@ -56,10 +56,12 @@ class Credential:
     kind: CredentialKind
     name: str
     role: HttpRole
-    created_at: float
+    created_at: float = 0.0
     """A Unix time, as are the others."""
-    used_at: float
-    expires_at: float | None
+    used_at: float = 0.0
+    expires_at: float | None = None
+    person: str = ""
+    """The private chat of the person whom a guest's key speaks for, as `channel:chat_id`: it shares their memory."""
 
 
 class Credentials:
@@ -70,7 +72,9 @@ class Credentials:
         self._database = database
         self._clock = clock
 
-    async def add(self, kind: CredentialKind, name: str, role: HttpRole = HttpRole.OWNER) -> str | None:
+    async def add(
+        self, kind: CredentialKind, name: str, role: HttpRole = HttpRole.OWNER, person: str = ""
+    ) -> str | None:
         """Return a new secret; None if one of this kind and name exists."""
         secret, now = secrets.token_urlsafe(32), self._clock.now().timestamp()
         lifetimes = {CredentialKind.LINK: LINK_S, CredentialKind.DEVICE: DEVICE_S}
@@ -78,8 +82,8 @@ class Credentials:
 
         def insert(db: "Connection") -> int:
             db.execute("DELETE FROM credentials WHERE expires_at < ?", (now,))
-            row = (_hash(secret), kind, name, role, now, now, expires_at)
-            return db.execute("INSERT OR IGNORE INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?)", row).rowcount
+            row = (_hash(secret), kind, name, role, now, now, expires_at, person)
+            return db.execute("INSERT OR IGNORE INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row).rowcount
 
         return secret if await self._database.ask(insert) else None
 
@@ -108,8 +112,8 @@ class Credentials:
             db.execute("DELETE FROM credentials WHERE hash = ?", (_hash(secret),))
             names = {name for (name,) in db.execute("SELECT name FROM credentials WHERE kind = 'device'")}
             name = next(name for name in _numbered(device) if name not in names)
-            row = (_hash(device_secret), CredentialKind.DEVICE, name, link.role, now, now, now + DEVICE_S)
-            db.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            row = (_hash(device_secret), CredentialKind.DEVICE, name, link.role, now, now, now + DEVICE_S, "")
+            db.execute("INSERT INTO credentials VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             return True
 
         return device_secret if await self._database.ask(pair) else None
@@ -134,7 +138,7 @@ class Credentials:
 
 
 _SELECT = (
-    "SELECT kind, name, role, created_at, used_at, expires_at FROM credentials"
+    "SELECT kind, name, role, created_at, used_at, expires_at, person FROM credentials"
     " WHERE kind = ? AND (expires_at IS NULL OR expires_at >= ?)"
 )
 
@@ -144,9 +148,9 @@ def _find(db: "Connection", kind: CredentialKind, secret: str, now: float) -> Cr
     return _credential(row) if row is not None else None
 
 
-def _credential(row: tuple[str, str, str, float, float, float | None]) -> Credential:
-    kind, name, role, created_at, used_at, expires_at = row
-    return Credential(CredentialKind(kind), name, HttpRole(role), created_at, used_at, expires_at)
+def _credential(row: tuple[str, str, str, float, float, float | None, str]) -> Credential:
+    kind, name, role, created_at, used_at, expires_at, person = row
+    return Credential(CredentialKind(kind), name, HttpRole(role), created_at, used_at, expires_at, person)
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ refused by Origin and Sec-Fetch-Site. Pages need the cookie of a paired device, 
 import hmac
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from nanobot.errors import NanobotError, StorageError
+from nanobot.net import sse
 from nanobot.net.http import is_loopback
 from nanobot.security.credentials import Credential, CredentialKind, Credentials, HttpRole
 
@@ -33,6 +34,11 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 def json_response(content: Any, status: int = 200) -> Response:
     """A JSON answer that nothing stores."""
     return JSONResponse(content, status, HEADERS)
+
+
+def event_stream(events: AsyncIterator[bytes], headers: Mapping[str, str] = MappingProxyType({})) -> Response:
+    """Server-sent events."""
+    return StreamingResponse(events, media_type=sse.CONTENT_TYPE, headers={**sse.HEADERS, **headers})
 
 
 class HttpError(NanobotError):
@@ -121,8 +127,8 @@ class HttpAccess:
     """The configured host it listens on."""
     hosts: frozenset[str] = field(default_factory=frozenset)
     """Further names of this server, such as that of a proxy before it."""
-    api_token: Callable[[], str] = lambda: ""
-    """A key of the config with the role owner; empty for none."""
+    api_keys: Callable[[], Iterable[tuple[str, Credential]]] = lambda: ()
+    """The keys of the config."""
     error: Callable[[HttpError], Response] = plain_error
     origins: Callable[[], Sequence[str]] = lambda: ()
     """Other sites whose pages may read the answers."""
@@ -202,8 +208,9 @@ class HttpAccess:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             return None
-        if (token := self.api_token()) and hmac.compare_digest(token.encode(), key.strip().encode()):
-            return Credential(CredentialKind.API_KEY, "", HttpRole.OWNER, 0.0, 0.0, None)
+        for token, caller in self.api_keys():
+            if token and hmac.compare_digest(token.encode(), key.strip().encode()):
+                return caller
         return await self.credentials.check(CredentialKind.API_KEY, key.strip())
 
 

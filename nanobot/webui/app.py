@@ -5,13 +5,21 @@ from collections.abc import AsyncIterator
 
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from nanobot.agent.events import ReasoningDelta, TextDelta
 from nanobot.agent.feed import FeedItem
 from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential, CredentialKind
-from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
+from nanobot.security.http_access import (
+    Endpoint,
+    HttpError,
+    Requires,
+    cookie_name,
+    event_stream,
+    json_response,
+    read_json,
+)
 from nanobot.webui.channels import ChannelEndpoints
 from nanobot.webui.chat import ChatEndpoints
 from nanobot.webui.files import FileEndpoints
@@ -99,7 +107,7 @@ class PageEndpoints:
         """The feed from a position on, or from now; `reset` tells a client to load anew."""
         after = request.headers.get("last-event-id") or request.query_params.get("after", "")
         assert caller is not None  # noqa: S101 a device is required
-        return StreamingResponse(self._stream(after, caller.name), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
+        return event_stream(self._stream(after, caller.name))
 
     async def _stream(self, after: str, device: str) -> AsyncIterator[bytes]:
         """Ends when the device was signed out, at the latest with the next ping."""

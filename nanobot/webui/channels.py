@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from nanobot.channels.login import LoginStep
 from nanobot.channels.platforms import PlatformSetup, SetupField, find_platform
@@ -22,7 +22,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.net import sse
 from nanobot.security.credentials import Credential
-from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.security.http_access import Endpoint, HttpError, Requires, event_stream, json_response, read_json
 from nanobot.utils.aio import contain_errors
 from nanobot.utils.qr_code import qr_rows
 from nanobot.utils.storage_error import error_text
@@ -129,7 +129,7 @@ class ChannelEndpoints:
         if former is not None and former.task is not None:
             former.task.cancel()
             await asyncio.wait([former.task])
-        return StreamingResponse(self._stream(platform, form, login), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
+        return event_stream(self._stream(platform, form, login))
 
     async def answer(self, request: Request, caller: Credential | None) -> Response:
         """Answer the open question of a login."""

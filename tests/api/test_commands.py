@@ -16,14 +16,21 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Any):
     made = home.run("api", "key", "add", "laptop")
     again = home.run("api", "key", "add", "laptop")
     guest = home.run("api", "key", "add", "kitchen", "--role", "guest")
+    person = home.run("api", "key", "add", "radio", "--as", "telegram:123")
+    refused = [
+        home.run("api", "key", "add", "tv", "--as", "telegram:123", "--role", "owner"),
+        home.run("api", "key", "add", "tv", "--as", "nowhere:123"),
+    ]
     listed = json.loads(home.run("api", "key", "list", "--json").out)
     revoked = home.run("api", "key", "revoke", "laptop")
     unknown = home.run("api", "key", "revoke", "laptpo")
 
     assert len(made.out.split()) == 1
     assert (again.code, "revoke laptop" in again.complaint) == (2, True)
-    assert [(key["name"], key["role"]) for key in listed] == [("laptop", "owner"), ("kitchen", "guest")]
+    keys = [(key["name"], key["role"], key["as"]) for key in listed]
+    assert keys == [("laptop", "owner", ""), ("kitchen", "guest", ""), ("radio", "guest", "telegram:123")]
     assert made.out.strip() not in json.dumps(listed) + guest.out
+    assert (person.code, [each.code for each in refused]) == (0, [2, 2])
     assert revoked.code == 0
     assert unknown.code == 1
 

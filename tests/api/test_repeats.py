@@ -67,32 +67,3 @@ async def test_messages_of_one_conversation_wait_for_each_other(running: OpenGat
         answers = await asyncio.gather(*[ask(client, f"message {number}", user="chat-1") for number in range(3)])
 
     assert {answer["choices"][0]["message"]["content"] for answer in answers} == {"one", "two", "three"}
-
-
-async def test_an_edited_message_branches_the_conversation(running: OpenGateway):
-    def messages(*texts: str) -> list[dict[str, str]]:
-        roles = ("user", "assistant")
-        return [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
-
-    headers = {"X-OpenWebUI-Chat-Id": "chat-1"}
-    async with running("A1", "A2", "A2 again", "A1 again") as here, program(here) as client:
-        await ask(client, "", messages=messages("one"), headers=headers)
-        await ask(client, "", messages=messages("one", "A1", "two"), headers=headers)
-        await ask(client, "", messages=messages("one", "A1", "two"), headers=headers)
-        regenerated = [row["content"] for row in (await client.get("/sessions/chat-1/messages")).json()["data"]]
-        await ask(client, "", messages=messages("one, edited"), headers=headers)
-        edited = [row["content"] for row in (await client.get("/sessions/chat-1/messages")).json()["data"]]
-
-    assert regenerated == ["one", "A1", "two", "A2 again"]
-    assert edited == ["one, edited", "A1 again"]
-
-
-async def test_a_hidden_task_of_open_webui_is_no_turn(running: OpenGateway):
-    async with running("A title") as here, program(here) as client:
-        headers = {"X-OpenWebUI-Chat-Id": "chat-1", "X-OpenWebUI-Task": "title_generation"}
-        answer = await ask(client, "### Task:\nGenerate a title", headers=headers)
-        sessions = (await client.get("/sessions")).json()["data"]
-
-        assert answer["choices"][0]["message"]["content"] == "A title"
-        assert [message["role"] for message in here.model.requests[0]] == ["user"]
-        assert sessions == []

@@ -9,11 +9,10 @@ from nanobot.providers.base import LLMResponse
 from nanobot.security.credentials import HttpRole
 from nanobot.testing import Pause, calls
 from tests.fakes.web import saying, serving
-from tests.support.api_client import ask, program, read_events
+from tests.support.api_client import PIXEL, ask, program, read_events
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
 
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 BODY = {"messages": [{"role": "user", "content": "hello"}]}
 
 

@@ -540,6 +540,19 @@ def test_what_stands_open_is_told_by_its_id(data, name, config):
     assert all(finding["advice"] for finding in checks[name]["findings"])
 
 
+@pytest.mark.parametrize("section", ["gateway", "api"])
+def test_a_server_without_tls_on_another_address_than_loopback_is_told(data, section):
+    configured(data, **{section: {"host": "192.0.2.1"}})
+
+    checks, _ = examination("--security")
+
+    [finding] = checks["network.doors"]["findings"]
+    assert f"{section}.host is 192.0.2.1" in finding["text"]
+    assert "API" in finding["text"] or section == "api"
+    assert "unencrypted" in finding["text"]
+    assert "TLS" in finding["advice"]
+
+
 def test_what_is_narrow_is_no_finding_and_no_command_is_run_for_it(data):
     configured(data, **NARROW)
 

@@ -41,7 +41,7 @@ OF_OTHERS = {
     "COMPACT": "a promised phase of a turn",
     "__getattr__": "Python calls it",
     "wss_uri": "slack-sdk connects to it",
-    "capture_signals should_exit": "uvicorn's server calls or reads them",
+    "capture_signals main_loop should_exit": "uvicorn's server calls or reads them",
 }
 """Names that something calls or reads which is not here, and what does."""
 _BY_NAME = re.compile(r'"nanobot(?:\.\w+)*:(\w+)"')

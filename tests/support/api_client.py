@@ -13,11 +13,14 @@ from nanobot.utils.clock import SystemClock
 from nanobot.utils.database import open_database
 from tests.support.running_gateway import Running
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A picture, in base64."""
 
-async def api_key(here: Running, name: str = "laptop", role: HttpRole = HttpRole.OWNER) -> str:
+
+async def api_key(here: Running, name: str = "laptop", role: HttpRole = HttpRole.OWNER, person: str = "") -> str:
     """A new key, made by another process' means."""
     async with open_database(here.home / "state" / "nanobot.db", DATABASE_SCHEMA, is_owner=False) as database:
-        secret = await Credentials(database, SystemClock()).add(CredentialKind.API_KEY, name, role)
+        secret = await Credentials(database, SystemClock()).add(CredentialKind.API_KEY, name, role, person)
     assert secret is not None
     return secret
 
@@ -29,10 +32,10 @@ def base_url(here: Running) -> str:
 
 @asynccontextmanager
 async def program(
-    here: Running, name: str = "laptop", role: HttpRole = HttpRole.OWNER
+    here: Running, name: str = "laptop", role: HttpRole = HttpRole.OWNER, person: str = ""
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A program with a key of its own."""
-    headers = {"Authorization": f"Bearer {await api_key(here, name, role)}"}
+    headers = {"Authorization": f"Bearer {await api_key(here, name, role, person)}"}
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(
         base_url=base_url(here), headers=headers, trust_env=False, timeout=20, limits=limits

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from nanobot.security.credentials import Credentials
 
 T = TypeVar("T")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,40}")
 _HAS_NO_KEY = "Make a key for each program: nanobot api key add NAME"
 
 
@@ -58,17 +57,28 @@ def serve(
 
 def add(
     name: Annotated[str, typer.Argument(help="A name for the program, such as laptop.")],
-    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="owner, or guest: own sessions.")] = "owner",
+    role: Annotated[str, typer.Option("--role", metavar="ROLE", help="owner, or guest: own sessions.")] = "",
+    person: Annotated[
+        str, typer.Option("--as", metavar="CHANNEL:CHAT", help="A guest with the memory of this private chat.")
+    ] = "",
     config: ConfigOption = None,
 ) -> None:
     """Make a key and print it, once. Owners may do everything; guests talk like a person who is allowed to write."""
+    from nanobot.channels.registry import find, plugin_names
+    from nanobot.config.schema import API_KEY_NAME, PERSON
     from nanobot.security.credentials import CredentialKind, HttpRole
 
-    if not _NAME.fullmatch(name):
+    role = role or ("guest" if person else "owner")
+    if not re.fullmatch(API_KEY_NAME, name):
         raise UsageError("A name has 1 to 40 letters, digits, dots, hyphens and underscores.")
     if role not in list(HttpRole):
         raise UsageError(f"There is no role {role!r}. Use owner or guest.")
-    secret = _ask(config, lambda credentials: credentials.add(CredentialKind.API_KEY, name, HttpRole(role)))
+    channel = person.partition(":")[0]
+    if person and not (re.fullmatch(PERSON, person) and (find(channel) is not None or channel in plugin_names())):
+        raise UsageError(f"{person!r} is no chat. Give channel and chat id, such as --as telegram:123.")
+    if person and role == "owner":
+        raise UsageError("An owner's key acts as the owner. Leave --role or --as out.")
+    secret = _ask(config, lambda credentials: credentials.add(CredentialKind.API_KEY, name, HttpRole(role), person))
     if secret is None:
         raise UsageError(f"There is already a key {name}. Choose another name, or: nanobot api key revoke {name}")
     typer.echo(secret)
@@ -79,12 +89,12 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     from nanobot.security.credentials import CredentialKind
 
     keys = _ask(config, lambda credentials: credentials.list(CredentialKind.API_KEY))
-    rows = [(key.name, str(key.role), _iso(key.created_at), _iso(key.used_at)) for key in keys]
+    rows = [(key.name, str(key.role), key.person, _iso(key.created_at), _iso(key.used_at)) for key in keys]
     if json:
-        print_json([dict(zip(("name", "role", "created_at", "used_at"), row, strict=True)) for row in rows])
+        print_json([dict(zip(("name", "role", "as", "created_at", "used_at"), row, strict=True)) for row in rows])
         return
-    shown = [(name, role, format_timestamp(made), format_timestamp(used)) for name, role, made, used in rows]
-    print_table(("Name", "Role", "Made", "Last used"), shown, empty=f"There is no key. {_HAS_NO_KEY}")
+    shown = [(*who, format_timestamp(made), format_timestamp(used)) for *who, made, used in rows]
+    print_table(("Name", "Role", "As", "Made", "Last used"), shown, empty=f"There is no key. {_HAS_NO_KEY}")
 
 
 def _iso(at: float) -> str:

@@ -172,8 +172,8 @@ def no_open_ports(context: CheckContext) -> Iterator[Finding]:
     config = context.config
     if not is_loopback(config.gateway.host):
         yield warning(
-            f"gateway.host is {config.gateway.host}: other machines can read the bot's status.",
-            "Set it to 127.0.0.1; in a container, publish the port only to 127.0.0.1.",
+            f"gateway.host is {config.gateway.host}: status, page and API cross the network unencrypted.",
+            "Set it to 127.0.0.1, with a proxy with TLS in front; in a container, publish the port only to 127.0.0.1.",
         )
     if not is_loopback(config.api.host):
         yield warning(
