@@ -244,7 +244,27 @@ async def _assemble(
     async def new_link() -> str:
         return await _new_link(runtime, credentials, http)
 
-    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report)
+    async def renew() -> None:
+        await runtime.renew()
+        _register_message_tool(runtime, channels)
+
+    async def renew_heartbeat() -> bool:
+        if HEARTBEAT in runtime.status.running:
+            return False
+        await supervisor.remove("heartbeat")
+        if (heartbeat := heartbeat_task(runtime, channels)) is not None:
+            supervisor.add(heartbeat)
+        return True
+
+    live = LiveConfig(
+        config.loaded_from.file or places.config,
+        config,
+        channels,
+        renew=renew,
+        renew_heartbeat=renew_heartbeat,
+        poll_s=options.poll_s,
+    )
+    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report, live.channel_paused)
     api_services = ApiServices(runtime, feed, api, requests)
 
     def make_http_app() -> "ASGIApp":
@@ -269,26 +289,6 @@ async def _assemble(
         lambda: [f"{server.url}/v1" for server in (http, api_http) if server is not None and server.port is not None],
     )
 
-    async def renew() -> None:
-        await runtime.renew()
-        _register_message_tool(runtime, channels)
-
-    async def renew_heartbeat() -> bool:
-        if HEARTBEAT in runtime.status.running:
-            return False
-        await supervisor.remove("heartbeat")
-        if (heartbeat := heartbeat_task(runtime, channels)) is not None:
-            supervisor.add(heartbeat)
-        return True
-
-    live = LiveConfig(
-        config.loaded_from.file or places.config,
-        config,
-        channels,
-        renew=renew,
-        renew_heartbeat=renew_heartbeat,
-        poll_s=options.poll_s,
-    )
     for task in (
         SupervisedTask("agent", runtime.loop.run),
         SupervisedTask("channels", channels.manager.run),

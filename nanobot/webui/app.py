@@ -12,6 +12,7 @@ from nanobot.agent.feed import FeedClosedError, FeedItem, FeedPositionError
 from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
+from nanobot.webui.channels import ChannelEndpoints
 from nanobot.webui.chat import ChatEndpoints
 from nanobot.webui.files import FileEndpoints
 from nanobot.webui.jobs import JobEndpoints
@@ -42,6 +43,7 @@ def endpoints(services: WebServices) -> list[Endpoint]:
         *JobEndpoints(services).endpoints(),
         *TurnEndpoints(services).endpoints(),
         *SettingsEndpoints(services).endpoints(),
+        *ChannelEndpoints(services).endpoints(),
     ]
 
 
