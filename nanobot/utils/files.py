@@ -115,11 +115,6 @@ def remove_stale_temps(path: Path, *, older_than_s: float) -> None:
     _sweep(path.parent, f"{escape(_temp_stem(path.name))}????????.tmp", older_than_s)
 
 
-def remove_all_stale_temps(folder: Path, *, older_than_s: float) -> None:
-    """The same for all files of this folder."""
-    _sweep(folder, f"{_temp_stem('*')}????????.tmp", older_than_s)
-
-
 def _sweep(folder: Path, pattern: str, older_than_s: float) -> None:
     with suppress(OSError):
         for temp in folder.glob(pattern):
