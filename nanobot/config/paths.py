@@ -107,11 +107,6 @@ class DataPaths:
         return self.state / "mcp"
 
     @property
-    def plugin_failures(self) -> Path:
-        """Failures of plugin hooks."""
-        return self.state / "plugins.json"
-
-    @property
     def lessons(self) -> Path:
         """How often each mistake was repeated."""
         return self.state / "lessons.json"

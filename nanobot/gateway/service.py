@@ -5,7 +5,8 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,7 @@ async def open_gateway(
         database = await stack.enter_async_context(open_database(places.database, DATABASE_SCHEMA))
         bus, feed = MessageBus(SqliteJournal(database)), Feed()
         await stack.enter_async_context(bus.open())
+        terminal = TerminalChannel(bus, feed)
         runtime = await stack.enter_async_context(
             build_runtime(
                 config,
@@ -175,14 +177,18 @@ async def open_gateway(
                 bus=bus,
                 database=database,
                 feed=feed,
-                options_of=turn_options,
+                options_of=lambda message: replace(
+                    turn_options(message),
+                    waiting=partial(terminal.take_lines, message.turn_id) if message.is_followed else None,
+                ),
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
         requests = ApiRequests(database, runtime.clock)
-        gateway = await _assemble(runtime, feed, Credentials(database, runtime.clock), requests, options, shutdown)
+        credentials = Credentials(database, runtime.clock)
+        gateway = await _assemble(runtime, feed, terminal, credentials, requests, options, shutdown)
         gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
@@ -205,6 +211,7 @@ async def open_gateway(
 async def _assemble(
     runtime: Runtime,
     feed: Feed,
+    terminal: TerminalChannel,
     credentials: Credentials,
     requests: ApiRequests,
     options: Options,
@@ -229,7 +236,6 @@ async def _assemble(
     if not (channels.names or has_page or options.allow_empty or options.api_only):
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
     supervisor = TaskSupervisor(clock)
-    terminal = TerminalChannel(bus)
     web, api = WebChannel(bus, feed, runtime.sessions), ApiChannel(bus, feed, runtime.sessions)
     for channel in (terminal, web, api):
         await channels.open_internal(channel)
@@ -282,6 +288,7 @@ async def _assemble(
     control = ControlServer(
         places,
         runtime,
+        feed,
         reporter,
         shutdown,
         terminal,

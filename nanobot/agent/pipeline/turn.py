@@ -335,6 +335,8 @@ class TurnOptions:
     """Where its answers are cut off. Such an answer is not continued."""
     temperature: float | None = None
     reasoning_effort: str | None = None
+    waiting: Waiting | None = None
+    """Takes lines that wait in the sender's terminal, to join it."""
 
 
 @dataclass(slots=True)
