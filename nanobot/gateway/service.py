@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.feed import Feed
+from nanobot.agent.memory.revisions import SCHEMA as MEMORY_SCHEMA
 from nanobot.agent.tools.message import MessageTool
 from nanobot.api.options import turn_options
 from nanobot.api.services import ApiServices
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DATABASE_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
+DATABASE_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA + MEMORY_SCHEMA
 TURNS_S = 3.0
 """How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0

@@ -236,6 +236,7 @@ def _create_core(
         paths=toolbox.policies.paths,
         memory_budget_bytes=defaults.memory_budget_bytes,
         skills=skills_loader(config, places, services.workspace, toolbox.policies.paths),
+        database=places.database,
     )
     archive = ScopedArchive(
         config,

@@ -9,6 +9,7 @@ import pytest
 
 from nanobot.agent.engine.spec import RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
+from nanobot.agent.memory.revisions import ChangedBy
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.session_summary import summary_metadata, summary_provenance
 from nanobot.errors import BudgetExceededError, ProviderError
@@ -338,7 +339,7 @@ async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Pa
     assert harness.cursor == 12
 
 
-STEPS = ("append_history", "append", "write_long_term", "replace", "save")
+STEPS = ("append_history", "append", "write_long_term", "replace", "confirm", "save")
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
 
@@ -362,7 +363,7 @@ async def what_a_kill_leaves(after: ConsolidationHarness, point: str) -> None:
         assert after.log == "[2026-02-26 13:21] Talked.\n\n"
         assert after.memory.read_long_term() == "Likes tea.\n"
     assert bool(after.log) == (POINTS.index(point) not in (0, 2))
-    assert bool(after.memory.read_long_term()) == (POINTS.index(point) in (5, 7, 8, 9))
+    assert bool(after.memory.read_long_term()) == (POINTS.index(point) in (5, 7, 8, 9, 10, 11))
     assert bool(after.cursor) == (point == "after save")
     after.model.script(saving())
     result = await after.consolidate()
@@ -370,6 +371,7 @@ async def what_a_kill_leaves(after: ConsolidationHarness, point: str) -> None:
     assert after.cursor == 12
     assert after.memory.read_long_term() == "Likes tea.\n"
     assert 1 <= after.log.count("Talked.") <= 2
+    assert [change.by for change in after.memory.revisions.changes()] == [ChangedBy.CONSOLIDATION], "no edit by hand"
 
 
 async def test_what_a_tool_server_says_is_told_in_the_log_and_the_owners_words_alone_make_memory(

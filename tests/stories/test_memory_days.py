@@ -184,10 +184,11 @@ async def test_reset_all_that_the_disk_refuses_clears_nothing(tmp_path: Path, mo
     async with open_bot(tmp_path, "fine") as bot:
         await bot.say("hello")
 
-        def full(*args: Any) -> None:
+        def full(*args: Any, **kwargs: Any) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("nanobot.session.folder.os.replace", full, raising=True)
+        monkeypatch.setattr("nanobot.utils.database._connect", full)
         monkeypatch.setattr("nanobot.session.manager.SessionFolder.move_to_archive", full)
         result = await bot.turn("/reset --all")
 

@@ -19,7 +19,7 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.session.file_names import key_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
@@ -122,16 +122,13 @@ class DreamScheduler:
         """Format the last `limit` passes over this memory. Blocks; raises StorageError."""
         from nanobot.agent.memory.dream_texts import format_log
 
-        dream = self._dream_of(scope)
-        dream.changes.recover()
-        return (
-            format_log(dream.log.passes()[:limit], dream.changes.active_passes())
-            or "Dream has tidied nothing here yet."
-        )
+        self._memory_of(scope).record_changes()
+        passes = self._dream_of(scope).log
+        return format_log(passes.passes()[:limit], passes.active_passes()) or "Dream has tidied nothing here yet."
 
     def restore(self, scope: Scope, number: int | None, who: str, may: "Callable[[DreamPass], bool]") -> str:
         """Restore the memory to before a pass. Return a text for a person. Blocks; raises NanobotError."""
-        restored = self._dream_of(scope).changes.restore(number, who=who, may=may)
+        restored = self._dream_of(scope).log.restore(number, who=who, may=may)
         return (
             f"The memory is restored to before pass {restored.number}; other changes since then are kept. "
             "/memory undo takes this back."
@@ -139,12 +136,11 @@ class DreamScheduler:
 
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
-        folder = self._memory_of(scope).revisions.folder
-        if not (folder / "dream.json").exists():
-            return None
         from nanobot.agent.memory.dream_texts import format_state
 
-        return format_state(self._dream_of(scope).state())
+        with suppress(StorageError):
+            return format_state(*self._dream_of(scope).state())
+        return None
 
     async def clear(self, scope: Scope) -> None:
         """Treat everything in the log as read, after a reset of this memory. Raises StorageError."""

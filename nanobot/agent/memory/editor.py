@@ -163,9 +163,9 @@ class MemoryEditor:
             source = ChangeSource(who=self._who)
             for change in reversed(group):
                 path = next(path for path in self._all_files() if path.name == change.file)
-                self._memory.change(
-                    path, self._memory.revisions.text(change.before), ChangedBy.UNDO, source, undoes=change.number
-                )
+                texts = self._memory.revisions.texts(change.number)
+                self._memory.change(path, texts.before, ChangedBy.UNDO, source, undoes=change.number)
+                self._memory.remove_archived(texts.archived)
             return group
 
     def share(self, wanted: str) -> Fact:

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
 _NO_FACT = re.compile(r"^\s*(?:#{1,6}\s|\||>?\s*$|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
@@ -58,6 +59,11 @@ class Fact:
 
 def parse_facts(text: str) -> list[Fact]:
     """Return the facts of a text, in order."""
+    return list(_parse_facts(text))
+
+
+@lru_cache(maxsize=16)
+def _parse_facts(text: str) -> list[Fact]:
     lines = text.removeprefix(BOM).splitlines()
     facts: list[Fact] = []
     heading = ""

@@ -141,9 +141,8 @@ class Lessons:
                 if len(evicted) == len(lessons):
                     return ""
                 evicted = lessons[: len(evicted) + 1]
-            if evicted:
-                memory.append_archive(evicted)
-            memory.change(memory.memory_file, data, ChangedBy.LESSON, ChangeSource(session=session_key, who="nanobot"))
+            source = ChangeSource(session=session_key, who="nanobot")
+            memory.change(memory.memory_file, data, ChangedBy.LESSON, source, archived=evicted)
             return line
 
     def _unlearn(self, line: str) -> None:
@@ -153,9 +152,9 @@ class Lessons:
             text = self._text()
             lesson = [fact for fact in self._lessons_in(text) if fact.key == fact_key(line)]
             if lesson:
-                memory.append_archive(lesson)
                 data = _without_empty_section(remove_facts(text, lesson)).encode("utf-8", "surrogateescape")
-                memory.change(memory.memory_file, data, ChangedBy.LESSON, ChangeSource(who="nanobot"))
+                source = ChangeSource(who="nanobot")
+                memory.change(memory.memory_file, data, ChangedBy.LESSON, source, archived=lesson)
 
     def _lessons_in(self, text: str) -> list[Fact]:
         """Return the lessons of a memory that nobody edited or pinned, oldest first."""
