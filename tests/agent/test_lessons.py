@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.memory.editor import MemoryEditor
+from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.failures import review_turn
 from nanobot.agent.memory.lessons import MAX_COUNTED, MAX_LESSONS, UNLEARN_AFTER, Lessons
@@ -342,7 +343,7 @@ def test_a_lesson_is_no_models_to_drop_when_memory_is_written_anew(bot: Bot):
     bot.memory.write_long_term("- The owner likes tea.\n")
     bot.lives(*(turn(n, fails()) for n in range(3)))
 
-    bot.memory.apply_update("They moved.", "- The owner lives in Rome.\n", instead_of=bot.memory.read_long_term())
+    bot.memory.apply_edits("They moved.", edits_of_update(bot.memory.read_for_model(), "- The owner lives in Rome.\n"))
 
     assert bot.memory.read_long_term() == (
         "- The owner lives in Rome.\n\n## Lessons\n\n"

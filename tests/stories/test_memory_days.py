@@ -108,6 +108,31 @@ async def test_a_pinned_fact_stays_word_for_word_through_a_consolidation_that_dr
     assert "Likes tea" not in store.read_long_term()
 
 
+async def test_a_summariser_that_names_edits_changes_these_facts_and_no_other_byte(tmp_path: Path):
+    place = tmp_path / "workspace" / "memory" / "MEMORY.md"
+    place.parent.mkdir(parents=True)
+    before = b"# Mine\r\n\r\n| a | b |\r\n\r\n* Likes tea. (pinned)\r\n* Lives in Rome.\r\n* Has a cat.\r\n"
+    place.write_bytes(before)
+    edits = [
+        {"action": "replace", "ids": ["f1"], "text": "Likes coffee."},
+        {"action": "replace", "ids": ["f2"], "text": "Lives in Paris."},
+        {"action": "drop", "ids": ["f9"]},
+        {"action": "add", "text": "Plays chess."},
+    ]
+    clerk = Minded(calls(("save_memory", {"history_entry": "Talked.", "edits": edits})))
+    async with bot_with(tmp_path, clerk, window=20) as bot:
+        await talk(bot, 10)
+        await bot.settled()
+        after = place.read_bytes()
+        why = await bot.say("/memory why Paris")
+        await bot.say("/memory undo")
+
+    assert "[f2] Lives in Rome." in str(clerk.requests[0])
+    assert after == before.replace(b"Rome", b"Paris") + b"- Plays chess.\r\n"
+    assert "It replaced: Lives in Rome." in why
+    assert place.read_bytes() == before
+
+
 async def test_what_a_subagent_writes_beside_an_editor_is_the_agent_s(tmp_path: Path):
     MemoryStore(tmp_path / "workspace").write_long_term("- Likes tea.\n")
     write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "- Likes coffee.\n"}))

@@ -15,19 +15,12 @@ from typing import Any
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.consolidation import ModelSource
-from nanobot.agent.memory.dream_edits import (
-    TIDY_MEMORY,
-    AcceptedEdit,
-    DreamInput,
-    EditAction,
-    EditReview,
-    KnownFact,
-    review_edits,
-)
 from nanobot.agent.memory.dream_log import AppliedEdit, DreamLog, DreamPass, DreamState, NewEntries, PassOutcome
+from nanobot.agent.memory.dream_prompt import TIDY_MEMORY, DreamInput, review_answer
 from nanobot.agent.memory.due import Due
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import Fact, fact_key, parse_facts
+from nanobot.agent.memory.review import AcceptedEdit, EditAction, EditReview, KnownFact
 from nanobot.agent.memory.revisions import (
     ChangedBy,
     ChangeSource,
@@ -243,7 +236,7 @@ class Dream:
             entries=len(plan.material.entries),
         )
         try:
-            review = await asyncio.to_thread(review_edits, response, plan.material)
+            review = await asyncio.to_thread(review_answer, response, plan.material)
         except ProviderError as error:
             return await asyncio.to_thread(self._record_failure, error, dream_pass)
         await self._record_changes()

@@ -37,6 +37,7 @@ from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import json_objects
 
 if TYPE_CHECKING:
+    from nanobot.agent.memory.edits import FactEdit
     from nanobot.agent.memory.facts import Fact
     from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, Revision, RevisionLog
     from nanobot.session.manager import Session
@@ -262,35 +263,45 @@ class MemoryStore:
         except OSError as error:
             raise storage_error("MEMORY.md cannot be read", error) from error
 
-    def apply_update(
-        self, history_entry: str, memory_update: str, *, instead_of: str, source: "ChangeSource | None" = None
+    def read_for_model(self) -> str:
+        """Like `read_for_update`, without the lessons, which no model changes."""
+        from nanobot.agent.memory.facts import parse_facts, remove_facts
+        from nanobot.agent.memory.revisions import is_lesson
+
+        text, origins = self.read_for_update(), self.revisions.origins()
+        return remove_facts(text, [fact for fact in parse_facts(text) if is_lesson(origins.get(fact.key))])
+
+    def apply_edits(
+        self, history_entry: str, edits: "Sequence[FactEdit]", source: "ChangeSource | None" = None
     ) -> None:
-        """Store the result of a consolidation: first the log entry, then MEMORY.md if it changed.
+        """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md. Edits of pinned facts
+        are left out.
 
         Duplicate facts are merged, forgotten facts do not return because of older messages, and facts beyond the budget
-        move to the archive. If MEMORY.md is no longer `instead_of`, the changes of the update are merged into the
-        current text. Raises StorageError, also if both changed the same facts; nothing is written then.
+        move to the archive. Raises StorageError, also if a fact to be replaced is not there any more; nothing is
+        written then.
         """
-        from nanobot.agent.memory.edits import merge_concurrent_changes
+        from nanobot.agent.memory.edits import apply_edits
+        from nanobot.agent.memory.facts import parse_facts
         from nanobot.agent.memory.retention import apply_budget
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
         source = source or UNKNOWN_SOURCE
         with self.revisions.lock():
-            update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
-            current = self.read_for_update()
-            if current != instead_of:
-                update, conflicts = merge_concurrent_changes(instead_of, update, current)
-                if conflicts:
-                    raise StorageError(
-                        "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
-                        "session and are consolidated later."
-                    )
-            retained = apply_budget(update, current, self.revisions, source, self.budget_bytes, self._clock)
-            self.append_history(history_entry)
             data = self.file_bytes(self.memory_file)
-            if retained.text.strip() != current.strip():
-                data = f"{retained.text.strip()}\n".encode("utf-8", "replace")
+            current = (data or b"").decode("utf-8", "surrogateescape")
+            facts = {fact.key: fact for fact in parse_facts(current)}
+            pinned = {fact.key for fact in parse_facts(current) if fact.pinned}
+            if any(edit.text and not facts.keys() >= {*edit.keys} for edit in edits):
+                raise StorageError(
+                    "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
+                    "session and are consolidated later."
+                )
+            text, _ = apply_edits(current, [edit for edit in edits if pinned.isdisjoint(edit.keys)])
+            retained = apply_budget(text, current, self.revisions, source, self.budget_bytes, self._clock)
+            self.append_history(history_entry)
+            if retained.text != current:
+                data = retained.text.encode("utf-8", "surrogateescape")
             by, mentioned = ChangedBy.CONSOLIDATION, retained.mentioned
             self.change(self.memory_file, data, by, source, archived=retained.archived, mentioned=mentioned)
 
@@ -320,10 +331,9 @@ class MemoryStore:
         transcript = build_transcript(rows)
         try:
             if transcript.text:
-                memory = await asyncio.to_thread(self.read_for_update)
+                memory = await asyncio.to_thread(self.read_for_model)
                 saved = await request_consolidation(provider, model, memory, transcript, build_owner_transcript(rows))
-                entry, update = saved.history_entry, saved.memory_update
-                await finish(asyncio.to_thread(self.apply_update, entry, update, instead_of=memory))
+                await finish(asyncio.to_thread(self.apply_edits, saved.history_entry, saved.edits))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)
             return False
