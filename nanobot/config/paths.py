@@ -166,11 +166,6 @@ class DataPaths:
         return self.state / "provenance.json"
 
     @property
-    def pending_consolidation(self) -> Path:
-        """Archived sessions that still have to be consolidated into memory."""
-        return self.state / "to-consolidate.json"
-
-    @property
     def legacy_jobs(self) -> Path:
         """Cron jobs of earlier releases."""
         return self.data / "cron" / "jobs.json"

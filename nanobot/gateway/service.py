@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.feed import Feed
-from nanobot.agent.memory.revisions import SCHEMA as MEMORY_SCHEMA
+from nanobot.agent.memory.due import SCHEMA as MEMORY_SCHEMA
 from nanobot.agent.tools.message import MessageTool
 from nanobot.api.options import turn_options
 from nanobot.api.services import ApiServices

@@ -20,7 +20,7 @@ from nanobot.testing import Pause, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
 from tests.support.ledger_rows import rows_of
-from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, talk, turn
+from tests.support.memory import KEY, ConsolidationHarness, Minded, archive_queue, bot_with, saving, talk, turn
 
 NOTHING = ConsolidationOutcome.NOTHING
 
@@ -153,7 +153,7 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         sessions,
         FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
         memory_window=20,
-        waiting=tmp_path / "w",
+        database=tmp_path / "w",
     )
     session = sessions.get_or_create(KEY)
     told: list[str] = []
@@ -242,7 +242,7 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
 
     async with bot_with(tmp_path, minded) as bot:
         await bot.say("hello")
-        await eventually(lambda: not (tmp_path / "state" / "to-consolidate.json").exists())
+        await eventually(lambda: archive_queue(tmp_path) == {})
 
     assert "question 1" in str(minded.requests[0])
     assert len(minded.requests) == 1
@@ -261,7 +261,7 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
     assert "could not be summarised" in entry.content
-    assert not (tmp_path / "state" / "to-consolidate.json").exists()
+    assert archive_queue(tmp_path) == {}
 
 
 async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: Path):

@@ -16,7 +16,7 @@ from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
-from tests.support.memory import Minded, bot_with, saving, talk
+from tests.support.memory import Minded, archive_queue, bot_with, saving, talk
 
 GROUP = "telegram:-100"
 ON_TELEGRAM = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}})
@@ -196,7 +196,7 @@ async def test_reset_all_leaves_nothing_of_the_past_in_the_next_prompt_and_says_
         back = await bot.say("/memory undo")
 
     assert "plum" not in request
-    assert not (tmp_path / "state" / "to-consolidate.json").exists()
+    assert archive_queue(tmp_path) == {}
     for what in ("this conversation (2 messages", "MEMORY.md", "today's notes", "/memory undo"):
         assert what in told
     assert "plums" in back

@@ -11,6 +11,7 @@ from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
 from nanobot.agent.memory.dream import Dream, DreamPolicy, DreamRun
 from nanobot.agent.memory.dream_log import DreamPass
+from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
@@ -203,3 +204,8 @@ async def bot_with(
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
     for number in range(first, first + turns):
         await bot.say(f"question {number}")
+
+
+def archive_queue(home: Path) -> dict[str, Due]:
+    """The archived sessions that wait for consolidation."""
+    return DueTimes(home / "state" / "nanobot.db", "archive").all()

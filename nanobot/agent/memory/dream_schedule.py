@@ -4,7 +4,6 @@ One timer; no model call without news. Dream itself is imported on first use.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.commands.context import CommandCall, CommandEntry
 from nanobot.agent.commands.table import TYPED, is_from_owner
+from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.status import AgentStatus
@@ -23,7 +23,6 @@ from nanobot.errors import NanobotError, StorageError
 from nanobot.session.file_names import key_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import make_private_folder, write_atomic
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ModelSource
@@ -72,7 +71,7 @@ class DreamScheduler:
         self._memory_of = memory_of
         self._record_changes = record_changes
         self._dreams: dict[str, Dream] = {}
-        self._file = places.state / "dream.json"
+        self._looks = DueTimes(places.database, "look")
         self._last_run_at = 0.0
         self.problem: str | None = None
         """What failed in the last run, for the status."""
@@ -267,16 +266,13 @@ class DreamScheduler:
         """Store the time of this run, so that a restart does not repeat it."""
         self._last_run_at = self._now()
         try:
-            make_private_folder(self._file.parent)
-            write_atomic(self._file, json.dumps({"lookedAt": self._last_run_at}) + "\n")
-        except OSError as error:
-            log.warning("Cannot write %s: %s", self._file, error)
+            self._looks.put("dream", Due(self._last_run_at))
+        except StorageError as error:
+            log.warning("%s", error)
 
     def _last_run(self) -> float:
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            self._last_run_at = max(
-                self._last_run_at, float(json.loads(self._file.read_text(encoding="utf-8"))["lookedAt"])
-            )
+        with suppress(StorageError):
+            self._last_run_at = max(self._last_run_at, self._looks.get("dream").at)
         return self._last_run_at
 
     def _now(self) -> float:

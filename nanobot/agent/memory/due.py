@@ -5,9 +5,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.memory.revisions import SCHEMA
 from nanobot.utils.database import reading, writing
 
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS memory_revisions (
+    memory TEXT NOT NULL, number INTEGER NOT NULL, file TEXT NOT NULL, is_pending INTEGER NOT NULL,
+    before BLOB, after BLOB, archived BLOB, revision TEXT NOT NULL, PRIMARY KEY (memory, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS dream_passes (
+    memory TEXT NOT NULL, number INTEGER NOT NULL, change INTEGER, pass TEXT NOT NULL,
+    PRIMARY KEY (memory, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS memory_due (
+    kind TEXT NOT NULL, key TEXT NOT NULL, due_at REAL NOT NULL, failures INTEGER NOT NULL, state TEXT NOT NULL,
+    PRIMARY KEY (kind, key)) WITHOUT ROWID;
+"""
+"""The tables of all memories."""
 _MAX_FAILURES = 30
 
 

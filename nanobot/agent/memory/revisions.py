@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from nanobot.agent.memory.due import SCHEMA
 from nanobot.agent.memory.facts import Fact, fact_words, parse_facts
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
@@ -31,17 +32,6 @@ from nanobot.utils.text import clip_line
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS memory_revisions (
-    memory TEXT NOT NULL, number INTEGER NOT NULL, file TEXT NOT NULL, is_pending INTEGER NOT NULL,
-    before BLOB, after BLOB, archived BLOB, revision TEXT NOT NULL, PRIMARY KEY (memory, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS dream_passes (
-    memory TEXT NOT NULL, number INTEGER NOT NULL, change INTEGER, pass TEXT NOT NULL,
-    PRIMARY KEY (memory, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS memory_due (
-    kind TEXT NOT NULL, key TEXT NOT NULL, due_at REAL NOT NULL, failures INTEGER NOT NULL, state TEXT NOT NULL,
-    PRIMARY KEY (kind, key)) WITHOUT ROWID;
-"""
 _QUOTED = 300
 _KEPT_CHANGES = 1_000
 """The newest revisions keep their texts. Of older ones remains what memory still refers to: the origin of its facts,

@@ -30,7 +30,6 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.session.records import parse_time
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
-from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class MemoryService:
             sessions,
             clock,
             memory_window=self._defaults.memory_window,
-            waiting=places.pending_consolidation,
+            database=places.database,
         )
         self.dreams = DreamScheduler(
             config,
@@ -267,8 +266,6 @@ class MemoryService:
             await self.dreams.clear(call.scope)
             waiting = await self.consolidation.forget_archived(key)
             cleared = await asyncio.to_thread(editor.clear)
-        except OSError as error:
-            raise storage_error("Conversations waiting for consolidation cannot be dropped", error) from error
         finally:
             self.consolidation.resume_archived()
         restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None
