@@ -117,11 +117,6 @@ class DataPaths:
         return self.state / "plugins.json"
 
     @property
-    def lessons(self) -> Path:
-        """How often each mistake was repeated."""
-        return self.state / "lessons.json"
-
-    @property
     def logs(self) -> Path:
         return self.data / "logs"
 

@@ -277,7 +277,7 @@ async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: 
 
 async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_path: Path):
     minded = Minded(saving())
-    async with bot_with(tmp_path, minded, pause_s=0.3, window=20) as bot:
+    async with bot_with(tmp_path, minded, pause_s=2, window=20) as bot:
         await talk(bot, 14)
         assert minded.requests == []
 

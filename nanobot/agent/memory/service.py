@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,9 @@ class MemoryService:
         scope_of: Callable[[str, ChatMessage], Scope],
     ) -> None:
         self._defaults = config.agents.defaults
-        self._lessons_file = places.lessons
+        self._database = places.database
+        self._lessons_checked: date | None = None
+        """The day on which old lessons were last removed."""
         self._memory = memory
         self._sessions = sessions
         self._models = models
@@ -128,7 +131,7 @@ class MemoryService:
     def _lessons(self) -> "Lessons":
         from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
 
-        return Lessons(self._memory, self._lessons_file, self._clock, others_write=self._others_write)
+        return Lessons(self._memory, self._database, self._clock, others_write=self._others_write)
 
     def renew(self) -> None:
         """Use the background model the config names now."""
@@ -153,18 +156,22 @@ class MemoryService:
             self._in_background(self._record(scope, session.key, rows))
 
     def _learn(self, session: Session) -> None:
-        """Count failures of the last turn. A turn without one matters only if there are counts already."""
+        """Count failures of the last turn; then, and once a day while nanobot runs, remove old lessons."""
         rows, earlier = _last_turn(session)
-        failed = any("failure" in row for row in rows)
-        if not failed and not (any(row["role"] == "tool" for row in rows) and self._lessons_file.exists()):
+        failed, today = any("failure" in row for row in rows), self._clock.now().date()
+        checked, self._lessons_checked = self._lessons_checked, today
+        if not failed and checked in (None, today):
             return
-
         session_key = str(session.metadata.get("subagent", {}).get("parent") or session.key)
+
+        def count() -> None:
+            self._lessons.learn(session_key, rows, earlier)
+            self._lessons.drop_old()
 
         async def learn() -> None:
             try:
-                await finish(asyncio.to_thread(lambda: self._lessons.learn(session_key, rows, earlier)))
-            except (NanobotError, OSError) as error:
+                await finish(asyncio.to_thread(count))
+            except NanobotError as error:
                 log.warning("Failures of a turn could not be counted: %s", error)
 
         self._in_background(learn())
