@@ -16,6 +16,7 @@ from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
+from tests.support.eventually import eventually
 from tests.support.memory import Minded, archive_queue, bot_with, saving, talk
 
 GROUP = "telegram:-100"
@@ -106,6 +107,22 @@ async def test_a_pinned_fact_stays_word_for_word_through_a_consolidation_that_dr
     assert clerk.requests
     assert "- Allergic to nuts. (pinned)\n" in store.read_long_term()
     assert "Likes tea" not in store.read_long_term()
+
+
+async def test_a_pinned_fact_that_the_agent_s_tools_remove_or_reword_is_put_back(tmp_path: Path):
+    place = tmp_path / "workspace" / "memory" / "MEMORY.md"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"# Me\n\n- Allergic to nuts. (pinned)\n- Likes tea.\n\n## Home\n- In Rome. (pinned)\n")
+    write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "# Me\n\n- Likes coffee.\n- In Rome!\n"}))
+
+    async with open_bot(tmp_path, write, "Noted.", "Hi.") as bot:
+        await bot.say("tidy my memory")
+        await eventually(lambda: "nuts" in place.read_text(encoding="utf-8"))
+        text = place.read_text(encoding="utf-8")
+        await bot.say("/memory undo")
+
+    assert text == "# Me\n\n- Likes coffee.\n- Allergic to nuts. (pinned)\n- In Rome. (pinned)\n"
+    assert "Likes tea." in place.read_text(encoding="utf-8")
 
 
 async def test_a_summariser_that_names_edits_changes_these_facts_and_no_other_byte(tmp_path: Path):

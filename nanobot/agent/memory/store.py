@@ -159,7 +159,27 @@ class MemoryStore:
         with self.revisions.lock():
             self._settle_pending()
             for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
-                self.revisions.add(file.name, self.file_bytes(file), by or ChangedBy.HAND, source or UNKNOWN_SOURCE)
+                by, source = by or ChangedBy.HAND, source or UNKNOWN_SOURCE
+                change = self.revisions.add(file.name, self.file_bytes(file), by, source)
+                if change is not None and by is ChangedBy.AGENT:
+                    self._restore_pinned(file, change)
+
+    def _restore_pinned(self, file: Path, change: "Revision") -> None:
+        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
+        from nanobot.agent.memory.facts import PIN, add_fact, parse_facts, remove_facts
+        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+
+        before = (self.revisions.texts(change.number).before or b"").decode("utf-8", "surrogateescape")
+        text = now = self.file_text(file)
+        for fact in (fact for fact in parse_facts(before) if fact.pinned):
+            facts = parse_facts(text)
+            if not any(other.pinned and other.text == fact.text for other in facts):
+                text = remove_facts(text, [other for other in facts if other.key == fact.key])
+                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
+                text = add_fact(text, heading, f"{fact.text} {PIN}")
+        if text != now:
+            data = text.encode("utf-8", "surrogateescape")
+            self.change(file, data, ChangedBy.PIN, ChangeSource(who="nanobot"), group=change.number)
 
     def change(
         self,
