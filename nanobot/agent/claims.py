@@ -1,22 +1,17 @@
-"""Detects answers that claim an action without a tool call: "I have created notes.txt", and no call wrote notes.txt.
+"""Detects answers that claim an action without a tool call: "I have created notes.txt", and nothing was done.
 
-A claim is a sentence in the first person about a performed action, or a short answer that only promises one. It is
-compared with the receipts of the turn: which file was written, which command ran, which chat got a message. English and
+A claim is a sentence in the first person about a performed action, or a short answer that only promises one. Only turns
+in which no tool acted are judged, since what a command or another's tool did cannot be told from its name. English and
 Chinese are supported. Questions, conditions, quotes, code, earlier turns and requested texts are not claims.
 """
 
-import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, Touches
+from nanobot.agent.tools.base import Effect, Tool
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage, Origin, had_no_effect, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments
 
@@ -30,102 +25,67 @@ _MAX_SENTENCE_CHARS = 400
 _SHORT_ANSWER_CHARS = 300
 _MAX_REQUEST_CHARS = 1_000
 _FEEDBACK_PREFIX = "You wrote: "
-_REPORT = re.compile(re.escape(RESULT).replace(r"\{id\}", "[0-9a-f]+"))
 
 
 class ClaimedAction(NamedTuple):
-    """A kind of action: the verbs that claim it, what it is done to, and what a command must name to have done it."""
+    """A kind of action: the verbs that claim it, and what it is done to."""
 
-    touches: Touches
     verbs: str
     thing: str
-    by_command: str = "."
+    only_looks: bool = False
 
 
-_BY_MAIL = r"mail|smtp|curl|wget|httpx?\b|send|notify|slack|telegram|sms|webhook|post|push|upload|scp|rsync|gh |发|通知"
-_BY_CLOCK = r"cron|\bat\b|systemd|launchctl|timer|schtasks|remind|schedule|calendar|khal|\bbook|提醒|定时"
 _ENGLISH = (
-    ClaimedAction(
-        Touches.FILE,
+    ClaimedAction(  # files and commands
         r"created|wr(?:ote|itten)|rewr(?:ote|itten)|saved|stored|added|appended|updated|edited|modified|changed|"
         r"replaced|generated|made|fixed|recorded|logged|inserted|put|refactored|configured|exported|implemented|"
         r"overwrote|patched|set(?: up)?|switched|converted|extracted|corrected|applied|shortened|jotted|toned|"
         r"deleted|removed|moved|renamed|copied|built|started|enabled|disabled|opened|merged|resolved|published|"
         r"prepared|drafted|cleaned(?: up)?|cleared|erased|archived|trashed|emptied|backed up|downloaded|zipped|"
-        r"unzipped|packed|noted",
-        rf"\b(?:files?|folders?|director(?:y|ies)|script|disk|workspace|repo(?:sitory)?|trash|branch)\b|{FILE}",
+        r"unzipped|packed|noted|(?:re-?)?ran|run|executed|launched|(?:un)?installed|(?:re)?built|compiled|deployed|"
+        r"restarted|stopped|killed|tested|tagged|committed|pushed|pulled|cloned|rebooted|upgraded|migrated|synced|"
+        r"turned (?:on|off)|running|verified",
+        rf"\b(?:files?|folders?|director(?:y|ies)|script|disk|workspace|repo(?:sitory)?|trash|branch|commands?|scripts?|"
+        rf"tests?|program|build|servers?|services?|containers?|packages?|firewall|images?|database|changes|pytest|npm|"
+        rf"pip|docker|git|process|benchmark|linter|app|pull request|release|nginx|github)\b|{FILE}",
     ),
-    ClaimedAction(
-        Touches.COMMAND,
-        r"(?:re-?)?ran|run|executed|started|launched|(?:un)?installed|(?:re)?built|compiled|deployed|restarted|"
-        r"stopped|killed|tested|tagged|committed|pushed|pulled|cloned|rebooted|upgraded|merged|enabled|disabled|"
-        r"migrated|synced|opened|turned (?:on|off)|downloaded|running|verified",
-        rf"\b(?:commands?|scripts?|tests?|program|build|servers?|services?|containers?|packages?|firewall|images?|"
-        rf"database|branch|changes|pytest|npm|pip|docker|git|process|benchmark|linter|app|pull request|release|nginx|"
-        rf"github)\b|{FILE}",
-    ),
-    ClaimedAction(
-        Touches.CHAT,
+    ClaimedAction(  # messages
         r"sent|e-?mailed|notified|messaged|forwarded|posted|texted|published|replied|shared|told|informed|uploaded|"
         r"submitted|delivered|let (?!me\b|us\b|you\b)\w+ know",
         r"\b(?:e-?mails?|sms|notifications?|telegram|slack|whatsapp|discord|invit\w+|group|channel|team)\b|"
         r"\bto (?!you\b|your (?:message|question)|the chat)\w+|\b(?:tell|told|text|texted|messaged?|asked|"
         r"let) (?!you\b|me\b|us\b)\w+|\bshared? .{1,40} with (?!you\b)",
-        _BY_MAIL,
     ),
-    ClaimedAction(
-        Touches.JOB,
-        r"scheduled|set(?: up)?|created|added|booked|arranged|reserved|ordered|cancelled",
+    ClaimedAction(  # jobs and subagents
+        r"scheduled|set(?: up)?|created|added|booked|arranged|reserved|ordered|cancelled|delegated|handed|spawned|"
+        r"started|assigned|dispatched|launched",
         r"\b(?:reminders?|alarms?|timers?|cron|(?:daily|weekly|scheduled) jobs?|meetings?|calendar|appointments?|"
-        r"room)\b",
-        _BY_CLOCK,
+        r"room|sub-?agents?|background)\b",
     ),
     ClaimedAction(
-        Touches.SUBAGENT,
-        r"delegated|handed|spawned|started|assigned|dispatched|launched",
-        r"\b(?:sub-?agents?|background)\b",
-        r"&\s*$|nohup",
-    ),
-    ClaimedAction(
-        Touches.NOTHING,
         r"searched|looked (?:up|it up|through|into)|googled|browsed|fetched|checked|scanned|read|inspected|opened|"
         r"gone through|went through|visited",
         rf"\b(?:web|internet|online|news|website|folders?|workspace|repo(?:sitory)?|logs?|weather|forecast|disk|"
         rf"calendar|inbox|notes)\b|{FILE}",
+        only_looks=True,
     ),
 )
 _CHINESE = (
     ClaimedAction(
-        Touches.FILE,
-        r"创建|新建|建[立好了]|写[入好到进在]?|保存|存[入到进好为]|生成|修改|改[好成为名]?|更新|编辑|添加|追加|"
-        r"加[入到上]|替换|记[录到入在]|导出|重构|修复|配置|放[到进在好]|更换|换[成好掉]|缩短|删除?|删掉|移除|清理|"
-        r"清空|移动?[到至]?|重命名|复制|拷贝|备份|归档|解压|打包|切换",
-        rf"文件夹?|目录|脚本|磁盘|工作区|仓库|本地|桌面|回收站|分支|{FILE}",
+        r"创建|新建|建[立好了]|写[入好到进在]?|保存|存[入到进好为]|生成|修改|改[好成为名]?|更新|编辑|添加|追加|加[入到上]|"
+        r"替换|记[录到入在]|导出|重构|修复|配置|放[到进在好]|更换|换[成好掉]|缩短|删除?|移除|清理|清空|移动?[到至]?|重命名|"
+        r"复制|拷贝|备份|归档|解压|打包|切换|运行|执行|跑|启动|重启|停止|停掉|安装|卸载|部署|编译|构建|测试|提交|推送|拉取|"
+        r"克隆|升级|关闭|关掉|杀掉|装|打[上好]|合并|启用|禁用|迁移|同步|下载|发[送给到出布了]?|寄|通知|转发|告知|告诉|回复|分享|"
+        r"上传|设[置定好]?|安排|加到|预[约订定]|提醒|取消|定|委派|交给|派",
+        rf"文件夹?|目录|脚本|磁盘|工作区|仓库|本地|桌面|回收站|分支|命令|测试|代码|程序|服务|容器|依赖|软件包|进程|项目|"
+        rf"数据库|应用|镜像|防火墙|合并请求|标签|修改|包|npm|pip|docker|git|pytest|nginx|邮件|邮箱|短信|通知|微信|飞书|群|"
+        rf"telegram|slack|(?:给|告诉|通知|发到)(?!你|您|我|大家)[\w\u4e00-\u9fff]+|提醒|闹钟|定时|日程|会议|日历|每天|"
+        rf"每周|任务|预订|\d+ ?点|子代理|后台|{FILE}",
     ),
     ClaimedAction(
-        Touches.COMMAND,
-        r"运行|执行|跑|启动|重启|停止|停掉|安装|卸载|部署|编译|构建|测试|提交|推送|拉取|克隆|升级|关闭|关掉|杀掉|装|"
-        r"打[上好]|合并|启用|禁用|迁移|同步|下载|更新|创建",
-        rf"命令|脚本|测试|代码|程序|服务|容器|依赖|软件包|进程|项目|数据库|分支|应用|镜像|防火墙|合并请求|标签|修改|"
-        rf"包|npm|pip|docker|git|pytest|nginx|{FILE}",
-    ),
-    ClaimedAction(
-        Touches.CHAT,
-        r"发[送给到出布了]?|寄|通知|转发|推送|告知|告诉|回复|分享|上传|提交",
-        r"邮件|邮箱|短信|通知|微信|飞书|群|telegram|slack|(?:给|告诉|通知|发到)(?!你|您|我|大家)[\w\u4e00-\u9fff]+",
-        _BY_MAIL,
-    ),
-    ClaimedAction(
-        Touches.JOB,
-        r"设[置定好]?|安排|创建|添加|加到|预[约订定]|提醒|取消|定",
-        r"提醒|闹钟|定时|日程|会议|日历|每天|每周|任务|预订|\d+ ?点",
-        _BY_CLOCK,
-    ),
-    ClaimedAction(Touches.SUBAGENT, r"委派|交给|派|启动|安排", r"子代理|后台|子任务", r"&\s*$|nohup"),
-    ClaimedAction(
-        Touches.NOTHING,
         r"搜索?到?|查[询找看阅到]?|检[索查]|抓取|访问|读取?|打开|浏览|看|翻",
         rf"网上|上网|网页|网站|文件夹?|目录|日志|工作区|仓库|天气|邮箱|价格|{FILE}",
+        only_looks=True,
     ),
 )
 
@@ -232,121 +192,64 @@ _WANTS_ACTION = (
     rf"e-?mail (?:it|this))\b|{FILE}|保存|存[到成为]|写[入到进]|文件[里中夹]|发[送给到]|运行|执行|提醒我|子代理"
 )
 """A request that matches wants an action besides a text."""
-_REMOVED = r"delete|remove|rename|move|erase|trash|empt|clear|clean|删|移|重命名|清"
-_THIS_CHAT = r"\b(?:you|here|everyone|group|chat)\b|[你您]|大家|群"
 _READ_COMMAND = re.compile(
     r"\s*(?:(?:(?:ls|cat|head|tail|grep|rg|wc|stat|which|file|du|df|pwd|tree|less|more)\b|git (?:status|log|diff|"
     r"show)\b|find\b(?!.*-(?:delete|exec)))[^>]*)?"
 )
 """A shell command that only reads."""
-_FILE_NAME = re.compile(FILE, re.ASCII | re.IGNORECASE)
-_MTIME_SLACK_S = 2.0
-"""File systems round timestamps."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallReceipt:
-    """What one call touched. Names in a claim are searched in `words`."""
-
-    touches: Touches
-    reads: bool
-    words: str
-    failed: bool = False
-    in_this_chat: bool = False
-    """Whether it sent a message to the turn's own chat."""
-
-
-SUBAGENT_REPORT = CallReceipt(Touches.ANYTHING, reads=False, words="")
-"""A subagent has reported: its calls are not visible here."""
-WasChanged = Callable[[str, str], bool]
-
-
-def make_receipt(arguments: dict[str, Any], result: str, tool: Tool | None, *, failed: bool = False) -> CallReceipt:
-    """The receipt of a call that was performed. A tool that no longer exists may have touched anything."""
-    touches = tool.touches if tool is not None else Touches.ANYTHING
-    reads = (tool is not None and tool.effect is Effect.READ) or arguments.get("action") == "list"
-    words = f"{json.dumps(arguments, ensure_ascii=False)}\n{result}"
-    if touches is Touches.FILE:
-        words = str(arguments.get("path", ""))
-    elif touches is Touches.COMMAND:
-        reads = all(
-            _READ_COMMAND.fullmatch(part) for part in re.split(r"\|\|?|&&|;|\n", str(arguments.get("command", "")))
-        )
-    elif touches is Touches.SUBAGENT and _REPORT.match(result):
-        return SUBAGENT_REPORT
-    in_this_chat = touches is Touches.CHAT and not {"channel", "chat_id", "to"} & arguments.keys()
-    return CallReceipt(touches, reads, words.lower(), failed, in_this_chat)
 
 
 def find_claim(
-    text: str, rows: Sequence[ChatMessage], tools: ToolRegistry, context: ToolContext
+    text: str, rows: Sequence[ChatMessage], tools: ToolRegistry, turn: str
 ) -> tuple[str | None, frozenset[str]]:
-    """Return the unsupported claim in this turn's answer, if any, and the names of the tools that were used.
-
-    Blocks if `rows` has tool calls: it checks files that commands may have changed.
-    """
-    turn_rows = [row for row in rows if row.get("turn_id") == context.turn_id]
-    request_rows = [row for row in turn_rows if row["role"] == "user" and not is_synthetic(row)]
-    started = next((row["timestamp"] for row in turn_rows if row.get("timestamp")), "1970-01-01")
-    since = datetime.fromisoformat(started).replace(tzinfo=context.clock.now().tzinfo).timestamp() - _MTIME_SLACK_S
-
-    def was_changed(name: str, sentence: str) -> bool:
-        try:
-            return (context.workspace / Path(name).expanduser()).stat().st_mtime >= since
-        except FileNotFoundError:
-            return _matches(_REMOVED, sentence)
-        except (OSError, ValueError, RuntimeError):
-            return False
-
-    def earlier_receipts() -> Iterator[CallReceipt]:
-        yield from _receipts([row for row in rows if row.get("turn_id") != context.turn_id], tools)
-
-    request = text_of(request_rows[-1]["content"]) if request_rows else ""
-    receipts = list(_receipts(turn_rows, tools))
-    called_tools = frozenset(
-        str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row)
-    )
-    return unsupported_claim(
-        text, request, receipts, earlier_receipts(), has_tools=bool(len(tools)), was_changed=was_changed
-    ), called_tools
+    """Return the unsupported claim in this turn's answer, if any, and the names of the tools that were used."""
+    turn_rows = [row for row in rows if row.get("turn_id") == turn]
+    requests = [row for row in turn_rows if row["role"] == "user" and not is_synthetic(row)]
+    request = text_of(requests[-1]["content"]) if requests else ""
+    called = frozenset(str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row))
+    if has_acted(turn_rows, tools) or (not _asks_for_action(request, text) and has_acted(rows, tools)):
+        return None, called
+    return unsupported_claim(text, request, has_looked=bool(called), has_tools=bool(len(tools))), called
 
 
-def _receipts(rows: Sequence[ChatMessage], tools: ToolRegistry) -> Iterator[CallReceipt]:
-    """Yield the receipts of these rows. Lazy: those of a long history are needed for a few answers only."""
+def has_acted(rows: Sequence[ChatMessage], tools: ToolRegistry) -> bool:
+    """Return whether a call in these rows may have changed something, or a subagent has reported."""
     calls = {call["id"]: call["function"]["arguments"] for row in rows for call in row.get("tool_calls") or ()}
-    for row in rows:
-        if row["role"] == "user" and row.get("origin") == Origin.SUBAGENT:
-            yield SUBAGENT_REPORT
-        elif row["role"] == "tool" and not had_no_effect(row):
-            tool, arguments = tools.get(str(row.get("name"))), parse_arguments(calls.get(row["tool_call_id"], ""))[0]
-            yield make_receipt(arguments, text_of(row["content"]), tool, failed="failure" in row)
+    return any(
+        row.get("origin") == Origin.SUBAGENT
+        if row["role"] == "user"
+        else row["role"] == "tool"
+        and not had_no_effect(row)
+        and _acts(tools.get(str(row.get("name"))), calls.get(row["tool_call_id"], ""))
+        for row in rows
+    )
 
 
-def unsupported_claim(
-    text: str,
-    request: str,
-    receipts: Sequence[CallReceipt],
-    earlier_receipts: Iterable[CallReceipt] = (),
-    *,
-    has_tools: bool = True,
-    was_changed: WasChanged = lambda name, sentence: False,
-) -> str | None:
-    """Return the first sentence of a final answer that claims an action without a receipt, or None.
+def _acts(tool: Tool | None, arguments: str) -> bool:
+    if tool is None:
+        return True
+    given = parse_arguments(arguments)[0]
+    if tool.effect is Effect.READ or not tool.acts or given.get("action") == "list":
+        return False
+    parts = re.split(r"\|\|?|&&|;|\n", str(given.get("command", "")))
+    return tool.name != "exec" or not all(_READ_COMMAND.fullmatch(part) for part in parts)
 
-    `request` is the person's last message, `earlier_receipts` are of earlier turns. `was_changed(name, sentence)`:
-    whether a file that the sentence names was changed since the turn began; it is called if a command may have done it.
+
+def unsupported_claim(text: str, request: str, *, has_looked: bool = False, has_tools: bool = True) -> str | None:
+    """Return the first sentence of a final answer that claims an action, or None, for a turn in which no tool acted.
+
+    `request` is the person's last message; `has_looked`: whether a tool that only reads was used.
     """
     language = _language_of(text)
-    if language is None or SUBAGENT_REPORT in receipts:
+    if language is None:
         return None
-    request_language = _language_of(request) or language
     request = _without_quotes(request[:_MAX_REQUEST_CHARS])
-    is_action_request = not _matches(request_language.not_asked, request)
-    if _matches(request_language.text_wanted, request) and not (is_action_request and _matches(_WANTS_ACTION, request)):
+    asks_for_action = _asks_for_action(request, text)
+    wants_text = _matches((_language_of(request) or language).text_wanted, request)
+    if wants_text and not (asks_for_action and _matches(_WANTS_ACTION, request)):
         return None
-    all_receipts = [*receipts, *(() if is_action_request else earlier_receipts)]
     shows_code = "```" in text or bool(_TABLE_LINE.search(text[:_MAX_CHARS]))
-    asked = is_action_request and bool(request)
+    asked = asks_for_action and bool(request)
 
     @cache
     def is_wanted(thing: str) -> bool:
@@ -355,20 +258,21 @@ def unsupported_claim(
     sentences = [sentence for sentence in _sentences(text) if len(sentence) <= _MAX_SENTENCE_CHARS]
     for sentence in sentences:
         actions = list(_actions_in(sentence, language, is_wanted, asked=asked, shows_code=shows_code))
-        supports = (_supports(receipt, action, sentence, was_changed) for action in actions for receipt in all_receipts)
-        if actions and not any(supports):
+        if actions and not (has_looked and any(action.only_looks for action in actions)):
             return sentence
-        if (
-            is_action_request
-            and not receipts
-            and _matches(_WANTS_ACTION, request)
-            and _matches(language.finished, sentence)
-        ):
+        may_finish = asks_for_action and not has_looked and _matches(_WANTS_ACTION, request)
+        if may_finish and _matches(language.finished, sentence):
             return sentence
-    may_promise = has_tools and is_action_request and not shows_code and len(text) <= _SHORT_ANSWER_CHARS
-    if may_promise and all(receipt.reads for receipt in receipts) and not _matches(language.no_promise, text):
+    may_promise = has_tools and asks_for_action and not shows_code and len(text) <= _SHORT_ANSWER_CHARS
+    if may_promise and not _matches(language.no_promise, text):
         return next((sentence for sentence in sentences[-2:] if _matches(language.promise, sentence)), None)
     return None
+
+
+def _asks_for_action(request: str, answer: str) -> bool:
+    """Return whether a request does not just ask for information."""
+    language = _language_of(request) or _language_of(answer)
+    return language is None or not _matches(language.not_asked, _without_quotes(request[:_MAX_REQUEST_CHARS]))
 
 
 def _actions_in(
@@ -379,7 +283,6 @@ def _actions_in(
     """
     if _matches(language.other_time, sentence):
         return
-    claim_patterns = language.first_person, *((language.passive,) if asked else ())
     for clause in re.split(r", |; |[，；](?!\d)", sentence):
         if _matches(language.no_claim, clause):
             continue
@@ -387,37 +290,9 @@ def _actions_in(
             thing = FILE if shows_code else action.thing
             is_about_thing = _matches(thing, sentence) or (not shows_code and is_wanted(thing))
             # a passive such as "it is read at start" is no claim
-            patterns = claim_patterns[:1] if action.touches is Touches.NOTHING else claim_patterns
+            patterns = (language.first_person, *((language.passive,) if asked and not action.only_looks else ()))
             if is_about_thing and any(_matches(pattern.replace("VERBS", action.verbs), clause) for pattern in patterns):
                 yield action
-
-
-def _supports(receipt: CallReceipt, action: ClaimedAction, sentence: str, was_changed: WasChanged) -> bool:
-    """Whether a call can have performed the action on the files that the sentence names."""
-    names = [name for name in _FILE_NAME.findall(sentence) if "://" not in name]
-    base_names = [name.rstrip("/").rsplit("/", 1)[-1].lower() for name in names]
-    if action.touches is Touches.COMMAND:
-        base_names += [part.partition(".")[0] for part in base_names if part.find(".") > 3]  # Node.js is nodejs
-    matches_name = not names or any(part in receipt.words for part in base_names)
-    if receipt is SUBAGENT_REPORT:
-        return True
-    if action.touches is Touches.NOTHING:  # a look
-        return matches_name and (receipt.reads or receipt.touches in {Touches.COMMAND, Touches.ANYTHING})
-    if receipt.reads:
-        return False
-    match action.touches, receipt.touches:
-        case _, Touches.ANYTHING:
-            return matches_name
-        case Touches.CHAT, Touches.CHAT:
-            return not receipt.in_this_chat or _matches(_THIS_CHAT, sentence)
-        case ((Touches.FILE | Touches.COMMAND), Touches.COMMAND):
-            is_supported = matches_name and not (receipt.failed and action.touches is Touches.FILE)
-            return is_supported or any(was_changed(name, sentence) for name in names)
-        case Touches.JOB, Touches.FILE:
-            return _matches(rf"heartbeat|{_BY_CLOCK}", receipt.words)
-        case _, Touches.COMMAND:
-            return _matches(action.by_command, receipt.words)
-    return matches_name and action.touches is receipt.touches
 
 
 def claim_feedback(claim: str, tools_available: Sequence[str]) -> str:

@@ -86,7 +86,6 @@ COMMANDS = {
     "skills install": ("nanobot.cli.commands.skills:install", "Install a skill from a folder or zip."),
     "skills validate": ("nanobot.cli.commands.skills:validate", "Check a skill and report errors by line."),
     "skills remove": ("nanobot.cli.commands.skills:remove", "Remove a skill from the workspace."),
-    "skills approve": ("nanobot.cli.commands.skills:approve", "Approve changed programs of an installed skill."),
     "usage": ("nanobot.cli.commands.usage:usage", "Show tokens and cost: today, this month, and what is left."),
     "mcp list": ("nanobot.cli.commands.mcp:list_", "List the configured MCP servers and their tools."),
     "mcp add": ("nanobot.cli.commands.mcp:add", "Try an MCP server and add it."),

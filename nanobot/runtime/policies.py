@@ -58,6 +58,7 @@ def tool_policies(
         _exec_policy(config, data_dir),
         _inbox_policy(config, is_private),
         _web_policy(config, os.environ if environ is None else environ),
+        reads_back=config.agents.defaults.review,
     )
 
 

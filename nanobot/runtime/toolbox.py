@@ -1,7 +1,7 @@
 """The tools of a bot that need none of its other parts."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,14 +29,12 @@ from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
 from nanobot.runtime.services import Services
 from nanobot.runtime.tool_sources import client_of, mcp_servers, own_tools, server_settings
-from nanobot.security.files.paths import PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.agent.tools.own.source import OwnTools
-    from nanobot.agent.tools.write_verifier import StoredJob, WriteVerifier
     from nanobot.cron.service import CronService
     from nanobot.cron.tool_backend import CronToolBackend
 
@@ -129,8 +127,7 @@ def _policies(services: Services) -> ToolPolicies:
     policies = tool_policies(
         config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
     )
-    policies = replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
-    return replace(policies, verifier=write_verifier(config, services.workspace, policies.paths))
+    return replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
 
 
 def cron_service(
@@ -192,18 +189,3 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
     if session.message_count and session.updated_at.timestamp() > delivered:
         return None  # the chat went on since
     return f"/cron {answer[0]} {job.id} {answer[1]}".strip()
-
-
-def write_verifier(config: Config, workspace: Path, paths: PathPolicy) -> "WriteVerifier | None":
-    """Return the verifier of written files and jobs; None if `review` is off."""
-    if not config.agents.defaults.review:
-        return None
-    from nanobot.agent.tools.write_verifier import StoredJob, WriteVerifier  # imported only if used
-
-    def stored_jobs() -> "Mapping[str, StoredJob]":
-        from nanobot.cron.store import CronStore  # reads the file, not the service's memory
-
-        jobs = CronStore(workspace / "cron" / "jobs.json").load().jobs
-        return {job.id: StoredJob(job.payload.message, job.enabled, job.state.next_run_at_ms) for job in jobs}
-
-    return WriteVerifier(paths, stored_jobs)

@@ -141,26 +141,6 @@ def test_validate_takes_a_file_a_zip_and_a_name(tmp_path: Path):
     assert "does not exist" in nothing.stdout
 
 
-def test_a_changed_program_has_to_be_approved(tmp_path: Path):
-    run(
-        "skills",
-        "install",
-        source(tmp_path, SOUND.replace("no-such-kettle", "sh").replace('"NO_SUCH_CUP"', "")),
-        "--yes",
-    )
-    script = skills() / "tea" / "scripts" / "boil.sh"
-    script.write_text("#!/bin/sh\nsomething else\n", encoding="utf-8")
-
-    before = listed("tea")["missing"]
-    kept = run("skills", "approve", "tea", said="n\n")
-    done = run("skills", "approve", "tea", said="y\n")
-
-    assert before == ["program changed since it was installed: scripts/boil.sh"]
-    assert str(script) in kept.stdout and "stays disabled" in kept.stdout
-    assert "can be used again" in done.stdout
-    assert listed("tea")["available"]
-
-
 def test_a_skill_is_removed_and_kept(tmp_path: Path):
     run("skills", "install", source(tmp_path), "--yes")
 

@@ -49,6 +49,8 @@ _RESUMED = (
 )
 _EMPTY_ANSWER = "Your last message was empty. Answer the request, or say what you did and what is missing."
 _CLAIM_RETRY = "The model said that something was done, but no tool did it; asking it again."
+_LONG_ANSWER_CHARS = 2_000
+"""A longer answer is judged in a thread, so that the event loop does not stall."""
 _NOT_REVIEWED = "This answer was not reviewed (agents.defaults.review): {why}"
 _STEP_LIMIT = (
     "You have used all {steps} steps of this turn. Call no more tools. Say in a few sentences what is done, "
@@ -200,11 +202,11 @@ class _Run:
         from nanobot.agent.claims import claim_feedback, claim_note, find_claim  # compiles many patterns; lazy
 
         tools = self._spec.tools
-        rows = list(self._transcript.all)
-        if "tool" in {row["role"] for row in rows}:  # then it may look at files
-            claim, called = await asyncio.to_thread(find_claim, answer, rows, tools, self._spec.context)
+        rows, turn_id = list(self._transcript.all), self._spec.context.turn_id
+        if len(answer) > _LONG_ANSWER_CHARS:
+            claim, called = await asyncio.to_thread(find_claim, answer, rows, tools, turn_id)
         else:
-            claim, called = find_claim(answer, rows, tools, self._spec.context)
+            claim, called = find_claim(answer, rows, tools, turn_id)
         if claim is None:
             return ""
         if self._claim_checked:
@@ -349,7 +351,7 @@ class _Run:
             spec.emit, spec.on_partial_text, hold_text=spec.review, continues=bool(self._answer_parts)
         )
         response: LLMResponse | None = None
-        request = await self._requests.build(self._transcript.all)
+        request = self._requests.build(self._transcript.all)
         await spec.hook_runner.request(
             lambda: RequestSeen(
                 turn_facts(spec.context), self._steps - 1, spec.model.name, deepcopy(request), tuple(spec.tools.names)

@@ -21,9 +21,7 @@ from nanobot.agent.skills.bundle import Bundle
 from nanobot.agent.skills.lint import LintFinding, lint_skill, name_problem
 from nanobot.agent.skills.manual import Manual, decode_manual, one_line, parse_manual
 from nanobot.agent.skills.needs import SkillNeeds
-from nanobot.agent.skills.programs import digest
 from nanobot.agent.skills.risks import RiskWarning, addresses_in, find_risks
-from nanobot.agent.skills.store import SkillStore
 from nanobot.errors import NanobotError
 from nanobot.utils.files import make_private_folder, sync_folder, write_whole
 from nanobot.utils.locks import file_lock
@@ -67,9 +65,10 @@ class SkillOffer:
 class Installer:
     """Installs skills into the `skills` folder of a workspace. Methods block."""
 
-    def __init__(self, skills: Path, store: SkillStore) -> None:
+    def __init__(self, skills: Path, lock: Path) -> None:
+        """`lock` is the path of a lock file that no tool can write."""
         self._skills = skills
-        self._store = store
+        self._lock = lock
 
     def offer(self, bundle: Bundle, name_override: str = "") -> SkillOffer:
         """Return what installing would mean. `name_override` replaces the skill's own name.
@@ -105,8 +104,8 @@ class Installer:
         target = self._skills / offer.name
         try:
             self._skills.mkdir(parents=True, exist_ok=True)
-            make_private_folder(self._store.folder)
-            with file_lock(self._store.folder / "installing.lock"):
+            make_private_folder(self._lock.parent)
+            with file_lock(self._lock):
                 self._sweep()
                 if os.path.lexists(target) and not replaces:
                     raise NanobotError(
@@ -114,11 +113,6 @@ class Installer:
                         "one; --as NAME installs this one under another name."
                     )
                 new_folder = self._write_new(offer)
-                self._store.note_installed(
-                    offer.name,
-                    str(offer.bundle.source.absolute()),
-                    {path: digest(data) for path, data in offer.programs.items()},
-                )
                 replaced_as = self._move_to_replaced(offer.name)
                 new_folder.rename(target)  # directly after the move, to keep the gap without a skill short
                 sync_folder(self._skills)
@@ -137,7 +131,6 @@ class Installer:
             sync_folder(self._skills)
         except OSError as error:
             raise storage_error(f"The skill {name} cannot be removed", error) from error
-        self._store.forget(name)
         assert replaced is not None  # noqa: S101 it was there
         return replaced
 

@@ -17,8 +17,7 @@ from typing import Any
 from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
 from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, body, one_line, read_manual, read_text
 from nanobot.agent.skills.needs import MissingNeed, SkillNeeds, find_missing
-from nanobot.agent.skills.programs import Digests
-from nanobot.agent.skills.store import SkillStore
+from nanobot.agent.skills.store import SkillUsage
 from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line
@@ -85,16 +84,15 @@ class SkillsLoader:
         disabled: Collection[str] = (),
         opener: Opens | None = None,
         *,
-        store: SkillStore | None = None,
+        usage: SkillUsage | None = None,
         is_set: Callable[[str], bool] = lambda key: False,
         why_forbidden: Callable[[str], str] = lambda name: "",
         summary_chars: int = SUMMARY_CHARS,
     ) -> None:
-        """`opener` is passed to `open` and limits where links in the workspace may lead. `store` knows the programs of
-        installed skills and their use. `is_set` checks config keys. `why_forbidden` explains what the command sandbox
-        forbids.
+        """`opener` is passed to `open` and limits where links in the workspace may lead. `is_set` checks
+        config keys. `why_forbidden` explains what the command sandbox forbids.
         """
-        self.store = store
+        self.usage = usage
         self._opener = opener
         self.own = workspace / "skills"
         """The folder of the workspace's skills."""
@@ -105,7 +103,6 @@ class SkillsLoader:
         self._chars = summary_chars
         self._manuals: dict[str, tuple[Stamp, Manual, SkillNeeds]] = {}
         self._skills_by_path: dict[str, Skill] = {}
-        self._digests = Digests()
         self._files: list[_File] = []
         self._shipped_files: list[_File] = []
         self._refreshed_at = -_HOST_CACHE_S
@@ -145,7 +142,7 @@ class SkillsLoader:
     def _load_skills(self, files: Mapping[str, _File]) -> tuple[Skill, ...]:
         """Return the current state of each skill, by name."""
         manuals = {name: self._manual(path, stamp) for name, (_, _, path, stamp) in files.items()}
-        lacking = {name: self._missing_for(files[name], *manuals[name]) for name in files}
+        lacking = {name: self._missing_for(*manuals[name]) for name in files}
         needed = {name: needs.skills for name, (_, needs) in manuals.items()}
         result = []
         for name, missing in _add_needed_skills(lacking, needed).items():
@@ -178,20 +175,10 @@ class SkillsLoader:
             known = self._manuals[path] = (stamp, manual, SkillNeeds.of(manual))
         return known[1], known[2]
 
-    def _missing_for(self, file: _File, manual: Manual, needs: SkillNeeds) -> tuple[MissingNeed, ...]:
+    def _missing_for(self, manual: Manual, needs: SkillNeeds) -> tuple[MissingNeed, ...]:
         """Return what keeps a skill itself from being used."""
-        source, name, path, _ = file
         if manual.problem:
             return (MissingNeed(manual.problem),)
-        installed = self.store.installed().get(name) if self.store is not None and source == "workspace" else None
-        if installed is not None:
-            digests = self._digests.of(Path(path).parent)
-            changed = sorted(
-                program for program, digest in digests.items() if installed.programs.get(program) != digest
-            )
-            if changed:
-                hint = f"review it, then run `nanobot skills approve {name}`"
-                return (MissingNeed(f"program changed since it was installed: {', '.join(changed[:3])}", hint),)
         return tuple(find_missing(needs, self._is_set, self._why_forbidden))
 
     # --- one skill
@@ -210,10 +197,6 @@ class SkillsLoader:
             MissingNeed(f"skill: {name}") for name in needs.skills if name not in known or not known[name].available
         )
         return (*find_missing(needs, self._is_set, self._why_forbidden), *skills)
-
-    def programs_of(self, skill: Skill) -> dict[str, str]:
-        """Return the programs in its folder with their digests."""
-        return self._digests.of(skill.path.parent)
 
     def list_skills(self, filter_unavailable: bool = True) -> list[dict[str, str]]:
         """Return name, path and source of each skill, unavailable ones only if asked."""
@@ -275,7 +258,7 @@ class SkillsLoader:
         return sum(map(_summary_length, skills)) <= self._chars
 
     def _select(self, skills: Sequence[Skill], day: date) -> SkillCatalog:
-        usage_scores = self.store.usage_scores(day) if self.store is not None else {}
+        usage_scores = self.usage.usage_scores(day) if self.usage is not None else {}
 
         def rank(skill: Skill) -> tuple[object, ...]:
             return -usage_scores.get(skill.name, 0.0), not skill.available, skill.source != "workspace", skill.name

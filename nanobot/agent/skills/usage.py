@@ -22,13 +22,13 @@ class SkillUsageRecorder:
     async def before_call(self, planned: PlannedCall) -> Verdict:
         """Record skills whose SKILL.md is read, whose files are run, or that a person names with `$`."""
         used = [*self._skills_accessed(planned), *self._skills_named(planned)]
-        store = self._skills.store
-        if not used or store is None:
+        usage = self._skills.usage
+        if not used or usage is None:
             return _NO_VERDICT
 
         def record() -> None:
             for skill in used:
-                store.note_used(skill.name)
+                usage.note_used(skill.name)
 
         return Verdict(on_success=[record])
 

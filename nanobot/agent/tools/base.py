@@ -17,7 +17,7 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.validation import Schema, find_problems
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
-from nanobot.security.files.open import Stamp
+from nanobot.security.files.open import WrittenFile
 from nanobot.utils.clock import Clock
 
 SUBAGENT_SESSION = "subagent:"
@@ -33,22 +33,6 @@ class Effect(StrEnum):
     """Running it twice has the effect of running it once."""
     ONCE = "once"
     """It must not run twice: report that its outcome is unknown."""
-
-
-class Touches(StrEnum):
-    """What a call acts on; claims of an answer about what was done are checked against it."""
-
-    NOTHING = "nothing"
-    """Nothing a person would look for afterwards."""
-    FILE = "file"
-    """The file named by `path`."""
-    COMMAND = "command"
-    """Whatever `command` does."""
-    CHAT = "chat"
-    """A chat that gets a message."""
-    JOB = "job"
-    SUBAGENT = "subagent"
-    ANYTHING = "anything"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +92,8 @@ class ToolResult:
     provenance: Provenance | None = None
     display: str | None = None
     failure: ToolFailure = ToolFailure.ENDED_BADLY
-    stamp: Stamp | None = None
-    """State of the written file when it was closed."""
+    written: WrittenFile | None = None
+    """The file that the call wrote, to be read back."""
 
     @classmethod
     def failed(cls, text: str, failure: ToolFailure = ToolFailure.NOT_DONE) -> "ToolResult":
@@ -126,7 +110,8 @@ class Tool(ABC):
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other accepted names; models do not see them."""
     effect: ClassVar[Effect] = Effect.ONCE
-    touches: ClassVar[Touches] = Touches.ANYTHING
+    acts: ClassVar[bool] = True
+    """Whether a call that does not only read leaves something for a person to look for."""
     alone: ClassVar[bool] = False
     """Whether no other call of the same step may run at the same time."""
     polls: ClassVar[bool] = False

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.file_provenance import (
@@ -24,9 +23,6 @@ from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.security.files.paths import PathPolicy
 
-if TYPE_CHECKING:
-    from nanobot.agent.tools.write_verifier import WriteVerifier
-
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
@@ -42,8 +38,8 @@ class ToolPolicies:
     """Records the provenance of files that a command changed."""
     watch_reading: WatchReading = NoSources
     """Observes which files a command reads."""
-    verifier: "WriteVerifier | None" = None
-    """Reads back what the tools wrote."""
+    reads_back: bool = False
+    """Whether files that tools wrote are read back and compared."""
 
 
 def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
@@ -92,7 +88,7 @@ def build_tools(policies: ToolPolicies) -> ToolRegistry:
 
 def register_builtin(policies: ToolPolicies, registry: ToolRegistry) -> list[Tool]:
     """Register the tools these policies allow, replacing those of the same names; return them."""
-    registry.verifier = policies.verifier
+    registry.reads_back = policies.reads_back
     tools = [tool for make in BUILTIN.values() if (tool := make(policies, registry)) is not None]
     for tool in tools:
         registry.register(tool)

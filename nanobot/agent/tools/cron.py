@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, number, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, number, string, takes
 from nanobot.errors import NanobotError, UsageError
 from nanobot.messages.types import Origin, Provenance
 from nanobot.security.redaction import redact_known
@@ -59,7 +59,6 @@ class CronTool(Tool):
         job_id=string("remove, enable, disable, run: id of the job, as list shows it"),
     )
     effect = Effect.ONCE
-    touches = Touches.JOB
 
     def __init__(self, open_jobs: Callable[[], "CronToolBackend"]) -> None:
         """`open_jobs` is called when the tool is first used: most turns need no jobs."""

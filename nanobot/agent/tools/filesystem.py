@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, integer, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
 from nanobot.agent.tools.disk import (
     FILE_ERRORS,
     SKIPPED_FOLDERS,
@@ -141,7 +141,7 @@ class WriteFileTool(Tool):
         content=string("The whole new content"),
     )
     effect = Effect.REPEATABLE
-    touches = Touches.FILE
+    alone = True  # two edits of one file in a step must see each other
 
     def __init__(self, paths: PathPolicy) -> None:
         self._paths = paths
@@ -159,11 +159,11 @@ class WriteFileTool(Tool):
         with files.place(path, make=True) as place:
             before = _text_before(place)
             place.check_permission()
-            stamp = place.replace(data, new_file_mode())
+            written = place.replace(data, new_file_mode())
         size = f"{count_noun(len(content.splitlines()), 'line')}, {count_noun(len(data), 'byte')}"
         action = f"Created {path}" if before is None else f"Replaced {path}"
         display = None if before == _UNREADABLE else diff(before or "", content)
-        return ToolResult(f"{action} ({size}).", display=display, stamp=stamp)
+        return ToolResult(f"{action} ({size}).", display=display, written=written)
 
 
 class EditFileTool(Tool):
@@ -182,7 +182,7 @@ class EditFileTool(Tool):
         replace_all=boolean("Replace every occurrence (default false)"),
     )
     effect = Effect.ONCE
-    touches = Touches.FILE
+    alone = True  # two edits of one file in a step must see each other
 
     def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:
         self._paths = paths
@@ -273,9 +273,9 @@ def _edit(place: FileLocation, path: str, old_text: str, new_text: str, *, every
     after, count = replace_text(before.text, old_text, new_text, every=every)
     if after == before.text:
         return ToolResult.failed("new_text differs from old_text only in line endings, and those are not changed.")
-    stamp = place.replace(before.with_text(after), new_file_mode())
+    written = place.replace(before.with_text(after), new_file_mode())
     at = f"at line {line_numbers[0]}" if count == 1 else f"in {count} places"
-    return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after), stamp=stamp)
+    return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after), written=written)
 
 
 _UNREADABLE = "\0"

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, delegate_call, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, ToolFailure
 
@@ -150,7 +150,7 @@ class GoalTool(Tool):
         expect=string("begin: text that the check must find"),
     )
     effect = Effect.ONCE
-    touches = Touches.NOTHING
+    acts = False  # a report leaves nothing for a person to look for
     alone = True  # a check must see the effects of the calls beside it
 
     def __init__(self, open_goals: Callable[[], GoalBackend], find_tool: Callable[[str], Tool | None]) -> None:

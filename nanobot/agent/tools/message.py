@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from nanobot.agent.events import parse_answer
 from nanobot.agent.feed import FEED_CHANNELS, WEB_CHANNEL
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, array, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, array, string, takes
 from nanobot.agent.tools.disk import opener
 from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -54,7 +54,6 @@ class MessageTool(Tool):
         buttons=array("Button labels; a press arrives as a message with that text"),
     )
     effect = Effect.ONCE
-    touches = Touches.CHAT
 
     def __init__(self, bus: MessageBus, chats: ChatDelivery, paths: PathPolicy) -> None:
         self._bus = bus

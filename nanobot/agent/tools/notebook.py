@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.disk import in_thread, new_file_mode, opener, write_access
 from nanobot.agent.tools.textfile import NotTextError, diff
 from nanobot.security.files.open import FileLocation
@@ -36,22 +36,6 @@ def notebook_text(data: bytes) -> str:
     return "\n\n".join(_cell_text(number, cell) for number, cell in enumerate(cells)) or "(a notebook without cells)"
 
 
-@dataclass(frozen=True, slots=True)
-class NotebookCell:
-    id: str
-    kind: str
-    source: str
-
-
-def cells_of(data: bytes) -> list[NotebookCell]:
-    """Return the cells in order. Raises NotANotebookError."""
-    _, cells = _parse(data)
-    return [
-        NotebookCell(str(cell.get("id") or ""), str(cell.get("cell_type", "code")), _join_lines(cell.get("source")))
-        for cell in cells
-    ]
-
-
 class NotebookEditTool(Tool):
     name = "notebook_edit"
     description = (
@@ -67,7 +51,7 @@ class NotebookEditTool(Tool):
         cell_type=string("Type of an inserted cell (default code)", enum=["code", "markdown", "raw"]),
     )
     effect = Effect.ONCE
-    touches = Touches.FILE
+    alone = True  # two edits of one file in a step must see each other
 
     def __init__(self, paths: PathPolicy) -> None:
         self._paths = paths
@@ -139,12 +123,12 @@ def _edit(place: FileLocation, path: str, change: _Change) -> ToolResult:
         return ToolResult.failed(problem)
     if json.dumps(cells) == old:
         return ToolResult.failed("The cell has exactly this source already: there is nothing to change.")
-    written = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
-    stamp = place.replace(written, new_file_mode())
+    data = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
+    written = place.replace(data, new_file_mode())
     verb = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[change.mode]
     target = "a cell" if change.mode == "insert" else f"cell {change.cell}"
     text = f"{verb} {target} of {path}; it has {count_noun(len(cells), 'cell')} now."
-    return ToolResult(text, display=diff(before, notebook_text(written)), stamp=stamp)
+    return ToolResult(text, display=diff(before, notebook_text(data)), written=written)
 
 
 def _parse(data: bytes) -> tuple[dict[str, Any], list[Cell]]:

@@ -10,20 +10,18 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import Provenance, ToolSchema, text_of
+from nanobot.messages.types import Provenance, ToolFailure, ToolSchema, text_of
+from nanobot.security.files.open import WrittenFile
+from nanobot.security.files.paths import PathDeniedError
 from nanobot.security.redaction import redact_known
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import nearest
-
-if TYPE_CHECKING:
-    from nanobot.agent.tools.write_verifier import WriteVerifier
 
 _LONG = 200_000
 """Characters; longer texts are redacted in a thread, so that the event loop does not stall."""
@@ -46,8 +44,8 @@ class ToolSource(Protocol):
 
 class ToolRegistry:
     def __init__(self) -> None:
-        self.verifier: WriteVerifier | None = None
-        """Reads back what the tools wrote."""
+        self.reads_back = False
+        """Whether files that tools wrote are read back and compared."""
         self._tools: dict[str, Tool] = {}
         self._aliases: dict[str, str] = {}
         self._definitions: list[ToolSchema] | None = None
@@ -167,9 +165,9 @@ class ToolRegistry:
             arguments = repair_arguments(tool.translate(given), tool.parameters)
             if problems := tool.validate_params(arguments):
                 return ToolResult.failed(f"{name} was not run. {' '.join(problems)} Correct this and call it again.")
-            run = partial(_run_tool, tool, arguments, ctx)
-            verifier = self.verifier
-            result = await (run() if verifier is None else verifier.verify(tool.name, arguments, ctx, run))
+            result = await _run_tool(tool, arguments, ctx)
+            if self.reads_back and result.written is not None:
+                result = await asyncio.to_thread(_read_back, result, result.written)
         except (Exception, SystemExit) as error:  # isolate tools, also one that calls sys.exit
             logger.info("The tool %s failed.", name, exc_info=True)
             reason = error_text(error) if str(error) else "no reason given"
@@ -193,6 +191,26 @@ async def _run_tool(tool: Tool, arguments: dict[str, Any], ctx: ToolContext | No
     while inspect.isawaitable(returned):  # a tool that forgot an await
         returned = await returned
     return _to_result(returned)
+
+
+def _read_back(result: ToolResult, written: WrittenFile) -> ToolResult:
+    """Compare the file on the disk with what the tool wrote; its content is not quoted. Blocks."""
+    name = written.real.name
+    try:
+        there = written.read_again()
+    except (OSError, PathDeniedError):
+        return _with_remark(result, "It could not be read back.")
+    if there is not None and there.sha256 == written.sha256:
+        return _with_remark(result, "Read back: as meant.")
+    if there is None or there.stamp != written.stamp:
+        change = "deleted" if there is None else "changed"
+        return _with_remark(result, f"Read back: somebody else has {change} {name} since. Look at it before you go on.")
+    text = f"{name} was written, but what was read back from the disk differs. Look at it, and write it again."
+    return replace(ToolResult.failed(text, ToolFailure.ENDED_BADLY), provenance=result.provenance)
+
+
+def _with_remark(result: ToolResult, remark: str) -> ToolResult:
+    return replace(result, content=f"{result.content} ({remark})") if isinstance(result.content, str) else result
 
 
 def _redact_result(result: ToolResult) -> ToolResult:

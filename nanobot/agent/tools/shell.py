@@ -28,7 +28,6 @@ from nanobot.agent.tools.base import (
     Tool,
     ToolContext,
     ToolResult,
-    Touches,
     array,
     delegate_call,
     number,
@@ -126,7 +125,6 @@ class ExecTool(Tool):
         ),
     )
     effect = Effect.ONCE
-    touches = Touches.COMMAND
     derives = True
 
     def __init__(

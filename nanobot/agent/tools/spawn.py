@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, boolean, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, string, takes
 from nanobot.errors import NanobotError
 
 EXCLUDED_TOOLS = frozenset({"message", "spawn", "cron", "goal"})
@@ -45,7 +45,6 @@ class SpawnTool(Tool):
         wait=boolean("Wait for the report (default false)"),
     )
     effect = Effect.REPEATABLE  # the same task of the same turn is the same subagent
-    touches = Touches.SUBAGENT
 
     def __init__(self, open_spawner: Callable[[], Spawner]) -> None:
         """`open_spawner` is called when the tool is first used: most turns need no subagent."""

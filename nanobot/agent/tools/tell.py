@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, Touches, string, takes
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.errors import NanobotError
 
 MAX_CHARS = 1_000
@@ -32,7 +32,6 @@ class TellTool(Tool):
         text=string(f"The message, at most {MAX_CHARS:,} characters"),
     )
     effect = Effect.REPEATABLE  # the same text to the same teammate is sent once
-    touches = Touches.CHAT
 
     def __init__(self, teammates: Teammates) -> None:
         self._teammates = teammates

@@ -1,9 +1,5 @@
-"""The requests of a run: fitted to the model's window, repaired, and sized by the token counts that responses report.
+"""The requests of a run: fitted to the model's window, repaired, sized by the tokens that responses report."""
 
-Sizes are estimated; near the limit of the window they are counted with a tokenizer.
-"""
-
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,11 +12,6 @@ from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import LegalHistory
 from nanobot.messages.tokens import Scale
 from nanobot.messages.types import ChatMessage
-
-COUNT_FROM = 0.7
-"""Share of the budget from which tokens are counted instead of estimated."""
-_UNKNOWN_MODEL_RATIO = 1.15
-"""Assumed ratio of a model's tokens to counted tokens, before its first response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +33,7 @@ class LastRequest:
 
     def __init__(self) -> None:
         self.legal = LegalHistory()
-        self.estimating = Scale()
-        """Estimated sizes; used first."""
-        self.counting = Scale()
-        """Counted sizes, for a nearly full window; call `sharpen` before use."""
+        self.scale = Scale()
         self._shrinkers: dict[frozenset[str], Shrinker] = {}
 
     def shrinker(self, rereadable: Collection[str]) -> Shrinker:
@@ -74,24 +62,17 @@ class RequestBuilder:
     _shrinker: Shrinker = field(init=False)
     _system: ChatMessage = field(init=False)
     _fixed: int = field(init=False)
-    _counted_calibration: Calibration | None = None
-    """The model's calibration in counted tokens; None while estimating."""
     _has_overflowed: bool = False
 
     def __post_init__(self) -> None:
-        self._scale = self.last_request.estimating
+        self._scale = self.last_request.scale
         self._shrinker = self.last_request.shrinker(self.room.rereadable)
         self._system = {"role": "system", "content": self.room.system}
-        self._weigh_fixed()
+        self._fixed = self._scale.weigh_text(self.room.system) + self.room.tools_tokens
 
-    async def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
+    def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Build the request for this history. Raises RequestTooLongError if it cannot fit: then send nothing."""
         view = self._view(rows)
-        visible = view.visible_rows(self.window)
-        if self._scale.exact:
-            await asyncio.to_thread(self._scale.sharpen, visible)
-        elif self._is_nearly_full(visible) and await self._count(visible):
-            view = self._view(rows)
         budget = self._budget()
         try:
             fitted = fit(view, self.window, budget)
@@ -108,11 +89,8 @@ class RequestBuilder:
     def record_usage(self, prompt_tokens: int) -> None:
         """Record the size of the last request as the provider reported it; 0 if it did not."""
         self._has_overflowed = False
-        calibration = self._calibration
-        learned = calibration.after_response(self.tokens, prompt_tokens)
-        if self._counted_calibration is not None:
-            self._counted_calibration = learned
-        elif learned is not calibration:
+        learned = self._calibration.after_response(self.tokens, prompt_tokens)
+        if learned != self._calibration:
             self._set_window(self.window.with_calibration(self.room.model, learned))
 
     def handle_overflow(self, rows: Sequence[ChatMessage], limit_tokens: int | None = None) -> bool:
@@ -123,22 +101,15 @@ class RequestBuilder:
         kept for the next turn.
         """
         may_retry, self._has_overflowed = not self._has_overflowed, True
-
-        def update(calibration: Calibration) -> Calibration:
-            return calibration.after_refusal(self.tokens, self._fixed, limit_tokens=limit_tokens, reply=self.reply)
-
-        learned, counted = update(self.window.model(self.room.model)), self._counted_calibration
-        if counted is not None:
-            counted = update(counted)
+        learned = self._calibration.after_refusal(self.tokens, self._fixed, limit_tokens=limit_tokens, reply=self.reply)
         window = self.window.with_calibration(self.room.model, learned)
-        budget = self._budget(counted or learned)
+        budget = self._budget(learned)
         try:
             fitted = fit(self._view(rows), window, budget)
         except RequestTooLongError:
             return False
         if fitted.tokens + self._fixed >= self.tokens and (limit_tokens is None or budget.reply >= self.reply):
             return False
-        self._counted_calibration = counted
         self._set_window(window)
         return may_retry
 
@@ -152,32 +123,7 @@ class RequestBuilder:
 
     @property
     def _calibration(self) -> Calibration:
-        return self._counted_calibration or self.window.model(self.room.model)
-
-    def _is_nearly_full(self, visible: Sequence[ChatMessage]) -> bool:
-        """Whether the rows are close to the budget."""
-        weight = self._scale.weigh_all(visible) + self._fixed
-        return weight > (self._budget().tokens + self._fixed) * COUNT_FROM
-
-    async def _count(self, visible: Sequence[ChatMessage]) -> bool:
-        """Switch to counting if there is a tokenizer, and convert the calibration to counted tokens."""
-        estimated = self._scale.weigh_all(visible) + self._fixed
-        counting = self.last_request.counting
-        if not await asyncio.to_thread(counting.sharpen, visible):
-            return False
-        self._scale = counting
-        self._weigh_fixed()
-        counted = self._scale.weigh_all(visible) + self._fixed
-        calibration = self.window.learned.get(self.room.model)
-        if calibration is None or calibration.ratio == 1.0:
-            self._counted_calibration = replace(calibration or Calibration(), ratio=_UNKNOWN_MODEL_RATIO)
-        else:
-            ratio = min(max(calibration.ratio * estimated / max(counted, 1), 0.8), 4.0)
-            self._counted_calibration = replace(calibration, ratio=ratio)
-        return True
-
-    def _weigh_fixed(self) -> None:
-        self._fixed = self._scale.weigh_text(self.room.system) + self.room.tools_tokens
+        return self.window.model(self.room.model)
 
     def _set_window(self, window: Window) -> None:
         if window != self.window:

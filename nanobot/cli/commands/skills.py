@@ -1,8 +1,8 @@
-"""`nanobot skills`: list, show, install, validate, remove and approve skills."""
+"""`nanobot skills`: list, show, install, validate and remove skills."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,9 @@ from nanobot.cli.terminal import is_terminal
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.text import count_noun
+
+if TYPE_CHECKING:
+    from nanobot.agent.skills.install import Installer
 
 NameArgument = Annotated[str, typer.Argument(help="The skill's name, from `nanobot skills list`.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -73,12 +76,9 @@ def install(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Show what a skill requires and contains, ask for confirmation, and install it into the workspace."""
-    from nanobot.agent.skills.bundle import read_bundle  # only some commands need these
-    from nanobot.agent.skills.install import Installer
+    from nanobot.agent.skills.bundle import read_bundle  # only some commands need it
 
-    loader = _loader(config, workspace)
-    assert loader.store is not None  # noqa: S101 _loader gives it one
-    installer = Installer(loader.own, loader.store)
+    loader, installer = _loader(config, workspace), _installer(config, workspace)
     try:
         offer = installer.offer(read_bundle(source.expanduser()), name)
     except OSError as error:
@@ -160,8 +160,6 @@ def remove(
     name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
 ) -> None:
     """Remove a skill from the workspace. It is kept in a hidden folder beside the others."""
-    from nanobot.agent.skills.install import Installer
-
     loader = _loader(config, workspace)
     skill = _get_skill(loader, name)
     if skill.source != "workspace":
@@ -169,45 +167,20 @@ def remove(
     if not prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
         print_line("Kept.")
         return
-    assert loader.store is not None  # noqa: S101 _loader gives it one
-    kept = Installer(loader.own, loader.store).remove(name)
+    kept = _installer(config, workspace).remove(name)
     print_line(f"Removed {name}; it is kept in {kept}.")
-
-
-def approve(
-    name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
-) -> None:
-    """Approve the changed programs of an installed skill as they are now."""
-    loader = _loader(config, workspace)
-    skill = _get_skill(loader, name)
-    book = loader.store
-    assert book is not None  # noqa: S101 _loader gives it one
-    installed = book.installed().get(name)
-    if installed is None or skill.source != "workspace":
-        raise NanobotError(f"{name} was not installed by `nanobot skills install`: there is nothing to approve.")
-    now = loader.programs_of(skill)
-    changed = [path for path, digest in now.items() if installed.programs.get(path) != digest]
-    if not changed:
-        print_line(f"The programs of {name} have not changed since it was installed.")
-        return
-    typer.echo(
-        "\n".join(
-            [
-                "Changed since it was installed:",
-                *(f"  {to_one_line(str(skill.path.parent / path))}" for path in changed),
-            ]
-        )
-    )
-    if not prompts.confirm_action("Have you reviewed them, and do you approve them?", yes=yes):
-        print_line(f"{name} stays disabled.")
-        return
-    book.note_installed(name, installed.source, now)
-    print_line(f"{name} can be used again.")
 
 
 def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
     setup = read_setup(config, workspace, secrets=False)
     return skills_loader(setup.config, setup.paths, setup.workspace)
+
+
+def _installer(config: Path | None, workspace: Path | None) -> "Installer":
+    from nanobot.agent.skills.install import Installer  # only some commands need it
+
+    setup = read_setup(config, workspace, secrets=False)
+    return Installer(setup.workspace / "skills", setup.paths.skills / "installing.lock")
 
 
 def _get_skill(loader: SkillsLoader, name: str) -> Skill:

@@ -1,11 +1,11 @@
-"""Check of skills: unmet requirements, changed programs, variables that commands do not get."""
+"""Check of skills: unmet requirements, variables that commands do not get."""
 
 from collections.abc import Iterator
 
 from nanobot.agent.skills.bundle import read_bundle
 from nanobot.agent.skills.lint import lint_skill
 from nanobot.agent.skills.loader import Skill, SkillsLoader
-from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cli.doctor.checks import CheckContext, Finding, note, warning
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.storage_error import error_text
@@ -35,10 +35,7 @@ def skills_can_be_used(context: CheckContext) -> Iterator[Finding]:
 def _workspace_skill_findings(skill: Skill) -> Iterator[Finding]:
     """Why a workspace skill cannot be used; for a usable one, its format errors."""
     reason = skill.missing[0] if skill.missing else ""
-    if reason.startswith("program changed"):
-        advice = f"Review it, then: nanobot skills approve {skill.name}"
-        yield error(f"The skill {skill.name} is disabled: {reason}.", advice)
-    elif "SKILL.md" in reason:
+    if "SKILL.md" in reason:
         advice = f"nanobot skills validate {skill.path.parent}"
         yield warning(f"The skill {skill.name} cannot be read: {reason}.", advice)
     elif reason:

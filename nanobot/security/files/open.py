@@ -9,6 +9,7 @@ Devices, pipes and sockets are refused before they can block, and so are hard li
 """
 
 import errno
+import hashlib
 import os
 import stat
 import time
@@ -44,6 +45,25 @@ Stamp = tuple[int, int, int]
 
 def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What was written. The stamp is None if the file was gone again at once."""
+
+    real: Path
+    sha256: bytes
+    stamp: Stamp | None
+
+    def read_again(self) -> "WrittenFile | None":
+        """Return what is there now, None if nothing. Raises OSError, also if it is no plain file. Blocks."""
+        try:
+            with open(open_no_follow(self.real, _READ), "rb") as file:
+                status = os.fstat(file.fileno())
+                _check_kind(self.real, status, str(self.real))
+                return WrittenFile(self.real, hashlib.file_digest(file, "sha256").digest(), stamp_of(status))
+        except FileNotFoundError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +208,8 @@ class FileLocation:
         if not os.access(self._name, os.W_OK, dir_fd=self._folder):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.real))
 
-    def replace(self, data: bytes, new_mode: int) -> "Stamp | None":
-        """Write the file atomically and durably; an existing one keeps its mode.
-
-        Return its stamp, or None if it is gone again already.
-        """
+    def replace(self, data: bytes, new_mode: int) -> WrittenFile:
+        """Write the file atomically and durably; an existing one keeps its mode."""
         try:
             status = self._stat()
             _check_kind(self._path, status, str(self.real))
@@ -203,9 +220,10 @@ class FileLocation:
             write_atomic(self.real, data, mode=mode)
         else:
             replace_in(self._folder, self._name, data, mode=mode)
+        stamp = None
         with suppress(OSError):
-            return stamp_of(self._stat())
-        return None
+            stamp = stamp_of(self._stat())
+        return WrittenFile(self.real, hashlib.sha256(data).digest(), stamp)
 
     def append(self, data: bytes) -> None:
         """Append durably; the file is made if it is missing."""

@@ -111,15 +111,13 @@ async def test_a_claim_without_a_deed_gets_one_more_step(bot: Bot):
 @pytest.mark.parametrize(
     "call",
     [
-        ("exec", {"command": "echo hello"}),
         ("exec", {"command": "ls"}),
-        ("write_file", {"path": "other.md", "content": "see report.md"}),
-        ("message", {"content": "writing report.md"}),
+        ("list_dir", {}),
         ("cron", {"action": "list"}),
     ],
-    ids=["exec", "exec that looks", "another file", "message", "list of jobs"],
+    ids=["exec that looks", "list of files", "list of jobs"],
 )
-async def test_claim_of_a_file_is_doubted_whatever_else_was_called(bot: Bot, call: tuple[str, dict[str, Any]]):
+async def test_claim_of_a_file_is_doubted_if_tools_only_looked(bot: Bot, call: tuple[str, dict[str, Any]]):
     bot.provider.script(calls(call), "I've written the report to report.md.", "I did not write report.md.")
 
     assert await bot.say("write the report to report.md") == "I did not write report.md."

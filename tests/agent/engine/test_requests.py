@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import ToolEnded, TurnOutcome
-from nanobot.agent.window.requests import LastRequest, RequestBuilder, RequestRoom
+from nanobot.agent.window.requests import RequestBuilder, RequestRoom
 from nanobot.agent.window.state import Window
 from nanobot.agent.window.token_budget import Calibration
 from nanobot.config.schema import Config
-from nanobot.messages import tokens
-from nanobot.messages.tokens import estimate_tokens, tokenizer
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.providers.base import Delta, Finished
 from nanobot.providers.errors import ContextOverflowError
@@ -24,6 +22,7 @@ from nanobot.providers.wire.chat_request import RequestDialect, encode, wire_mes
 from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 from tests.support.histories import asks, step, turn, words
+from tests.support.tokenizer import tokenizer
 
 DICE = random.Random(3)
 DENSE = {
@@ -193,7 +192,7 @@ async def test_words_that_fit_the_window_are_sent_although_less_than_them_was_re
     requests = RequestBuilder(RequestRoom("m", 16_384, 4_096, words(8_000)), window)
     long = asks(words(28_000), "a")
 
-    request = await requests.build([long])
+    request = requests.build([long])
 
     assert text_of(request[-1]["content"]) == long["content"]
     assert requests.window.model("m").max_weight == window.model("m").max_weight
@@ -270,30 +269,9 @@ async def test_forty_steps_over_four_hundred_rows_cost_little():
 
     started = time.process_time()
     for number in range(40):
-        await requests.build(rows)
+        requests.build(rows)
         rows += step(f"z{number}", "z", 4_000)
     seconds = time.process_time() - started
 
     assert requests.window == Window() or requests.window.start > 0
     assert seconds / 40 < 0.05
-
-
-async def test_the_next_run_near_the_window_counts_only_what_is_new(monkeypatch: pytest.MonkeyPatch):
-    counted: list[str] = []
-
-    def count(text: str) -> float:
-        counted.append(text)
-        return len(text) / 4
-
-    monkeypatch.setattr(tokens, "tokenizer", lambda: count)
-    rows = [*[row for number in range(10) for row in turn(number, 500)], asks("next", "z")]
-    room = RequestRoom("m", estimate_tokens(rows) * 6 // 5 + 512, 256)
-    remembered = LastRequest()
-    await RequestBuilder(room, last_request=remembered).build(rows)
-    before = len(counted)
-    rows.append({"role": "assistant", "content": "the one new row"})
-
-    await RequestBuilder(room, last_request=remembered).build(rows)
-
-    assert before > len(rows)
-    assert counted[before:] == ["the one new row"]

@@ -1,4 +1,4 @@
-"""A skill comes in whole or not at all, never over another without a word, and its programs are pinned."""
+"""A skill comes in whole or not at all, never over another without a word, and is replaced only when that is said."""
 
 import errno
 import os
@@ -13,18 +13,12 @@ from nanobot.agent.skills import install as installing
 from nanobot.agent.skills.bundle import read_bundle
 from nanobot.agent.skills.install import Installer
 from nanobot.agent.skills.loader import SkillsLoader
-from nanobot.agent.skills.store import SkillStore
 from nanobot.errors import NanobotError, StorageError
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> SkillStore:
-    return SkillStore(tmp_path / "state")
-
-
-@pytest.fixture
-def installer(tmp_path: Path, book: SkillStore) -> Installer:
-    return Installer(tmp_path / "workspace" / "skills", book)
+def installer(tmp_path: Path) -> Installer:
+    return Installer(tmp_path / "workspace" / "skills", tmp_path / "state" / "installing.lock")
 
 
 def source(tmp_path: Path, name: str = "tea", script: str = "boil\n", text: str = "") -> Path:
@@ -110,46 +104,13 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, installer: Installer,
     assert files(place.parent) == before
 
 
-def test_a_changed_program_switches_the_skill_off_until_it_is_approved(
-    tmp_path: Path, installer: Installer, book: SkillStore
-):
-    place = installer.install(installer.offer(read_bundle(source(tmp_path))))
-
-    def missing() -> tuple[str, ...]:
-        (skill,) = SkillsLoader(tmp_path / "workspace", tmp_path / "none", store=book).skills()
-        return skill.missing
-
-    assert missing() == ()
-    (place / "SKILL.md").write_text("---\ndescription: Mine now.\n---\nText.\n", encoding="utf-8")
-    (place / "notes.md").write_text("text is free\n", encoding="utf-8")
-    assert missing() == ()
-
-    (place / "scripts" / "boil.sh").write_text("#!/bin/sh\nrm -rf ~\n", encoding="utf-8")
-    assert missing() == ("program changed since it was installed: scripts/boil.sh",)
-    (place / "scripts" / "boil.sh").write_text("#!/bin/sh\nboil\n", encoding="utf-8")
-    (place / "new.py").write_text("1\n", encoding="utf-8")
-    assert missing() == ("program changed since it was installed: new.py",)
-
-    (place / "new.py").unlink()
-    (place / "scripts" / "boil.sh").unlink()
-    assert missing() == ()
-    if os.name == "posix":
-        (place / "scripts" / "boil.sh").symlink_to("/bin/sh")
-        assert missing() == ("program changed since it was installed: scripts/boil.sh",)
-
-    loader = SkillsLoader(tmp_path / "workspace", tmp_path / "none", store=book)
-    book.note_installed("tea", "x", loader.programs_of(loader.skills()[0]))
-    assert missing() == ()
-
-
-def test_a_removed_skill_is_kept_and_no_longer_pinned(tmp_path: Path, installer: Installer, book: SkillStore):
+def test_a_removed_skill_is_kept(tmp_path: Path, installer: Installer):
     installer.install(installer.offer(read_bundle(source(tmp_path))))
 
     kept = installer.remove("tea")
 
     assert (kept / "SKILL.md").is_file()
-    assert book.installed() == {}
-    assert SkillsLoader(tmp_path / "workspace", tmp_path / "none", store=book).skills() == ()
+    assert SkillsLoader(tmp_path / "workspace", tmp_path / "none").skills() == ()
     for name in ("tea", ".replaced", "../workspace"):
         with pytest.raises(NanobotError, match="There is no skill"):
             installer.remove(name)
@@ -169,27 +130,13 @@ def test_what_a_killed_install_left_goes_with_a_later_one(tmp_path: Path, instal
     assert [skill.name for skill in SkillsLoader(tmp_path / "workspace", tmp_path / "none").skills()] == ["tea"]
 
 
-def test_a_damaged_book_is_left_as_it_is_and_said(tmp_path: Path, installer: Installer, book: SkillStore):
-    book.folder.mkdir()
-    (book.folder / "installed.json").write_text("{half", encoding="utf-8")
-    offer = installer.offer(read_bundle(source(tmp_path)))
-
-    with pytest.raises(StorageError, match="damaged"):
-        installer.install(offer)
-
-    assert book.installed() == {}
-    assert (book.folder / "installed.json").read_text(encoding="utf-8") == "{half"
-    assert not (tmp_path / "workspace" / "skills" / "tea").exists()
-
-
 KILLED = """
 import sys
 from pathlib import Path
-from nanobot.agent.skills.store import SkillStore
 from nanobot.agent.skills.bundle import read_bundle
 from nanobot.agent.skills.install import Installer
 
-installer = Installer(Path(sys.argv[1]), SkillStore(Path(sys.argv[2])))
+installer = Installer(Path(sys.argv[1]), Path(sys.argv[2], "installing.lock"))
 print("begun", flush=True)
 while True:
     for source in sys.argv[3:]:
