@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.memory.editor import MemoryEditor
-from nanobot.agent.memory.store import MAX_PROMPT_CHARS, HistoryEntry, MemoryStore
+from nanobot.agent.memory.history import HistoryEntry
+from nanobot.agent.memory.store import MAX_PROMPT_CHARS, MemoryStore
 from nanobot.errors import ProviderError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMResponse

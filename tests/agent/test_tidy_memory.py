@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from nanobot.agent.memory.dream_prompt import DreamInput, review_answer
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.review import KnownFact, UnusableAnswerError, find_unknown_word
-from nanobot.agent.memory.store import HistoryEntry
 from nanobot.testing import calls
 
 MEMORY = "## People\n- Lives in Berlin.\n- Home: Berlin.\n- Has a dog.\n- Mine alone.\n\n## Plans\n- Flies to Oslo.\n"

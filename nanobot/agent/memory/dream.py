@@ -20,6 +20,7 @@ from nanobot.agent.memory.dream_prompt import TIDY_MEMORY, DreamInput, review_an
 from nanobot.agent.memory.due import Due
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import Fact, fact_key, parse_facts
+from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.review import AcceptedEdit, EditAction, EditReview, KnownFact
 from nanobot.agent.memory.revisions import (
     ChangedBy,
@@ -30,7 +31,7 @@ from nanobot.agent.memory.revisions import (
     is_lesson,
     is_like,
 )
-from nanobot.agent.memory.store import HistoryEntry, MemoryStore
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, is_outside, least_trusted

@@ -16,8 +16,9 @@ from pydantic import TypeAdapter
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import merge_concurrent_changes
 from nanobot.agent.memory.facts import parse_facts, remove_facts
+from nanobot.agent.memory.history import HistoryEntry, entry_spans, parse_entry
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, is_like
-from nanobot.agent.memory.store import HistoryEntry, MemoryStore, entry_spans, parse_entry, storage_errors
+from nanobot.agent.memory.store import MemoryStore, storage_errors
 from nanobot.errors import NanobotError, StorageError
 
 if TYPE_CHECKING:

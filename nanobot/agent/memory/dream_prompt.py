@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.review import (
     EditAction,
     EditReview,
@@ -13,7 +14,6 @@ from nanobot.agent.memory.review import (
     edits_schema,
     review_edits,
 )
-from nanobot.agent.memory.store import HistoryEntry
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import LLMResponse
 from nanobot.utils.text import clip, escape_brackets

@@ -20,9 +20,10 @@ from nanobot.agent.memory.facts import (
     replace_fact,
     set_pinned,
 )
+from nanobot.agent.memory.history import parse_history_line
 from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
-from nanobot.agent.memory.store import MemoryStore, parse_history_line
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line, count_noun, format_when

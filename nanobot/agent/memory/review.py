@@ -15,8 +15,8 @@ from typing import Any
 
 from nanobot.agent.memory.edits import FactEdit, apply_edits, find_headings
 from nanobot.agent.memory.facts import Fact, fact_key, find_lost_facts, parse_facts
+from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
-from nanobot.agent.memory.store import HistoryEntry
 from nanobot.errors import ProviderError
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.providers.base import ToolCallRequest, parse_arguments

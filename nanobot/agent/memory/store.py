@@ -18,12 +18,13 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from dataclasses import replace
+from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.memory.history import STAMP, HistoryEntry, entries_of_jsonl, parse_entries
 from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
 from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.errors import NanobotError, StorageError
@@ -34,7 +35,6 @@ from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
 from nanobot.utils.storage_error import storage_error
-from nanobot.utils.text import json_objects
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.edits import FactEdit
@@ -54,18 +54,9 @@ BUDGET_BYTES = 8192
 """Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
 _STALE_TEMP_S = 600.0
 """A temporary file older than this belongs to no running writer."""
-_STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 _SECTION_BREAK = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
 """Headings of level 1 and 2, and lines that are a rule or turn the line above into a heading."""
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty if the file has none."""
-
-    timestamp: str
-    content: str
 
 
 class MemoryStore:
@@ -415,14 +406,14 @@ class MemoryStore:
         text = _BLANK_LINES.sub("\n", entry.strip())
         if not text:
             return
-        if not _STAMP.match(text):
+        if not STAMP.match(text):
             text = f"[{self._clock.now():%Y-%m-%d %H:%M}] {text}"
         self._append(self.history_file, text + "\n\n")
 
     def read_history(self) -> list[HistoryEntry]:
         """Return the log, oldest first: HISTORY.md and the original's later format, `history.jsonl`."""
         entries = [
-            *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self.files)),
+            *entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self.files)),
             *parse_entries(read_or_empty(self.history_file, self.files)),
         ]
         return sorted(entries, key=lambda entry: entry.timestamp)
@@ -544,41 +535,3 @@ def _gap_at_end(place: FileLocation) -> str:
         return ""
     newlines = len(tail) - len(tail.rstrip(b"\n"))
     return "\n" * max(0, 2 - newlines) if tail else ""
-
-
-def parse_entries(text: str) -> Iterator[HistoryEntry]:
-    """Parse HISTORY.md. Text before the first stamp is an entry without one."""
-    return (parse_entry(text[begin:end]) for begin, end in entry_spans(text))
-
-
-def entry_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each entry of HISTORY.md."""
-    starts = [match.start() for match in _STAMP.finditer(text)]
-    for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
-        if text[start:end].strip():
-            yield start, end
-
-
-def parse_entry(piece: str) -> HistoryEntry:
-    piece = piece.strip()
-    stamp = _STAMP.match(piece)
-    return HistoryEntry(stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip())
-
-
-def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
-    """Parse history.jsonl, one `{cursor, timestamp, content}` per line; other lines are skipped."""
-    for row in json_objects(text.encode()):
-        if isinstance(content := row.get("content"), str):
-            yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
-
-
-def parse_history_line(line: str) -> str:
-    """Return the content of a line of history.jsonl; empty if it has none."""
-    return "".join(entry.content for entry in _entries_of_jsonl(line))
-
-
-def _minute(timestamp: object) -> str:
-    try:
-        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return ""
