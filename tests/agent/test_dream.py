@@ -611,11 +611,13 @@ async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_los
 
 async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness):
     before = harness.text
-    await harness.run(tidying(MERGED))
+    await harness.run(tidying(MERGED, OVER))
+    archived = harness.archive
 
     [change] = MemoryEditor(harness.memory, harness.clock).undo()
 
-    assert (change.by, harness.text) == (ChangedBy.DREAM, before)
+    assert "Oslo" in archived
+    assert (change.by, harness.text, harness.archive) == (ChangedBy.DREAM, before, "")
     assert harness.dream.log.active_passes() == []
 
 
