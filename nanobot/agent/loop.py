@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from nanobot.agent.commands.table import Command, SlashCommands, is_from_owner, parse_command
@@ -134,7 +134,7 @@ class AgentLoop:
         """
         await asyncio.sleep(0)  # lets a `run` that was scheduled just now start before the event is set
         self._stopping.set()
-        running = [task for _, task in self._running.values()]
+        running = [task for turn, task in self._running.values() if not turn.profile.is_subagent]
         if grace_s and running:
             await asyncio.wait(running, timeout=grace_s)
         await asyncio.gather(*[self._cancel_turn(key, TurnEnding.INTERRUPT) for key in [*self._running]])
@@ -243,17 +243,18 @@ class AgentLoop:
 
     async def _run_queued(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
+        idle = self._idle if not turn.profile.is_subagent else None
         try:
-            if self._idle is not None:
-                self._idle.turn_begins(key)
+            if idle is not None:
+                idle.turn_begins(key)
             return await self._run_in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
             if not turn.progress.has_ended:  # cancelled while it was still queued
                 turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
         finally:
-            if self._idle is not None:
-                self._idle.turn_ended(key)
+            if idle is not None:
+                idle.turn_ended(key)
 
     async def _run_in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
@@ -279,7 +280,8 @@ class AgentLoop:
         key = turn.message.session_key
         task = asyncio.create_task(self._run_with_slot(turn))
         self._running[key] = (turn, task)
-        self.bus.begin(turn.message, turn.turn_id)
+        if not turn.profile.is_subagent:
+            self.bus.begin(turn.message, turn.turn_id)
         if self._policy.steering:
             turn.waiting = self._waiting_messages(turn, task)
         with self._deps.status.track_turn(key):
@@ -295,7 +297,9 @@ class AgentLoop:
                 del self._running[key]
 
     async def _run_with_slot(self, turn: Turn) -> TurnResult:
-        async with self._lanes.slot(background=turn.message.origin in BACKGROUND_ORIGINS):
+        # subagents have a limit of their own: turns that wait for them hold the slots
+        is_background = turn.message.origin in BACKGROUND_ORIGINS
+        async with nullcontext() if turn.profile.is_subagent else self._lanes.slot(background=is_background):
             if turn.resumes or parse_command(turn.message.content) is None:
                 return await self._pipeline.run(turn)
             # commands are not stored in the session, so what came before and the command's end must be journaled

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.agent.pipeline.interrupted import InterruptedTurn, MessageOutcome, find_interrupted_turns, find_outcomes
+from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
@@ -38,7 +39,12 @@ def plan_recovery(turns_folder: Path, sessions: SessionManager, unsettled: Seque
     """Sort interrupted turns and unsettled messages. Blocks on the disk, never raises."""
     interrupted = find_interrupted_turns(turns_folder).values()
     plan = RecoveryPlan(
-        [turn for turn in interrupted if turn.message.origin not in _WAITED_FOR or turn.message.journal_key]
+        [
+            turn
+            for turn in interrupted
+            if not turn.message.session_key.startswith(SUBAGENT_SESSION)  # resumed with their task
+            and (turn.message.origin not in _WAITED_FOR or turn.message.journal_key)
+        ]
     )
     resumed_keys = {turn.message.journal_key for turn in plan.resumable}
     resumed_turns = {turn.turn_id for turn in plan.resumable}

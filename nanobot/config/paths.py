@@ -67,14 +67,9 @@ class DataPaths:
         return self.state / "turns"
 
     @property
-    def tasks(self) -> Path:
-        """Subagent tasks."""
-        return self.state / "tasks"
-
-    @property
-    def goals(self) -> Path:
-        """Goals of sessions."""
-        return self.state / "goals"
+    def leases(self) -> Path:
+        """Locks of the processes that work on tasks and goals."""
+        return self.state / "leases"
 
     @property
     def undo(self) -> Path:
@@ -122,7 +117,7 @@ class DataPaths:
 
     @property
     def database(self) -> Path:
-        """The journal of messages, and the ledger of model usage."""
+        """The journal of messages, the ledger of model usage, tasks and goals."""
         return self.state / "nanobot.db"
 
     @property

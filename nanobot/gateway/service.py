@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.feed import Feed
-from nanobot.agent.memory.due import SCHEMA as MEMORY_SCHEMA
 from nanobot.agent.tools.message import MessageTool
 from nanobot.api.options import turn_options
 from nanobot.api.services import ApiServices
@@ -44,11 +43,11 @@ from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
 from nanobot.pairing.state import Pending
 from nanobot.providers.base import LLMProvider
+from nanobot.runtime.build import DATABASE_SCHEMA as RUNTIME_SCHEMA
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import SCHEMA as CREDENTIALS_SCHEMA
 from nanobot.security.credentials import CredentialKind, Credentials
-from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import open_database
 from nanobot.webui.services import WebServices
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DATABASE_SCHEMA = JOURNAL_SCHEMA + LEDGER_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA + MEMORY_SCHEMA
+DATABASE_SCHEMA = JOURNAL_SCHEMA + RUNTIME_SCHEMA + CREDENTIALS_SCHEMA + API_SCHEMA
 TURNS_S = 3.0
 """How long running turns may continue after a stop request; unfinished ones resume at the next start."""
 SENDS_S = 1.0

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from nanobot.agent.goals.service import GoalService
-from nanobot.agent.subagent.service import SubagentService
+from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.bus.queue import MessageBus
 from nanobot.utils.text import count_noun
 
@@ -14,7 +14,7 @@ _HANDOVER_S = 0.02
 
 
 class BackgroundWork:
-    def __init__(self, bus: MessageBus, goals: GoalService, subagents: SubagentService) -> None:
+    def __init__(self, bus: MessageBus, goals: GoalService, subagents: SubagentManager) -> None:
         self._bus = bus
         self._goals = goals
         self._subagents = subagents

@@ -17,18 +17,23 @@ from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
+from nanobot.agent.goals import goal
+from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.memory import due
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
+from nanobot.agent.scope import Scope
 from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
-from nanobot.agent.subagent.environment import SubagentEnvironment, TaskAudience
-from nanobot.agent.subagent.service import SubagentService
+from nanobot.agent.subagent import mailbox, tasks
+from nanobot.agent.subagent.command import tasks_command
+from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.hooks import ToolPolicy
@@ -58,16 +63,22 @@ from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import Redactor
-from nanobot.session.manager import SessionManager
+from nanobot.session.manager import Session, SessionManager
+from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
 from nanobot.utils.garbage import infrequent_collection
+from nanobot.utils.lease import ProcessLease
 from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
     from nanobot.runtime.plugins import Plugins
+
+
+DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA + due.SCHEMA
+"""The tables that a bot needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,7 @@ class Runtime:
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
-    subagents: SubagentService
+    subagents: SubagentManager
     goals: GoalService
     background: BackgroundWork
     """Status of goals and subagents."""
@@ -139,7 +150,7 @@ async def build_runtime(
 ) -> AsyncIterator[Runtime]:
     """Build a bot. On exit, its turns are stopped and its connections closed.
 
-    `bus` connects it to its channels; `database` is the gateway's, with the tables of the ledger; `feed` gets the
+    `bus` connects it to its channels; `database` is the gateway's, with the tables of DATABASE_SCHEMA; `feed` gets the
     events of all turns; `options_of` reads what a program asks of a turn; `streams` tells whether the channel of that
     name shows an answer while it is generated. `model` overrides the config's. `provider` is used instead of any
     configured one, without retries or fallback; `chains` builds the configured ones with retry, fallback and circuit
@@ -152,14 +163,18 @@ async def build_runtime(
     clock = clock or SystemClock(find_zone(config.agents.defaults.timezone))
     services = Services.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
     toolbox = create_toolbox(services)
+    own_database = Database(services.places.database, DATABASE_SCHEMA) if database is None else None
+    database = database or own_database
+    assert database is not None  # noqa: S101 one of them is
+    lease = ProcessLease(services.places.leases)
     core = _create_core(services, toolbox, model, provider, chains, database)
     bus = bus or MessageBus()
 
     def on_behalf(context: ToolContext) -> ToolContext:
-        return background.goals.on_behalf(context)  # created below, from `approvals`
+        return background.goals.on_behalf(background.subagents.on_behalf(context))  # created below
 
     approvals = _ApprovalParts(services, core, hooks, on_behalf)
-    background = _create_background(services, toolbox, core, approvals, bus)
+    background = _create_background(services, toolbox, core, approvals, bus, database, lease)
     plugins = await _load_hooks(services, toolbox.tools, own_hooks)
     command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
     deps = _turn_deps(
@@ -178,7 +193,7 @@ async def build_runtime(
     idle = core.memory.idle_watch()
     loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams), idle)
     background.join(loop, deps)
-    async with _running(services, core, background, plugins, deps, loop, idle):
+    async with _running(services, core, background, plugins, deps, loop, idle, own_database, lease):
         yield Runtime(
             config=config,
             data_dir=data_dir,
@@ -226,7 +241,7 @@ def _create_core(
     model: str | None,
     provider: LLMProvider | None,
     chains: ProviderChains | None,
-    database: Database | None,
+    database: Database,
 ) -> _CoreParts:
     config, places, defaults = services.config, services.places, services.config.agents.defaults
     context = ContextBuilder(
@@ -286,34 +301,38 @@ class _ApprovalParts:
         self._services = services
         self._core = core
         self._hooks = hooks
-        self._hook_lists: list[tuple[list[ToolPolicy], ApprovalRouter | TaskAudience]] = []
+        self._policies: list[ToolPolicy] = []
 
-    def tool_policies_for(
-        self, approval_router: ApprovalRouter | TaskAudience, taint_hook: ToolPolicy
-    ) -> list[ToolPolicy]:
-        """Return the hooks around tool calls whose questions go to this router, in order. `renew` changes the list."""
-        files, core, approval = self._services.file_provenance, self._core, self._approval(approval_router)
-        hooks = [
-            taint_hook,
+    def tool_policies(self, task_taint: ToolPolicy) -> list[ToolPolicy]:
+        """Return the hooks around tool calls, in order. `renew` changes the list."""
+        files, core = self._services.file_provenance, self._core
+        self._policies += [
+            task_taint,
             *self._hooks,
             ExecTaint(files),
             core.memory,
-            approval,
+            self._approval(),
             FileTaint(files),
             SkillUsageRecorder(core.context.skills),
             core.undo,
         ]
-        self._hook_lists.append((hooks, approval_router))
-        return hooks
+        return self._policies
 
     def renew(self) -> None:
         """Apply the configured approval mode. Running turns keep the hooks they started with."""
-        for hooks, approval_router in self._hook_lists:
-            hooks[:] = [self._approval(approval_router) if isinstance(hook, ApprovalPolicy) else hook for hook in hooks]
+        self._policies[:] = [self._approval() if isinstance(hook, ApprovalPolicy) else hook for hook in self._policies]
 
-    def _approval(self, approval_router: ApprovalRouter | TaskAudience) -> ApprovalPolicy:
+    def _approval(self) -> ApprovalPolicy:
         mode = ApprovalMode(self._services.config.tools.approval)
-        return ApprovalPolicy(mode, self.grants, self.questions, approval_router, self._services.redactor.text)
+        return ApprovalPolicy(mode, self.grants, self.questions, self.approval_router, self._services.redactor.text)
+
+
+def _on_session_released(memory: MemoryService, session: Session, scope: Scope) -> None:
+    """Look at what a turn did to the memory; sessions of subagents are not consolidated."""
+    if "subagent" in session.metadata:
+        memory.on_session_released(session, scope)
+    else:
+        memory.on_session_saved(session, scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +340,7 @@ class _BackgroundParts:
     """Subagents and goals."""
 
     task_taint: TaskTaint
-    subagents: SubagentService
+    subagents: SubagentManager
     goals: GoalService
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
@@ -331,22 +350,19 @@ class _BackgroundParts:
 
 
 def _create_background(
-    services: Services, toolbox: Toolbox, core: _CoreParts, approvals: _ApprovalParts, bus: MessageBus
+    services: Services,
+    toolbox: Toolbox,
+    core: _CoreParts,
+    approvals: _ApprovalParts,
+    bus: MessageBus,
+    database: Database,
+    lease: ProcessLease,
 ) -> _BackgroundParts:
     task_taint, defaults = TaskTaint(), services.config.agents.defaults
-    environment = SubagentEnvironment(
-        defaults,
-        bus,
-        core.context,
-        toolbox.policies,
-        approvals.tool_policies_for,
-        approvals.approval_router,
-        core.memory.on_session_released,
-    )
-    subagents = SubagentService(services.places.tasks, environment, task_taint)
-    goals = GoalService(services.places.goals, environment, subagents)
-    toolbox.tools.register(SpawnTool(lambda: subagents.manager))
-    toolbox.tools.register(GoalTool(goals.tool_backend, toolbox.tools.get))
+    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, task_taint)
+    goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
+    toolbox.tools.register(SpawnTool(subagents))
+    toolbox.tools.register(GoalTool(goals, toolbox.tools.get))
     return _BackgroundParts(task_taint, subagents, goals)
 
 
@@ -401,8 +417,8 @@ def _command_context(
             "cron": cron_command(toolbox),
             "undo": core.undo.command,
             "search": search_command(core.archive),
-            "tasks": background.subagents.command,
-            "goal": background.goals.command,
+            "tasks": tasks_command(background.subagents, core.status, services.clock),
+            "goal": GoalCommand(background.goals, core.models).entry,
         },
         problems=plugins.troubles,
     )
@@ -436,11 +452,11 @@ def _turn_deps(
         roll_over=RollOver(
             defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
         ),
-        tool_policies=approvals.tool_policies_for(approvals.approval_router, background.task_taint),
+        tool_policies=approvals.tool_policies(background.task_taint),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,
-        on_session_released=core.memory.on_session_saved,
+        on_session_released=partial(_on_session_released, core.memory),
         compact=core.memory.compact,
         review=defaults.review,
         take_notices=consolidation.take_notices,
@@ -490,11 +506,19 @@ async def _running(
     deps: TurnDeps,
     loop: AgentLoop,
     idle: IdleWatch | None,
+    database: Database | None,
+    lease: ProcessLease,
 ) -> AsyncIterator[None]:
-    """Keep the bot's secrets registered; on exit, close the idle watch first, then the loop, then what it uses."""
+    """Keep the bot's secrets registered; on exit, close the idle watch first, then the loop, then what it uses.
+
+    `database` is closed last, if it is the bot's own.
+    """
     async with AsyncExitStack() as stack:
         stack.enter_context(redaction.secrets_scope(services.secrets))
         stack.enter_context(infrequent_collection())
+        stack.callback(lease.release)
+        if database is not None:
+            stack.push_async_callback(database.close)
         stack.callback(core.archive.close)
         if plugins.plugins is not None:
             stack.push_async_callback(plugins.plugins.close)
@@ -506,7 +530,7 @@ async def _running(
         stack.push_async_callback(background.subagents.release)
         stack.push_async_callback(background.goals.wait_closed)
         stack.push_async_callback(loop.stop)
-        stack.push_async_callback(background.subagents.close)
+        stack.callback(background.subagents.close)
         stack.callback(background.goals.close)
         if idle is not None:
             stack.push_async_callback(idle.close)

@@ -1,6 +1,7 @@
 """What runs, what waits for the owner, who may talk, and which browsers are signed in."""
 
 import asyncio
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -8,14 +9,14 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.agent.goals.goal import Goal, GoalState
-from nanobot.agent.goals.store import GoalStore
+from nanobot.agent.goals.goal import Goal, GoalState, read_goals
 from nanobot.config.limits import spending_limits
 from nanobot.config.paths import DataPaths
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
 from nanobot.usage.report import read_usage
+from nanobot.utils import codec
 from nanobot.webui.services import WebServices
 
 
@@ -34,7 +35,6 @@ class OverviewEndpoints:
     def __init__(self, services: WebServices) -> None:
         self._services = services
         self._places = DataPaths(services.runtime.data_dir)
-        self._goals = GoalStore(self._places.goals)
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
@@ -73,7 +73,7 @@ class OverviewEndpoints:
         """Everything that waits for the owner. `approvals` are questions as in the feed."""
         report, pairing = await self._services.report(), await asyncio.to_thread(self._services.runtime.pairing.load)
         now, usage = self._services.runtime.pairing.now(), await self._usage()
-        goals = await asyncio.to_thread(self._goals.all)
+        goals = await asyncio.to_thread(read_goals, self._places.database)
         return json_response(
             {
                 "approvals": [
@@ -91,7 +91,7 @@ class OverviewEndpoints:
         )
 
     async def goals(self, request: Request, caller: Credential | None) -> Response:
-        goals = await asyncio.to_thread(self._goals.all)
+        goals = await asyncio.to_thread(read_goals, self._places.database)
         return json_response({"goals": [_shown_goal(goal) for goal in goals]})
 
     async def people(self, request: Request, caller: Credential | None) -> Response:
@@ -166,4 +166,4 @@ class OverviewEndpoints:
 
 
 def _shown_goal(goal: Goal) -> dict[str, Any]:
-    return {**goal.to_json(), "spent": goal.spent}
+    return {**json.loads(codec.to_json(goal)), "spent": goal.spent}

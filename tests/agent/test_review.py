@@ -1,6 +1,5 @@
 """Reviews and plans: fresh eyes that read and change nothing, and an answer that is either readable or none."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from nanobot.testing import Pause, calls
 from tests.fakes.tools import page
 from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
+from tests.support.tasks import reported_tasks
 
 REVIEW, PLAN = "Review this", "Plan this"
 LOOK = calls(("read_file", {"path": "poem.txt"}))
@@ -38,7 +38,7 @@ class Judge(Tool):
         self.plans: list[Plan] = []
 
     async def execute(self, *, ctx: ToolContext) -> str:
-        subagents = self._stage.runtime.subagents.manager
+        subagents = self._stage.runtime.subagents
         if any(PLAN in name for name in self._stage.cast.children):
             self.plans.append(await make_plan(subagents, "write a poem", ctx=ctx))
         else:
@@ -63,10 +63,6 @@ async def judged(
     return judge, cast, stage
 
 
-def filed(home: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text("utf-8")) for path in sorted((home / "state/tasks/done").glob("*.json"))]
-
-
 # --- the verdict
 
 
@@ -77,7 +73,7 @@ async def test_a_reviewer_looks_itself_and_its_pass_is_told_with_reasons_cost_an
     assert (review.passed, review.reasons) == (True, "The file holds the poem.")
     assert "Roses are red." in str(cast.children[REVIEW].requests[-1])
     assert stage.replies() == ["Here it is."] and stage.reports() == []
-    assert [(one["role"], one["state"], one["label"]) for one in filed(tmp_path)] == [
+    assert [(one["role"], one["state"], one["label"]) for one in reported_tasks(tmp_path)] == [
         ("reviewer", "done", "review: a poem")
     ]
 
@@ -138,8 +134,7 @@ async def test_nothing_begins_any_more_is_no_verdict_either(tmp_path: Path):
     async with on_stage(tmp_path, Cast(JUDGE, "Here.", **{REVIEW: []})) as stage:
         judge = Judge(stage)
         stage.register(judge)
-        await stage.runtime.subagents.close()
-        await stage.runtime.subagents.manager.close()
+        stage.runtime.subagents.close()
         await stage.hear("a poem")
         await eventually(lambda: judge.reviews)
 
@@ -217,7 +212,7 @@ async def test_stop_ends_a_review_with_the_turn_that_waits_for_it(tmp_path: Path
         await stage.quiet()
 
     assert judge.reviews == []
-    assert [one["state"] for one in filed(tmp_path)] == ["stopped"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"]
 
 
 async def test_a_review_that_nanobots_end_cut_off_goes_on_and_gives_its_verdict_once(tmp_path: Path):
@@ -236,7 +231,7 @@ async def test_a_review_that_nanobots_end_cut_off_goes_on_and_gives_its_verdict_
 
     assert [one.passed for one in judge.reviews] == [True]
     assert again.reports("telegram:7") == []
-    assert [one["state"] for one in filed(tmp_path)] == ["done"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["done"]
 
 
 async def test_a_review_that_was_killed_goes_on_and_gives_its_verdict_once(tmp_path: Path):
@@ -256,7 +251,7 @@ async def test_a_review_that_was_killed_goes_on_and_gives_its_verdict_once(tmp_p
 
     assert [one.passed for one in judge.reviews] == [True]
     assert again.replies("7") == ["Here it is."] and again.reports("telegram:7") == []
-    assert [one["state"] for one in filed(tmp_path / "b")] == ["done"]
+    assert [one["state"] for one in reported_tasks(tmp_path / "b")] == ["done"]
 
 
 async def test_a_verdict_that_nobody_waits_for_any_more_is_kept_and_said_to_nobody(tmp_path: Path):
@@ -271,7 +266,7 @@ async def test_a_verdict_that_nobody_waits_for_any_more_is_kept_and_said_to_nobo
         await again.quiet()
 
     assert again.replies("7") == ["Never mind."] and again.reports("telegram:7") == []
-    assert [one["result"] for one in filed(tmp_path)] == [PASS]
+    assert [one["result"] for one in reported_tasks(tmp_path)] == [PASS]
 
 
 # --- plans

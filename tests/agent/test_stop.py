@@ -25,6 +25,7 @@ from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
 from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
+from tests.support.tasks import open_tasks
 from tests.support.tools import DeafTool
 from tests.support.turn_events import pairs_are_closed
 
@@ -137,7 +138,7 @@ async def test_stop_is_answered_within_a_second_whatever_is_open(tmp_path: Path,
     assert answer.startswith("Stopped.") and seconds < 4  # within a second, where nothing else runs
     assert (result.outcome, following) == (TurnOutcome.STOPPED, "fine")
     assert not outside.exists()
-    assert list((tmp_path / "state" / "tasks").glob("*.json")) == []
+    assert open_tasks(tmp_path) == []
 
 
 def _with(arguments: dict[str, Any], outside: Path) -> dict[str, Any]:

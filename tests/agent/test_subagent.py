@@ -21,6 +21,7 @@ from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
+from tests.support.tasks import change_tasks, open_tasks, reported_tasks
 
 SPAWN = calls(("spawn", {"task": "prices: look them up", "label": "prices"}))
 AND_WAIT = calls(("spawn", {"task": "prices: look them up", "label": "prices", "wait": True}))
@@ -51,11 +52,6 @@ def child_of(stage: Stage) -> list[ChatMessage]:
     return stage.rows(key)
 
 
-def filed(home: Path) -> list[dict[str, Any]]:
-    """The tasks that were reported."""
-    return [json.loads(path.read_text("utf-8")) for path in sorted((home / "state/tasks/done").glob("*.json"))]
-
-
 # --- the report
 
 
@@ -79,7 +75,7 @@ async def test_a_result_comes_as_a_turn_of_the_session_that_asked_after_its_turn
     assert row.get("provenance") != Provenance.OWNER
     assert openai_problems([{"role": "system", "content": "s"}, *rows, {"role": "user", "content": "next"}]) == []
     assert [row["role"] for row in transcript] == ["user", "assistant", "tool", "assistant"]
-    assert [one["state"] for one in filed(tmp_path)] == ["done"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["done"]
 
 
 async def test_a_subagent_speaks_to_nobody_makes_no_work_and_knows_only_its_task(tmp_path: Path):
@@ -121,7 +117,7 @@ async def test_the_person_talks_on_meanwhile_and_the_report_joins_no_turn(tmp_pa
         await stage.hear("and what colour is the sky?")
         await talk.reached.wait()
         child.resume.set()
-        await eventually(lambda: list((tmp_path / "state/tasks/done").glob("*.json")))
+        await eventually(lambda: reported_tasks(tmp_path))
         talk.resume.set()
         await stage.quiet()
         said = [told(row)[:19] for row in stage.rows() if row["role"] == "user"]
@@ -192,7 +188,7 @@ async def test_at_its_limit_of_steps_it_says_what_is_done_and_is_reported_as_unf
 
     assert len(cast.children["prices"].requests) == 16
     assert "limit" in told(row) and "half of it" in told(row) and "limit of 15 steps" in told(row)
-    assert [one["state"] for one in filed(tmp_path)] == ["limit"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["limit"]
 
 
 async def test_at_its_time_limit_it_is_ended_with_what_it_said(tmp_path: Path):
@@ -204,7 +200,7 @@ async def test_at_its_time_limit_it_is_ended_with_what_it_said(tmp_path: Path):
         (row,) = stage.reports()
 
     assert "Stopped at its time limit" in told(row)
-    assert [one["state"] for one in filed(tmp_path)] == ["limit"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["limit"]
 
 
 async def test_a_model_that_failed_is_asked_once_more_and_nothing_is_done_twice(tmp_path: Path):
@@ -213,7 +209,7 @@ async def test_a_model_that_failed_is_asked_once_more_and_nothing_is_done_twice(
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
         await stage.quiet()
-        (task,) = filed(tmp_path)
+        (task,) = reported_tasks(tmp_path)
         transcript = child_of(stage)
 
     assert (task["state"], task["tries"]) == ("done", 2)
@@ -238,7 +234,7 @@ async def test_a_subagent_that_breaks_is_reported_as_failed_once(tmp_path: Path,
     assert stage.replies() == ["On it.", "It failed."]
     assert "End: failed" in told(row) and str(failures[0]) in told(row)
     assert len(cast.children["prices"].requests) == asked
-    assert [one["state"] for one in filed(tmp_path)] == ["failed"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["failed"]
 
 
 async def test_with_no_model_left_to_put_it_in_words_the_person_has_the_report_plainly_and_once(tmp_path: Path):
@@ -285,7 +281,7 @@ async def test_a_second_one_like_it_is_not_started_and_the_agent_is_told_so(tmp_
 
     assert stage.replies() == ["On it.", "Already on it.", "3 euros."]
     assert "so none was started" in str(cast.agent.requests[3])
-    assert len(filed(tmp_path)) == 1
+    assert len(reported_tasks(tmp_path)) == 1
 
 
 async def test_the_same_task_of_two_chats_is_two_tasks_with_a_report_each(tmp_path: Path):
@@ -340,7 +336,7 @@ async def test_one_that_is_waited_for_gives_its_result_inline_and_several_run_si
     assert [told(row)[-6:] for row in results] == ["ne.\n\nA", "ne.\n\nB"]
     assert [row.get("provenance") for row in results] == [Provenance.TOOL, Provenance.WEB]
     assert stage.reports() == []
-    assert {one["reported"] for one in filed(tmp_path)} == {True}
+    assert {one["reported"] for one in reported_tasks(tmp_path)} == {True}
 
 
 async def test_a_jobs_turn_stays_open_until_its_subagent_has_ended(tmp_path: Path):
@@ -394,7 +390,7 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
 
     assert stage.replies()[1] == "Stopped: 1 subagent (prices)."
     assert "stopped the subagent that worked on: prices" in str(cast.agent.requests[-1])
-    assert [one["state"] for one in filed(tmp_path)] == ["stopped"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"]
     assert len(stage.replies()) == 3
 
 
@@ -409,7 +405,7 @@ async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path):
         await stage.quiet()
 
     assert [text for text in stage.replies() if "1 subagent (prices)" in text]
-    assert [one["state"] for one in filed(tmp_path)] == ["stopped"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"]
     assert stage.reports() == []
 
 
@@ -452,10 +448,10 @@ async def test_who_writes_elsewhere_sees_and_stops_no_task_of_others(tmp_path: P
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
         await eventually(stage.replies)
-        (task,) = (tmp_path / "state" / "tasks").glob("*.json")
+        (task,) = open_tasks(tmp_path)
         await stage.hear("/tasks", chat="9", sender="eve", channel="telegram")
         await eventually(lambda: stage.replies("9"))
-        await stage.hear(f"/tasks stop {task.stem}", chat="9", sender="eve", channel="telegram")
+        await stage.hear(f"/tasks stop {task['id']}", chat="9", sender="eve", channel="telegram")
         await eventually(lambda: len(stage.replies("9")) == 2)
         pause.resume.set()
         await stage.quiet()
@@ -493,7 +489,7 @@ async def test_what_a_reset_forgets_is_stopped_named_and_never_told(tmp_path: Pa
         await stage.hear("/reset --all")
         if ends != "runs":
             child.resume.set()
-            await eventually(lambda: [*(tmp_path / "state/tasks/done").glob("*.json")])
+            await eventually(lambda: reported_tasks(tmp_path))
         parent.resume.set()
         await stage.hear("hello")
         await eventually(lambda: len(stage.replies()) == 3)
@@ -607,7 +603,7 @@ async def test_what_runs_when_nanobot_ends_goes_on_at_the_next_start(tmp_path: P
     assert again.replies() == ["3 euros."]
     assert "End: done" in told(row)
     assert [row["role"] for row in transcript].count("tool") == 1
-    assert [one["state"] for one in filed(tmp_path)] == ["done"]
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["done"]
 
 
 async def test_one_that_waited_for_its_turn_when_nanobot_ended_begins_at_the_next_start(tmp_path: Path):
@@ -628,17 +624,33 @@ async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_p
     async with on_stage(tmp_path, Cast(SPAWN, "On it.", "3 euros.", prices=["3 euros"])) as stage:
         await stage.hear("look up the prices")
         await stage.quiet()
-    (file,) = (tmp_path / "state/tasks/done").glob("*.json")
-    task = {**json.loads(file.read_text("utf-8")), "reported": False}
-    (tmp_path / "state/tasks" / file.name).write_text(json.dumps(task), "utf-8")  # the kill came before it was filed
-    file.unlink()
+    (task,) = reported_tasks(tmp_path)
+    change_tasks(tmp_path, reported=0, data=json.dumps({**task, "reported": False}))  # the kill came before it was
 
     async with on_stage(tmp_path, Cast()) as again:
-        await eventually(lambda: filed(tmp_path))
+        await eventually(lambda: reported_tasks(tmp_path))
         await again.quiet()
 
     assert again.replies() == []
-    assert [one["reported"] for one in filed(tmp_path)] == [True]
+    assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
+
+
+async def test_a_report_that_a_terminal_told_in_an_earlier_life_is_not_told_again(tmp_path: Path):
+    async with open_bot(tmp_path, SPAWN, "On it.", "found 3 euros", "3 euros.") as bot:
+        await bot.say("look up the prices")
+        await bot.settled()
+    (task,) = reported_tasks(tmp_path)
+    change_tasks(tmp_path, reported=0, data=json.dumps({**task, "reported": False}))
+
+    again = ScriptedProvider()
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=again, environ={}
+    ) as runtime:
+        await runtime.subagents.recover("cli:direct")
+        await runtime.subagents.wait_reported("cli:direct")
+
+    assert again.requests == []
+    assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
 
 
 async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_once(tmp_path: Path):
@@ -649,8 +661,21 @@ async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_onc
     ) as runtime:
         assert await runtime.loop.process_direct("look up the prices") == "It costs 3 euros."
 
-    assert [one["state"] for one in filed(tmp_path)] == ["done"]
-    assert list((tmp_path / "state" / "tasks").glob("*.json")) == []
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["done"]
+    assert open_tasks(tmp_path) == []
+
+
+async def test_a_turn_that_waits_for_a_subagent_does_not_hold_the_slot_that_it_needs(tmp_path: Path):
+    cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
+    environ = {"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}
+
+    async with (
+        asyncio.timeout(30),
+        build_runtime(
+            Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=cast, environ=environ
+        ) as runtime,
+    ):
+        assert await runtime.loop.process_direct("look up the prices") == "It costs 3 euros."
 
 
 async def test_waiting_for_a_sessions_subagents_waits_for_no_other_session(tmp_path: Path):

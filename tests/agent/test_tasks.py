@@ -1,7 +1,8 @@
-"""Tasks on the disk: none is lost, none is in two hands, and what a life that ended has left is found."""
+"""Tasks in the database: none is lost, none is in two hands, and old ones go."""
 
-import os
-import time
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -9,17 +10,22 @@ from hypothesis import strategies as st
 
 from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.roles import TaskRole
-from nanobot.agent.subagent.tasks import ProcessLease, Task, TaskState, TaskStore, task_counts
+from nanobot.agent.subagent.tasks import SCHEMA, Task, TaskState, TaskStore, task_counts
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
 from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
+from nanobot.utils import codec
+from nanobot.utils.database import open_database
+from nanobot.utils.lease import ProcessLease
 from tests.support.eventually import eventually
 from tests.support.scripted_model import Cast, on_stage
+from tests.support.tasks import change_tasks, reported_tasks
 
 
-def task(name: str, life: ProcessLease, *, parent: str = "cli:direct", state: TaskState = TaskState.RUNNING) -> Task:
-    return Task(name, f"do {name}", name, parent, Address("cli", "direct"), root=parent, life=life.name, state=state)
+def task(name: str, *, parent: str = "cli:direct") -> Task:
+    address = Address("cli", "direct")
+    return Task(name, f"do {name}", name, parent, address, root=parent, state=TaskState.RUNNING)
 
 
 @given(
@@ -43,53 +49,46 @@ def task(name: str, life: ProcessLease, *, parent: str = "cli:direct", state: Ta
     )
 )
 def test_a_task_comes_back_as_it_was(one: Task):
-    assert Task.from_json(one.to_json()) == one
+    assert codec.from_json(Task, codec.to_json(one)) == one
 
 
-def test_a_task_is_open_until_its_end_was_told(tmp_path: Path):
-    store = TaskStore(tmp_path)
-    life = ProcessLease(store)
-    one = task("1", life)
+def test_what_no_encoding_can_hold_harms_no_task():
+    one = replace(task("1"), result="half a \ud83d")
 
-    store.save(one)
-    before = [found.id for found in store.open_tasks()], [found.id for found in store.done_tasks()]
-    one.state, one.reported = TaskState.DONE, True
-    store.save(one)
-    after = [found.id for found in store.open_tasks()], [found.id for found in store.done_tasks()]
-
-    assert before == (["1"], [])
-    assert after == ([], ["1"])
+    assert codec.from_json(Task, codec.to_json(one)).result == "half a ?"
 
 
-def test_a_file_that_is_no_task_is_kept_aside_and_harms_no_other(tmp_path: Path):
-    store = TaskStore(tmp_path)
-    store.save(task("1", ProcessLease(store)))
-    (tmp_path / "2.json").write_text('{"id": "2", "tas')
+async def test_only_from_a_dead_process_is_inherited_and_by_one_alone(tmp_path: Path):
+    path, leases = tmp_path / "nanobot.db", [ProcessLease(tmp_path / "leases") for _ in range(3)]
+    async with open_database(path, SCHEMA) as database:
+        first, second, third = (TaskStore(database, lease) for lease in leases)
+        for name, parent in (("1", "cli:direct"), ("2", "telegram:7")):
+            await first.save(task(name, parent=parent))
 
-    found = store.open_tasks()
+        alive = await second.inherit(), task_counts(path, leases[1])
+        leases[0].release()
+        dead = task_counts(path, leases[1])
+        of_one = [one.id for one in await second.inherit("telegram:7")]
+        rest = [one.id for one in await third.inherit()]
 
-    assert [one.id for one in found] == ["1"]
-    assert (tmp_path / "2.json.corrupt").read_text() == '{"id": "2", "tas'
+        assert alive == ([], (2, 0))
+        assert dead == (0, 0)
+        assert (of_one, rest) == (["2"], ["1"])
+        assert await second.inherit() == await third.inherit() == []
+        assert task_counts(path, leases[0]) == (2, 0)
 
 
-def test_only_a_life_that_ended_is_inherited_from_and_by_one_alone(tmp_path: Path):
-    store = TaskStore(tmp_path)
-    first, second, third = ProcessLease(store), ProcessLease(store), ProcessLease(store)
-    first.begin()
-    for name, parent in (("1", "cli:direct"), ("2", "telegram:7")):
-        store.save(task(name, first, parent=parent))
+async def test_a_task_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path: Path):
+    path, leases = tmp_path / "nanobot.db", [ProcessLease(tmp_path / "leases") for _ in range(2)]
+    async with open_database(path, SCHEMA) as database:
+        first, second = (TaskStore(database, lease) for lease in leases)
+        for name in ("1", "2"):
+            await first.save(task(name))
+        leases[0].release()
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE tasks SET data = '{' WHERE id = '1'")
 
-    alive = second.inherit(), task_counts(tmp_path)
-    first.end()
-    dead = task_counts(tmp_path)
-    of_one = [one.id for one in second.inherit("telegram:7")]
-    rest = [one.id for one in third.inherit()]
-
-    assert alive == ([], (2, 0))
-    assert dead == (0, 0)
-    assert (of_one, rest) == (["2"], ["1"])
-    assert second.inherit() == third.inherit() == []
-    assert task_counts(tmp_path) == (2, 0)
+        assert [one.id for one in await second.inherit()] == ["2"]
 
 
 async def test_old_transcripts_go_after_their_days(tmp_path: Path):
@@ -97,37 +96,14 @@ async def test_old_transcripts_go_after_their_days(tmp_path: Path):
     async with on_stage(tmp_path, Cast(spawn, "On it.", "3.", prices=["3"])) as stage:
         await stage.hear("prices?")
         await stage.quiet()
-    (file,) = (tmp_path / "state" / "tasks" / "done").glob("*.json")
-    long_ago = time.time() - 31 * 86_400
-    os.utime(file, (long_ago, long_ago))
+    (old,) = reported_tasks(tmp_path)
+    change_tasks(tmp_path, ended_at=old["ended_at"] - 31 * 86_400)
 
     async with on_stage(tmp_path, Cast(spawn, "On it.", "4.", prices=["4"])) as again:
         await again.hear("prices?")
-        await eventually(lambda: not file.exists())
+        await eventually(lambda: old["id"] not in [one["id"] for one in reported_tasks(tmp_path)])
         await again.quiet()
+        await eventually(lambda: len(SessionManager(again.workspace).list_sessions()) == 2)
         sessions = [row["key"] for row in SessionManager(again.workspace).list_sessions()]
 
-    assert f"subagent:{file.stem}" not in sessions
-    assert len(sessions) == 2
-
-
-def test_what_a_kill_left_of_a_save_goes_with_its_task_and_what_belongs_to_none_in_time(tmp_path: Path):
-    store = TaskStore(tmp_path)
-    dead, life = ProcessLease(store), ProcessLease(store)
-    store.save(task("1", dead))
-    dead.begin()
-    dead.end()  # as a kill does: the lock goes, the task stays
-    half = tmp_path / ".1.json.0a1b2c3d.tmp"
-    nobodys, young = tmp_path / ".2.json.0a1b2c3d.tmp", tmp_path / ".3.json.0a1b2c3d.tmp"
-    forgotten, alive = tmp_path / "lives" / "gone.lock", tmp_path / "lives" / f"{life.name}.lock"
-    life.begin()
-    for path in (half, nobodys, young, forgotten):
-        path.write_text("{")
-    for path in (nobodys, forgotten, alive):
-        os.utime(path, (1, 1))
-
-    inherited = life.inherit()
-    store.sweep(before=0)
-
-    assert [one.id for one in inherited] == ["1"]
-    assert [path.exists() for path in (half, nobodys, young, forgotten, alive)] == [False, False, True, False, True]
+    assert f"subagent:{old['id']}" not in sessions

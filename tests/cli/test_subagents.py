@@ -11,6 +11,7 @@ import pytest
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home, ended
+from tests.support.tasks import open_tasks, reported_tasks
 from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
@@ -38,10 +39,6 @@ def server() -> Iterator[FakeModels]:
         yield server
 
 
-def open_tasks(home: Home) -> list[Path]:
-    return list((home.data / "state" / "tasks").glob("*.json"))
-
-
 def test_one_message_waits_for_its_subagent_and_shows_what_it_found(tmp_path: Path, server: FakeModels):
     home = Home(tmp_path, server)
 
@@ -53,7 +50,7 @@ def test_one_message_waits_for_its_subagent_and_shows_what_it_found(tmp_path: Pa
     assert end.out == "I am on it.\n\nIt costs 3 euros.\n"
     assert end.complaint == "Waiting for 1 subagent: prices (Ctrl+C stops)\n"
     assert "found: 3 euros" in shown.out
-    assert open_tasks(home) == []
+    assert open_tasks(home.data) == []
 
 
 def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path, server: FakeModels):
@@ -67,13 +64,13 @@ def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path
 
     process.send_signal(signal.SIGINT)
     end = ended(process)
-    (filed,) = (home.data / "state" / "tasks" / "done").glob("*.json")
+    (task,) = reported_tasks(home.data)
 
     assert b"Waiting for 1 subagent" in waits
     assert json.loads(running.out)["subagents"] == {"running": 1, "waiting": 0}
     assert end.code == 130
     assert end.aside == "Stopped: 1 subagent (prices).\n"
-    assert json.loads(filed.read_text("utf-8"))["state"] == "stopped"
+    assert task["state"] == "stopped"
 
 
 @pytest.mark.slow
@@ -91,7 +88,7 @@ def test_what_a_kill_cut_off_is_brought_by_the_next_message_of_the_session(tmp_p
     end = home.ask("and?")
 
     assert end.out == "Still looking.\n\nIt costs 3 euros.\n"
-    assert open_tasks(home) == []
+    assert open_tasks(home.data) == []
 
 
 def test_through_a_gateway_it_is_the_same(tmp_path: Path, server: FakeModels):
@@ -119,4 +116,4 @@ def test_a_chat_app_hears_of_it_though_the_gateway_was_killed_meanwhile(tmp_path
 
     assert [*dict.fromkeys(home.toy.got("7"))] == ["I am on it.", "It costs 3 euros."], "the kill may repeat the first"
     assert home.toy.got("7").count("It costs 3 euros.") == 1
-    assert open_tasks(home) == []
+    assert open_tasks(home.data) == []

@@ -30,6 +30,8 @@ from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls
 from tests.crash.driver import FittingModel
 from tests.crash.task_sweep import send
+from tests.support.goals import goal_of
+from tests.support.tasks import open_tasks
 
 LONGEST_S = 0.5
 SAYS = ("say 1", "say 2")
@@ -107,7 +109,7 @@ async def live(home: Path, *, until_over: bool, seed: int) -> None:
             assert not sending.done()
             waits = bus.inbound_size or bus.unsettled() or bus.outbound_size
             works = runtime.status.running or runtime.goals.titles() or runtime.subagents.labels_of()
-            quiet = 0 if waits or works or [*(home / "state/tasks").glob("*.json")] else quiet + 1
+            quiet = 0 if waits or works or open_tasks(home) else quiet + 1
         loop.cancel()
         sending.cancel()
         await asyncio.wait((loop, sending))
@@ -126,15 +128,14 @@ def look(home: Path) -> list[str]:
     problems = [] if len(told) == 1 else [f"told {len(told)} times: {sent}"]
     done = Counter((home / "once").read_text("utf-8").split())
     problems += [f"{label} ran {times} times" for label, times in done.items() if times > 1]
-    (file,) = (home / "state/goals").glob("*.json")
-    goal = json.loads(file.read_text("utf-8"))
+    goal = goal_of(home)
     problems += [] if goal["state"] == "done" and goal["is_reported"] else [f"the goal is {goal['state']}"]
     problems += [] if goal["planned"] else ["it was never planned"]
     rows = [json.loads(line) for line in (home / "workspace/sessions/toy_7.jsonl").read_text("utf-8").splitlines()]
     heard = Counter(text_of(row["content"]) for row in rows if row.get("role") == "user")
     problems += [f"{text!r} is there {heard[text]} times" for text in SAYS if heard[text] != 1]
-    left = [*(home / "state/turns").rglob("*.jsonl"), *(home / "state/tasks").glob("*.json")]
-    left += [path for path in (home / "state/goals").iterdir() if path.suffix not in (".json", ".lock", ".tmp")]
+    left = [*(home / "state/turns").rglob("*.jsonl")]
+    problems += [f"an open task: {task}" for task in open_tasks(home)]
     return problems + [f"left over: {path.name}" for path in left]
 
 

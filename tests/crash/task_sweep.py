@@ -27,6 +27,7 @@ from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls
 from tests.crash.driver import FittingModel
+from tests.support.tasks import open_tasks, reported_tasks
 
 STEPS = 3
 LONGEST_S = 0.35
@@ -74,9 +75,7 @@ async def live(home: Path, sent: Path, *, waits: bool, until_quiet: bool) -> Non
             await asyncio.sleep(0.01)
             assert not sending.done()
             busy = on_the_way or bus.inbound_size or bus.unsettled() or bus.outbound_size or runtime.status.running
-            quiet = (
-                0 if busy or runtime.subagents.labels_of() or list((home / "state/tasks").glob("*.json")) else quiet + 1
-            )
+            quiet = 0 if busy or runtime.subagents.labels_of() or open_tasks(home) else quiet + 1
         loop.cancel()
         sending.cancel()
         await asyncio.wait((loop, sending))
@@ -99,10 +98,10 @@ def look(home: Path, sent: Path) -> list[str]:
     turns = dict(lines)  # a line that was sent as the kill came may be sent again
     told = [text for text in turns.values() if text.startswith("TOLD")]
     problems = [] if told == ["TOLD found"] else [f"told {told} in {sorted(turns.values())}"]
-    tasks = [json.loads(path.read_text("utf-8")) for path in (home / "state/tasks/done").glob("*.json")]
-    states = [task["state"] for task in tasks]
+    states = [task["state"] for task in reported_tasks(home)]
     problems += [] if states == ["done"] else [f"tasks {states}"]
-    left = [*(home / "state/turns").rglob("*.jsonl"), *(home / "state/tasks").glob("*.json")]
+    problems += [f"an open task: {task}" for task in open_tasks(home)]
+    left = [*(home / "state/turns").rglob("*.jsonl")]
     problems += [f"left over: {path.name}" for path in left]
     transcripts = list((home / "workspace/sessions").glob("subagent_*.jsonl"))
     return problems + ([] if len(transcripts) == 1 else [f"{len(transcripts)} transcripts"])

@@ -28,6 +28,7 @@ from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import calls
 from tests.crash.driver import FittingModel
 from tests.crash.task_sweep import send
+from tests.support.tasks import open_tasks, reported_tasks
 
 WORDS = ("It is in euros.", "The page is gone.", "Take the other one.", "Never mind.")
 STEPS = 13
@@ -90,7 +91,7 @@ async def live(home: Path, sent: Path, *, until_quiet: bool) -> None:
 def _is_busy(runtime: Runtime, home: Path) -> bool:
     bus = runtime.bus
     waits = bus.inbound_size or bus.unsettled() or bus.outbound_size or runtime.status.running
-    return bool(waits or runtime.background.list_running() or list((home / "state/tasks").glob("*.json")))
+    return bool(waits or runtime.background.list_running() or open_tasks(home))
 
 
 def look(home: Path, sent: Path) -> list[str]:
@@ -98,7 +99,7 @@ def look(home: Path, sent: Path) -> list[str]:
     lines = [json.loads(line) for line in sent.read_text("utf-8").splitlines()] if sent.exists() else []
     told = {content for _, content in lines if content.startswith("TOLD")}
     problems = [] if len(told) == 1 else [f"told {told}"]
-    tasks = [json.loads(path.read_text("utf-8")) for path in (home / "state/tasks/done").glob("*.json")]
+    tasks = reported_tasks(home)
     found = {task["label"]: task for task in tasks}
     if sorted(task["label"] for task in tasks) != ["listen", "speak"]:
         return [*problems, f"tasks {[task['label'] for task in tasks]}"]
@@ -152,7 +153,7 @@ def main() -> None:
                     os._exit(status)
             if not last:
                 until = time.monotonic() + STARTS_S
-                while not list((home / "state/tasks").glob("*.json")) and time.monotonic() < until:
+                while not open_tasks(home) and time.monotonic() < until:
                     time.sleep(0.002)
                 time.sleep(chance.uniform(0, LONGEST_S))
                 os.kill(child, signal.SIGKILL)

@@ -56,6 +56,7 @@ from nanobot.session.manager import SessionManager
 from nanobot.testing import RecordingSink
 from nanobot.testing.event_rules import turn_problems
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
+from tests.support.tasks import open_tasks
 
 SESSION = "phone:7"
 QUESTION = "do the six things"
@@ -391,10 +392,9 @@ def look(home: Path, before: Counter[str], said: list[str], counts: Counter[str]
     for one, other in itertools.pairwise(rows):
         if one["role"] == other["role"] == "assistant" and str(one["content"]).startswith(str(other["content"])):
             problems.append(f"said {other['content']} twice")
-    tasks = {path.stem for path in (home / "state" / "tasks").rglob("*.json")}
-    strays = [path for path in home.rglob("*.tmp") if path.parent.name != "tasks" or path.name.split(".")[1] in tasks]
+    strays = [*home.rglob("*.tmp")]
     strays += [path for path in (home / "state" / "turns").rglob("*.jsonl") if b"\n" in path.read_bytes()]
-    strays += [*(home / "state" / "tasks").glob("*.json")]
+    problems += [f"an open task: {task}" for task in open_tasks(home)]
     problems += [f"a stray file: {path.name}" for path in strays]
     return problems
 

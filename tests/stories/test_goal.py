@@ -8,7 +8,7 @@ import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
 from tests.support.eventually import wait_until
-from tests.support.goals import goal_of
+from tests.support.goals import goal_of, goals_in
 from tests.support.home import POSIX, Home
 from tests.support.toy_gateway import GatewayHome
 
@@ -61,7 +61,7 @@ def test_without_a_model_none_is_set(tmp_path: Path):
 
     assert end.code == 0
     assert end.out.startswith("No model is set up, so a goal cannot run. Set one up with `nanobot onboard`")
-    assert not (home.data / "state" / "goals").exists()
+    assert goals_in(home.data) == []
 
 
 @pytest.mark.parametrize("turn", [1, 2])

@@ -11,6 +11,7 @@ from typing import Any
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX
+from tests.support.tasks import open_tasks
 from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
@@ -102,4 +103,4 @@ def test_after_reset_all_no_request_holds_a_word_of_the_old_topic_and_it_can_be_
     assert memory.read_bytes() == remembered
     assert "plum number 8" in archived.out
     assert [file for file in memory.parent.glob("*.md") if "Plum jam." in file.read_text(encoding="utf-8")]
-    assert not [*(home.data / "state" / "tasks").glob("*.json")]
+    assert not open_tasks(home.data)

@@ -23,7 +23,9 @@ from nanobot.testing.model_server import FakeModels, Fitting
 from tests.fakes.people import Lives, Mouths, elsewhere, judged, marked, seen
 from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
 from tests.support.eventually import eventually
+from tests.support.goals import goals_in
 from tests.support.home import POSIX
+from tests.support.tasks import open_tasks, reported_tasks
 from tests.support.toy_gateway import GatewayHome
 
 pytestmark = POSIX
@@ -112,13 +114,13 @@ class Day:
         found = [f"{one}" for one in self.said if not seen(self.mouths[one[0]], *one[1:])]
         found += [f"goal of {who}" for who in WHO if self.told(who, "Goal reached") < self.goals]
         found += [f"memory of {who}" for who in WHO if who not in known_in(self.memory(who))]
-        return found + [file.name for file in (self.home.data / "state" / "tasks").glob("*.json")]
+        return found + [task["id"] for task in open_tasks(self.home.data)]
 
     def is_quiet(self) -> bool:
         """Whether everybody has an answer, each goal its end and each subagent its report."""
         answered = all(seen(self.mouths[name], chat, token) for name, chat, token in self.said)
         goals = all(self.told(who, "Goal reached") >= self.goals for who in WHO)
-        return answered and goals and not [*(self.home.data / "state" / "tasks").glob("*.json")]
+        return answered and goals and not open_tasks(self.home.data)
 
     def remembers(self) -> bool:
         """Whether each memory knows its own secret."""
@@ -234,14 +236,14 @@ class Day:
             for who in WHO
             if (heard := self.told(who, "Goal reached")) != self.goals
         ]
-        files = [json.loads(file.read_text()) for file in (self.home.data / "state" / "tasks" / "done").glob("*.json")]
-        states = Counter(task["state"] for task in files)
+        tasks = reported_tasks(self.home.data)
+        states = Counter(task["state"] for task in tasks)
         found += [f"subagents ended {states}"] * (set(states) != {"done"})
         rows = "".join(file.read_text(encoding="utf-8") for file in self.home.sessions.rglob("*.jsonl"))
         told = r'"inbound": "subagent:(\w+):report"|"content": "Subagent (\w+): done'  # or waited for, as in a goal
         reports = Counter(report or inline for report, inline in re.findall(told, rows))
-        found += [f"reports {reports}"] * (reports != Counter(task["id"] for task in files))
-        goals = [json.loads(file.read_text())["state"] for file in (self.home.data / "state" / "goals").glob("*.json")]
+        found += [f"reports {reports}"] * (reports != Counter(task["id"] for task in tasks))
+        goals = [goal["state"] for goal in goals_in(self.home.data)]
         found += [f"goals are {goals}"] * (set(goals) != {"done"})
         beats = [self.told("owner", f"beat-{number} ") for number in range(1, self.model.beats + 1)]
         found += [f"beats were told {beats} times"] * (

@@ -15,6 +15,7 @@ from nanobot.providers.base import Delta, LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import Bot, Line, ScriptedProvider
 from tests.support.eventually import eventually
+from tests.support.tasks import open_tasks
 
 TASK = "Your task:\n"
 
@@ -85,8 +86,7 @@ class Stage(Bot):
         await eventually(
             lambda: not (bus.inbound_size or bus.unsettled() or status.running or background.list_running())
         )
-        open_tasks = self.home / "state" / "tasks"
-        await eventually(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
+        await eventually(lambda: not bus.outbound_size and not open_tasks(self.home))
 
 
 @asynccontextmanager

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from nanobot.agent.goals.goal import Goal, GoalState
-from nanobot.agent.goals.store import GoalStore
 from nanobot.bus.events import Address
-from nanobot.config.paths import DataPaths
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
 from tests.support.browser import Tabs, page_url, say
 from tests.support.eventually import eventually
+from tests.support.goals import put_goal
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway, Running
 
@@ -286,7 +285,7 @@ async def test_goals_show_what_each_used_and_why_it_waits(running: OpenGateway, 
         tab = await tabs.open(here)
         await visit(tab, "goals")
         await expect(tab.get_by_text("There is no goal yet")).to_be_visible()
-        GoalStore(DataPaths(here.home).goals).save(goal)
+        put_goal(here.home, goal)
         await visit(tab, "inbox")
         await expect(tab.locator(".row")).to_contain_text("no hotel")
         await visit(tab, "goals")

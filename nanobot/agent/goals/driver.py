@@ -6,12 +6,21 @@ It keeps no state: the result of each turn is in the goal, saved before the next
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
+from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal, GoalState
-from nanobot.agent.goals.turns import GoalTeam, GoalTurns
-from nanobot.bus.events import InboundMessage
+from nanobot.agent.loop import AgentLoop
+from nanobot.agent.pipeline.interrupted import find_interrupted_turn, outcome_text
+from nanobot.agent.pipeline.turn import TurnDeps
+from nanobot.agent.subagent.advisors import make_plan, review_result
+from nanobot.agent.subagent.manager import SubagentManager
+from nanobot.agent.tools.base import ToolContext
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, least_trusted
 from nanobot.utils.text import clip_line
 
@@ -29,29 +38,33 @@ MAX_REJECTIONS = 2
 """Rejections by the reviewer before the result is accepted anyway."""
 
 
-class GoalDriver:
-    """Drives one goal in this process."""
+@dataclass(frozen=True, slots=True)
+class DriverDeps:
+    """What drivers share."""
 
-    def __init__(
-        self,
-        goal: Goal,
-        turns: GoalTurns,
-        team: GoalTeam,
-        save: Callable[[Goal], Awaitable[None]],
-        is_stopping: Callable[[], bool],
-        now: Callable[[], float],
-    ) -> None:
-        """`is_stopping`: whether nanobot is shutting down; `now` in seconds since the epoch."""
+    loop: AgentLoop
+    turns: TurnDeps
+    bus: MessageBus
+    subagents: SubagentManager
+    save: Callable[[Goal], Awaitable[None]]
+    is_stopping: Callable[[], bool]
+    """Whether nanobot is shutting down."""
+    now: Callable[[], float]
+    """Seconds since the epoch."""
+
+
+class GoalDriver:
+    """A goal that this process owns, and what drives it."""
+
+    def __init__(self, goal: Goal, deps: DriverDeps) -> None:
         self.goal = goal
+        self.task: asyncio.Task[None] | None = None
+        """Runs while the goal is driven."""
         self.used_goal_tool = False
         """Whether the running turn used the `goal` tool."""
         self.failed_check = ""
         """Output of the last check that failed."""
-        self._turns = turns
-        self._team = team
-        self._save = save
-        self._is_stopping = is_stopping
-        self._now = now
+        self._deps = deps
         self._wake_event = asyncio.Event()
         self._last_text = ""
         """Reply of the last turn, not sent to anybody yet."""
@@ -61,10 +74,11 @@ class GoalDriver:
         during a turn.
         """
         goal = self.goal
-        await self._turns.wait_for_lane(goal.session_key)
+        async with self._deps.loop.lane(goal.session_key):
+            pass  # the turn that set it has ended
         if resumed and goal.state is GoalState.ACTIVE and not await self._resume():
             return
-        while goal.state is GoalState.ACTIVE and not self._is_stopping():
+        while goal.state is GoalState.ACTIVE and not self._deps.is_stopping():
             if goal.spent:
                 await self.end(GoalState.LIMIT, goal.spent, self._last_text)
                 break
@@ -73,8 +87,7 @@ class GoalDriver:
                 continue
             if not await self._run_turn():
                 return
-        self._send_report()
-        await self._save(goal)
+        await self._send_report()
 
     def wake(self) -> None:
         """End a retry delay early, because the person wrote something."""
@@ -86,21 +99,20 @@ class GoalDriver:
         """
         goal = self.goal
         goal.state, goal.why = state, why
-        goal.ended_at = self._now() if state.is_over else None
+        goal.ended_at = self._deps.now() if state.is_over else None
         if report_stop or state is not GoalState.STOPPED:
             goal.report, goal.is_reported = texts.end_report(goal, text), False
-        await self._save(goal)
+        await self._deps.save(goal)
 
     async def fail(self, error: Exception) -> None:
         """Let the goal wait after an internal error, and report it."""
         await self.end(GoalState.WAITING, f"an internal error occurred ({type(error).__name__}); see nanobot's log")
-        self._send_report()
-        await self._save(self.goal)
+        await self._send_report()
 
     async def _run_planner(self) -> None:
         goal = self.goal
-        plan = await self._team.plan(goal)
-        if self._is_stopping() or goal.state is not GoalState.ACTIVE:
+        plan = await make_plan(self._deps.subagents, goal.text, ctx=self._context())
+        if self._deps.is_stopping() or goal.state is not GoalState.ACTIVE:
             return
         goal.planned = True
         if plan.steps:
@@ -108,29 +120,52 @@ class GoalDriver:
             goal.noted = least_trusted([goal.noted, plan.provenance])
         else:
             log.warning("goal %s goes on without a plan: %s", goal.id, plan.problem)
-        await self._save(goal)
+        await self._deps.save(goal)
 
     async def _resume(self) -> bool:
         """Continue where a previous process stopped. Return False if nanobot is shutting down."""
-        goal, steps = self.goal, self.goal.steps
-        result = await self._turns.resume(goal.session_key)
-        if result is not None and result.text:
-            return await self._process_result(result, steps)
+        goal, steps, loop, deps = self.goal, self.goal.steps, self._deps.loop, self._deps.turns
+        interrupted = await asyncio.to_thread(find_interrupted_turn, deps.turns_folder, goal.session_key)
+        if interrupted is not None and interrupted.message.origin is Origin.GOAL:  # others wait for their person
+            sink = Delivery(self._deps.bus, interrupted.message, GOAL_DELIVERY)
+            result = await loop.resume(goal.session_key, sink)
+            if result is not None and result.text:
+                return await self._process_result(result, steps)
         if goal.claim is not None:  # the turn that claimed it has ended
-            await self._finish(await self._turns.last_reply(goal.session_key))
-        return not self._is_stopping()
+            await self._finish(await asyncio.to_thread(self._last_reply))
+        return not self._deps.is_stopping()
+
+    def _last_reply(self) -> str:
+        """Return the session's last answer. Blocks."""
+        try:
+            rows = self._deps.turns.sessions.get_or_create(self.goal.session_key).since(0)
+        except StorageError:
+            return ""
+        answers = [at for at, row in enumerate(rows) if row["role"] == "assistant" and not row.get("tool_calls")]
+        return outcome_text(rows[: answers[-1] + 1]) if answers else ""
 
     async def _run_turn(self) -> bool:
         """Run one turn and process its result. Return False if nanobot is shutting down."""
-        self.used_goal_tool, steps = False, self.goal.steps
-        return await self._process_result(await self._turns.run(goal_message(self.goal)), steps)
+        goal, steps = self.goal, self.goal.steps
+        self.used_goal_tool = False
+        message = InboundMessage.at(
+            goal.address,
+            goal.sender_id,
+            texts.turn_message(goal),
+            session_key=goal.session_key,
+            origin=Origin.GOAL,
+            provenance=goal.asker,
+            scope=goal.scope.chat,
+        )
+        await self._deps.turns.sessions.yield_to_waiters(goal.session_key)  # other processes
+        return await self._process_result(await self._deps.loop.serve(message), steps)
 
     async def _process_result(self, result: TurnResult, steps: int) -> bool:
         """Apply a turn's result to the goal; `steps` is the count before the turn. Return False if nanobot is shutting
         down.
         """
         goal = self.goal
-        if result.later or (result.outcome is TurnOutcome.STOPPED and self._is_stopping()):
+        if result.later or (result.outcome is TurnOutcome.STOPPED and self._deps.is_stopping()):
             return False
         goal.turns += 1
         self._last_text = "" if result.joined else result.text  # a person whose message joined has seen the reply
@@ -143,31 +178,40 @@ class GoalDriver:
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or not result.retryable:
             await self._handle_failure(result)
         else:
-            goal.failures = 0
-            goal.idle = 0 if await self._made_progress(result, steps) else goal.idle + 1
-            goal.unnoted = 0 if self.used_goal_tool else goal.unnoted + 1
-            if goal.idle >= (MAX_NOTE_ONLY_TURNS if self.used_goal_tool else MAX_IDLE_TURNS):
-                activity = "only updated my notes" if self.used_goal_tool else "did nothing"
-                await self.end(
-                    GoalState.WAITING, self._with_failed_check(f"I {activity} for {goal.idle} turns"), self._last_text
-                )
-            elif goal.unnoted >= MAX_TURNS_WITHOUT_NOTE:
-                why = f"my notes have not changed for {MAX_TURNS_WITHOUT_NOTE} turns"
-                await self.end(GoalState.WAITING, self._with_failed_check(why), self._last_text)
-            await self._save(goal)
+            await self._count_progress(result, steps)
         return True
+
+    async def _count_progress(self, result: TurnResult, steps: int) -> None:
+        """Let the goal wait for a person if its turns lead nowhere."""
+        goal, used_note = self.goal, self.used_goal_tool
+        goal.failures = 0
+        goal.idle = 0 if await self._made_progress(result, steps) else goal.idle + 1
+        goal.unnoted = 0 if used_note else goal.unnoted + 1
+        why = ""
+        if goal.idle >= (MAX_NOTE_ONLY_TURNS if used_note else MAX_IDLE_TURNS):
+            why = f"I {'only updated my notes' if used_note else 'did nothing'} for {goal.idle} turns"
+        elif goal.unnoted >= MAX_TURNS_WITHOUT_NOTE:
+            why = f"my notes have not changed for {MAX_TURNS_WITHOUT_NOTE} turns"
+        if not why:
+            await self._deps.save(goal)
+            return
+        if self.failed_check:
+            why += f", and {clip_line(self.failed_check, 300)}"
+        await self.end(GoalState.WAITING, why, self._last_text)
 
     async def _made_progress(self, result: TurnResult, steps: int) -> bool:
         """Whether the turn called a tool other than `goal`."""
         if self.goal.steps - steps <= 1:
             return False
-        return not self.used_goal_tool or await self._turns.called_tools(self.goal.session_key, result.turn_id) != {
-            "goal"
-        }
-
-    def _with_failed_check(self, why: str) -> str:
-        """Append the output of the last failed check to the reason."""
-        return f"{why}, and {clip_line(self.failed_check, 300)}" if self.failed_check else why
+        if not self.used_goal_tool:
+            return True
+        try:
+            session = await asyncio.to_thread(self._deps.turns.sessions.get_or_create, self.goal.session_key)
+        except StorageError:
+            return True
+        rows = session.get_history()  # includes the newest turn, however long it is
+        tools = [row.get("name") for row in rows if row["role"] == "tool" and row.get("turn_id") == result.turn_id]
+        return not tools or any(name != "goal" for name in tools)
 
     async def _handle_state_change(self) -> None:
         """Handle a state change made by the agent or a person during the turn."""
@@ -175,27 +219,28 @@ class GoalDriver:
         if goal.state is GoalState.ASKING:
             goal.report, goal.is_reported = texts.question_message(goal.why), False
         elif goal.state is GoalState.DROPPED:
-            goal.ended_at = self._now()
+            goal.ended_at = self._deps.now()
             goal.report, goal.is_reported = texts.end_report(goal, self._last_text), False
-        await self._save(goal)
+        await self._deps.save(goal)
 
     async def _finish(self, text: str, *, was_sent: bool = False) -> None:
         """Finish a goal whose check passed, after a review if wanted. `was_sent`: the person has seen this reply."""
         goal = self.goal
         if goal.review:
-            review = await self._team.review(goal, text)
-            if self._is_stopping() or goal.state is not GoalState.ACTIVE:
+            check = str(goal.claim or "")
+            review = await review_result(self._deps.subagents, goal.text, text, check=check, ctx=self._context())
+            if self._deps.is_stopping() or goal.state is not GoalState.ACTIVE:
                 return
             goal.objections = "" if review.passed else review.reasons
             goal.noted = least_trusted([goal.noted, review.provenance])
             if review.passed is False and goal.sent_back < MAX_REJECTIONS:
                 goal.sent_back += 1
                 goal.claim = None
-                await self._save(goal)
+                await self._deps.save(goal)
                 return
-        goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._now()
+        goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._deps.now()
         goal.report, goal.is_reported = texts.done_report(goal, "" if was_sent else text), False
-        await self._save(goal)
+        await self._deps.save(goal)
 
     async def _handle_failure(self, result: TurnResult) -> None:
         goal = self.goal
@@ -203,7 +248,7 @@ class GoalDriver:
         if not result.retryable or goal.failures > len(RETRY_DELAYS_S):
             await self.end(GoalState.WAITING, clip_line(result.text, 400) or "its turns failed")
             return
-        await self._save(goal)
+        await self._deps.save(goal)
         self._wake_event.clear()
         try:
             async with asyncio.timeout(RETRY_DELAYS_S[goal.failures - 1]):
@@ -211,21 +256,32 @@ class GoalDriver:
         except TimeoutError:
             pass
 
-    def _send_report(self) -> None:
-        goal = self.goal
-        if not goal.is_reported and not self._is_stopping():
-            self._turns.send_report(goal)
+    async def _send_report(self) -> None:
+        """Send the report through the journal, which sends it once even if a crash comes before the goal is saved. The
+        goal is saved only when the journal has it.
+        """
+        goal, address = self.goal, self.goal.address
+        if not goal.is_reported and not self._deps.is_stopping():
+            message = OutboundMessage(address.channel, address.chat_id, goal.report, kind=OutboundKind.REPLY)
+            message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.turns}"
+            self._deps.bus.post_outbound(message)
+            await self._deps.bus.flush()
             goal.is_reported = True
+        await self._deps.save(goal)
 
-
-def goal_message(goal: Goal) -> InboundMessage:
-    """Return the message that starts the goal's next turn, in the session and chat where it was set."""
-    return InboundMessage.at(
-        goal.address,
-        goal.sender_id,
-        texts.turn_message(goal),
-        session_key=goal.session_key,
-        origin=Origin.GOAL,
-        provenance=goal.asker,
-        scope=goal.scope.chat,
-    )
+    def _context(self) -> ToolContext:
+        """Return the context of the goal's turn, as far as its planner and its reviewer need it."""
+        goal, deps = self.goal, self._deps.turns
+        return ToolContext(
+            session_key=goal.session_key,
+            address=goal.address,
+            turn_id=f"goal-{goal.id}-{goal.turns}",
+            workspace=deps.workspace,
+            clock=deps.clock,
+            entered=goal.noted,
+            asker=goal.asker,
+            origin=Origin.GOAL,
+            sender_id=goal.sender_id,
+            attended=goal.attended,
+            scope=goal.scope,
+        )

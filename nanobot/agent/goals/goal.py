@@ -1,14 +1,36 @@
-"""A goal as plain data: what to reach, for whom, its progress and its cost. The fields are the keys of its file."""
+"""A goal: what to reach, for whom, its progress and its cost, in the table `goals`.
 
-from dataclasses import asdict, dataclass, field, fields
+A session has one row, its current or last goal. The row names the process that works on it; when that dies, another one
+takes it over.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.tools.goal import CheckKind, GoalCheck
+from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
+from nanobot.utils import codec
+from nanobot.utils.database import Database, reading
+from nanobot.utils.lease import ProcessLease
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+log = logging.getLogger(__name__)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS goals (
+    session TEXT PRIMARY KEY, id TEXT NOT NULL, lease TEXT NOT NULL, unfinished INTEGER NOT NULL,
+    created_at REAL NOT NULL, data TEXT NOT NULL) WITHOUT ROWID;
+"""
+ELSEWHERE = "Another nanobot process works on the goal of this session. Use that one, or end it first."
 
 
 class GoalState(StrEnum):
@@ -119,57 +141,106 @@ class Goal:
         sender = (message.channel, message.sender_id)
         return message.provenance is Provenance.OWNER or sender == (self.address.channel, self.sender_id)
 
-    def to_json(self) -> dict[str, Any]:
-        data = asdict(self)
-        address = self.address
-        return data | {"address": [address.channel, address.chat_id, address.thread_id], "scope": self.scope.chat}
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Goal":
-        """Parse a stored goal. Raises ValueError, TypeError or KeyError if it is invalid."""
-        values = _select_known(cls, data)
-        channel, chat_id, thread_id = data["address"]
-        values["address"] = Address(str(channel), str(chat_id), None if thread_id is None else str(thread_id))
-        values["scope"] = Scope(str(data.get("scope", "")))
-        values["limits"] = GoalLimits(**_select_known(GoalLimits, data.get("limits", {})))
-        values["note"] = Note(**_select_known(Note, data.get("note", {})))
-        for name in ("check", "claim"):
-            values[name] = _parse_check(data.get(name))
-        converters = {"asker": Provenance, "noted": Provenance, "origin": Origin, "state": GoalState}
-        return cls(**values | {name: kind(data[name]) for name, kind in converters.items() if name in data})
+class GoalStore:
+    """The goals of a bot, and this process's hold on them. Methods raise StorageError."""
+
+    def __init__(self, database: Database, lease: ProcessLease) -> None:
+        """The database has the tables of SCHEMA."""
+        self._database = database
+        self._lease = lease
+
+    async def load(self, session_key: str) -> Goal | None:
+        """Return the session's last goal, whoever works on it."""
+        if not self._database.path.exists():
+            return None
+        goals = await self._database.ask(lambda db: [*_select(db, "session = ?", session_key)], is_synced=False)
+        return goals[0] if goals else None
+
+    async def put(self, goal: Goal, *, is_owned: bool = True) -> None:
+        """Save a new goal. Raises NanobotError if another process works on the session's old one."""
+        data, lease = codec.to_json(goal), self._lease.name if is_owned else ""
+        row = (goal.session_key, goal.id, lease, _is_unfinished(goal), goal.created_at, data)
+
+        def write(db: "Connection") -> bool:
+            if self._is_elsewhere(db, goal.session_key):
+                return False
+            self._lease.hold()
+            db.execute("INSERT OR REPLACE INTO goals VALUES (?, ?, ?, ?, ?, ?)", row)
+            return True
+
+        if not await self._database.ask(write):
+            raise NanobotError(ELSEWHERE)
+
+    async def save(self, goal: Goal) -> None:
+        """Save the progress of a goal that this process owns. A goal that was deleted stays deleted."""
+        update = "UPDATE goals SET unfinished = ?, data = ? WHERE session = ? AND id = ?"
+        row = (_is_unfinished(goal), codec.to_json(goal), goal.session_key, goal.id)
+        await self._database.ask(lambda db: db.execute(update, row))
+
+    async def take(self, session_key: str) -> Goal | None:
+        """Own and return the session's last goal; None if there is none. Raises NanobotError if another process works
+        on it.
+        """
+        if not self._database.path.exists():
+            return None
+
+        def take(db: "Connection") -> list[Goal] | None:
+            if self._is_elsewhere(db, session_key):
+                return None
+            goals = [*_select(db, "session = ?", session_key)]
+            if goals:
+                self._lease.hold()
+                db.execute("UPDATE goals SET lease = ? WHERE session = ?", (self._lease.name, session_key))
+            return goals
+
+        goals = await self._database.ask(take)
+        if goals is None:
+            raise NanobotError(ELSEWHERE)
+        return goals[0] if goals else None
+
+    async def unfinished(self, session_key: str | None = None) -> list[str]:
+        """Return the sessions with an unfinished goal, the oldest first: this session at most, or all."""
+        if not self._database.path.exists():
+            return []
+        select = "SELECT session FROM goals WHERE unfinished AND ? IN (session, '') ORDER BY created_at"
+        rows = self._database.ask(lambda db: db.execute(select, (session_key or "",)).fetchall(), is_synced=False)
+        return [key for (key,) in await rows]
+
+    def release(self, goal: Goal) -> None:
+        """Let other processes work on the goal. Does not wait."""
+        update = "UPDATE goals SET lease = '' WHERE session = ? AND id = ? AND lease = ?"
+        row = (goal.session_key, goal.id, self._lease.name)
+        self._database.soon(lambda db: db.execute(update, row), is_urgent=True)
+
+    async def delete(self, session_key: str) -> None:
+        """Delete the session's goal, if any."""
+        await self._database.ask(lambda db: db.execute("DELETE FROM goals WHERE session = ?", (session_key,)))
+
+    def _is_elsewhere(self, db: "Connection", session_key: str) -> bool:
+        """Whether another living process works on the session's goal."""
+        row = db.execute("SELECT lease FROM goals WHERE session = ?", (session_key,)).fetchone()
+        return row is not None and row[0] not in ("", self._lease.name) and self._lease.is_alive(row[0])
 
 
-def _select_known(kind: type, data: dict[str, Any]) -> dict[str, Any]:
-    """Select the values of known fields, so that files of later releases load. Raises TypeError for a wrong type."""
-    known = {field.name: field for field in fields(kind)}
-    values = {name: value for name, value in data.items() if name in known}
-    for name, value in values.items():
-        allowed = _JSON_TYPES.get(str(known[name].type))
-        if allowed is not None and (
-            not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)
-        ):
-            raise TypeError(f"{name}: {value!r}")
-    return values
+def read_goals(database: Path) -> list[Goal]:
+    """Return the goals of all sessions, oldest first, without an event loop. Blocks; raises StorageError."""
+    with reading(database, SCHEMA) as db:
+        return sorted(_select(db, "1"), key=lambda goal: goal.created_at)
 
 
-_JSON_TYPES: dict[str, tuple[type, ...]] = {
-    str(kind): allowed
-    for kind, allowed in (
-        (str, (str,)),
-        (int, (int,)),
-        (float, (int, float)),
-        (bool, (bool,)),
-        (float | None, (int, float, type(None))),
-        (str | None, (str, type(None))),
-    )
-}
-"""JSON types allowed for a field type."""
+def _select(db: "Connection", where: str, *values: object) -> Iterator[Goal]:
+    """Yield the goals of these rows. One that cannot be read is logged and hides no other."""
+    rows = db.execute(f"SELECT session, data FROM goals WHERE {where}", values).fetchall()  # noqa: S608 ours
+    for session_key, data in rows:
+        try:
+            yield codec.from_json(Goal, data)
+        except ValueError as error:
+            log.warning("the goal of %s in nanobot.db cannot be read: %s", session_key, error)
 
 
-def _parse_check(data: dict[str, Any] | None) -> GoalCheck | None:
-    return (
-        None if data is None else GoalCheck(CheckKind(data["kind"]), str(data["target"]), str(data.get("expect", "")))
-    )
+def _is_unfinished(goal: Goal) -> bool:
+    return not goal.state.is_over or not goal.is_reported
 
 
 def check_length(limit: int, text: str, name: str) -> None:

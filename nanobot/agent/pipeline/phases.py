@@ -32,8 +32,6 @@ from nanobot.agent.pipeline.turn import (
     Turn,
     TurnDeps,
     TurnEnding,
-    TurnGoals,
-    TurnOptions,
 )
 from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
 from nanobot.agent.session_summary import FORGOTTEN_KEY, add_omitted_note, session_summary, untrusted_summary
@@ -184,7 +182,8 @@ class Pipeline:
         if turn.options.ephemeral:
             checkpoint.close()  # it records nothing then
         turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
-        turn.scope = await self._deps.scope_of(turn.message)
+        scope = turn.profile.scope
+        turn.scope = scope if scope is not None else await self._deps.scope_of(turn.message)
         if any(name in session.metadata for name in original_state.METADATA_KEYS):
             await self._adopt_original_state(turn)
         if not turn.resumes:
@@ -218,13 +217,15 @@ class Pipeline:
             turn.set_result(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
         goals, message = self._deps.goals, turn.message
-        if goals is not None and goals.serves(message) and not goals.is_wanted(message):
+        if goals is not None and message.origin is Origin.GOAL and not goals.is_wanted(message.session_key):
             turn.set_result(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
         commands, command = self._deps.commands, parse_command(turn.message.content)
         if command is not None and command.name == "retry" and (again := last_request(turn.session, message)):
             turn.message, command = again, None
         if command is None:
+            if turn.profile.is_subagent:
+                return TurnPhase.BUILD
             if goals is not None:
                 await goals.recall(message.session_key)
             return TurnPhase.COMPACT
@@ -293,7 +294,7 @@ class Pipeline:
             turn.pending_rows.append(self._user_row(turn, turn.message, history))
         elif interrupted.tries >= MAX_ATTEMPTS:
             raise RepeatedlyInterruptedError(interrupted.tries)
-        if turn.joins_at_start and not turn.resumes:
+        if turn.profile.joins_at_start and not turn.resumes:
             await self._accept_waiting(turn)
         if not pending_calls(history):
             await self._store_pending_rows(turn)
@@ -301,9 +302,9 @@ class Pipeline:
         models = self._deps.models
         name = turn.model or turn.options.model
         model = await (models.get(name) if name else models.of_session(session))
-        model = replace(model, limits=_limits_of(turn.options, model.limits))
+        model = replace(model, limits=_limits_of(turn, model.limits))
         model.provider.prepare()
-        await self._deps.tools.refresh()
+        await turn.profile.tools.refresh()
         for text in self._deps.take_notices(turn.session.key):
             turn.emit(Notice(text=text))
         turn.built = BuiltRequest(model, rows, window)
@@ -329,7 +330,7 @@ class Pipeline:
             checkpoint.partial(text)
 
         first = turn.session.message_count - len(built.history)
-        tools, options = deps.tools.snapshot(), turn.options
+        tools, options = turn.profile.tools.snapshot(), turn.options
         for tool in options.tools:
             tools.register(tool)
         for name in () if turn.is_remembered else _SESSION_TOOLS:
@@ -375,15 +376,15 @@ class Pipeline:
             hook_runner=turn.hook_runner,
             untrusted_rows=[
                 *untrusted_summary(turn.session.metadata, turn.session.key, turn.scope),
-                *(deps.goals.untrusted_rows(message) if deps.goals is not None else ()),
+                *self._untrusted_rows(turn, message),
             ],
             stop_reason=self._stop_check(turn),
-            review=deps.review and _is_reviewed(message) and not built.model.is_stand_in,
+            review=deps.review and _is_reviewed(turn) and not built.model.is_stand_in,
             format_problem=options.format_problem,
             max_continuations=0 if options.max_tokens else MAX_CONTINUATIONS,
         )
         turn.trace.record_request(spec)
-        with call_context_scope(_call_context(turn, deps.goals)):
+        with call_context_scope(_call_context(turn)):
             result = await run_with_watchdog(turn, run(spec), deps.timeouts.cancel_grace)
         turn.result = TurnResult(
             result.outcome,
@@ -398,7 +399,7 @@ class Pipeline:
         return TurnPhase.SAVE
 
     def _system_prompt(self, turn: Turn, shown_from: int) -> str:
-        prompt = self._deps.prompt.build_system_prompt(
+        prompt = turn.profile.prompt.build_system_prompt(
             self._session_summary(turn, shown_from), scope=turn.scope, began=turn.session.created_at.date()
         )
         return prompt + _INSTRUCTIONS.format(turn.options.instructions) if turn.options.instructions else prompt
@@ -412,10 +413,8 @@ class Pipeline:
 
     def _stop_check(self, turn: Turn) -> Callable[[], str]:
         """Called before each model call of a goal's turn: why no further one may be made."""
-        goals, message = self._deps.goals, turn.message
-        if goals is None or not goals.serves(message):
-            return never_over_budget
-        return lambda: goals.stop_reason(message)
+        goals, key = self._deps.goals, turn.profile.goal_session
+        return (lambda: goals.stop_reason(key)) if goals is not None and key else never_over_budget
 
     def _last_request_of(self, session_key: str) -> LastRequest:
         """Cached data about the session's last request, for the most recently used sessions."""
@@ -519,7 +518,7 @@ class Pipeline:
 
     async def _accept_waiting(self, turn: Turn) -> None:
         """Let waiting messages join the turn, up to its limit."""
-        messages = turn.waiting(turn.max_joining - turn.joined)
+        messages = turn.waiting(turn.profile.max_joining - turn.joined)
         turn.joined += len(messages)
         if messages:
             history = turn.session.get_history()
@@ -553,18 +552,16 @@ class Pipeline:
         self, turn: Turn, message: InboundMessage, history: Sequence[ChatMessage], turn_id: str = ""
     ) -> ChatMessage:
         """The message as stored in the session, with its runtime context."""
-        deps = self._deps
-        # before `note_for`, which may consume an answer
-        untrusted = deps.goals.untrusted_rows(message) if deps.goals is not None else ()
-        goal = deps.goals.note_for(message) if deps.goals is not None else ""
+        untrusted = self._untrusted_rows(turn, message)  # before the note, which may consume an answer
+        note = self._note(turn, message)
         answer_format = turn.options.answer_format if message is turn.message else ""
         folder = message.folder if message.origin is Origin.CLI else ""
-        context = deps.prompt.runtime_context(
+        context = turn.profile.prompt.runtime_context(
             message.channel,
             message.chat_id,
             history,
             scope=turn.scope,
-            note="\n\n".join(filter(None, [goal, answer_format])),
+            note="\n\n".join(filter(None, [note, answer_format])),
             folder=folder,
         )
         row: ChatMessage = {
@@ -587,6 +584,18 @@ class Pipeline:
         if message.journal_key is not None:
             row["inbound"] = message.journal_key
         return row
+
+    def _note(self, turn: Turn, message: InboundMessage) -> str:
+        """What the model should know beside a message: the goal of its session, or the team of a subagent."""
+        if turn.profile.note is not None:
+            return turn.profile.note(message)
+        return self._deps.goals.note_for(message) if self._deps.goals is not None else ""
+
+    def _untrusted_rows(self, turn: Turn, message: InboundMessage) -> Sequence[ChatMessage]:
+        """The untrusted content in that note."""
+        if turn.profile.note is not None:
+            return turn.profile.untrusted_rows()
+        return self._deps.goals.untrusted_rows(message) if self._deps.goals is not None else ()
 
     def _partial_answer(self, turn: Turn) -> str:
         """The text that the model had produced when the turn was stopped."""
@@ -614,12 +623,17 @@ def _uncancel() -> None:
         task.uncancel()
 
 
-def _is_reviewed(message: InboundMessage) -> bool:
+def _is_reviewed(turn: Turn) -> bool:
     """Whether the answer is sent to somebody: a goal has its own review, and a quiet job sends none."""
-    return message.origin is not Origin.GOAL and (message.origin is Origin.HEARTBEAT or not message.quiet)
+    message = turn.message
+    return (
+        not turn.profile.is_subagent
+        and message.origin is not Origin.GOAL
+        and (message.origin is Origin.HEARTBEAT or not message.quiet)
+    )
 
 
-def _call_context(turn: Turn, goals: TurnGoals | None) -> CallContext:
+def _call_context(turn: Turn) -> CallContext:
     message, emit = turn.message, turn.emit  # bound now: an abandoned run must not use the emitter that replaces it
     return CallContext(
         message.origin if message.origin in BACKGROUND_ORIGINS else "turn",
@@ -627,14 +641,16 @@ def _call_context(turn: Turn, goals: TurnGoals | None) -> CallContext:
         turn.turn_id,
         budget_usd=turn.options.budget_usd,
         reasoning_effort=turn.options.reasoning_effort,
-        goal=goals is not None and goals.serves(message),
+        goal=bool(turn.profile.goal_session),
         notify=lambda text: emit(Notice(text=text)),
     )
 
 
-def _limits_of(options: TurnOptions, limits: RunLimits) -> RunLimits:
+def _limits_of(turn: Turn, limits: RunLimits) -> RunLimits:
+    options = turn.options
     return replace(
         limits,
+        max_steps=turn.profile.max_steps or limits.max_steps,
         max_tokens=min(options.max_tokens or limits.max_tokens, limits.max_tokens),
         temperature=limits.temperature if options.temperature is None else options.temperature,
     )

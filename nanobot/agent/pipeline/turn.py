@@ -29,7 +29,7 @@ from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.turn_trace import TurnTrace
 from nanobot.agent.window.state import Window
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import INTERRUPTED, ChatMessage
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.net.pace import Pace
 from nanobot.security.redaction import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
@@ -88,6 +88,10 @@ class TurnTimeouts:
 class SessionSubagents(Protocol):
     """The subagents of sessions, as the loop uses them."""
 
+    def profile_of(self, message: InboundMessage) -> "TurnProfile | None":
+        """The profile of a subagent's turn; None for any other turn."""
+        ...
+
     async def recover(self, session_key: str | None = None) -> None:
         """Resume what a previous process left, of one session or of all. Never raises."""
         ...
@@ -100,12 +104,10 @@ class SessionSubagents(Protocol):
 class TurnGoals(Protocol):
     """The goals of sessions, as turns and the loop use them. Never raises; methods that are not async do not block."""
 
-    def serves(self, message: InboundMessage) -> bool:
-        """Whether this message's turn works for a goal."""
-        ...
-
-    def is_wanted(self, message: InboundMessage) -> bool:
-        """Whether the turn that a goal has requested should still run; earlier turns may have made it obsolete."""
+    def is_wanted(self, session_key: str) -> bool:
+        """Whether the turn that this session's goal requested should still run; earlier turns may have made it
+        obsolete.
+        """
         ...
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
@@ -124,12 +126,12 @@ class TurnGoals(Protocol):
         """The untrusted content in that note, as rows without a turn."""
         ...
 
-    def record_usage(self, message: InboundMessage, step: events.StepEnded) -> None:
-        """Record the usage of a model call in this message's turn, which works for a goal."""
+    def record_usage(self, session_key: str, step: events.StepEnded) -> None:
+        """Record the usage of a model call for this session's goal."""
         ...
 
-    def stop_reason(self, message: InboundMessage) -> str:
-        """Why this turn may make no further model call; empty if it may."""
+    def stop_reason(self, session_key: str) -> str:
+        """Why no further model call may be made for this session's goal; empty if one may."""
         ...
 
     async def recover(self, session_key: str | None = None) -> None:
@@ -195,6 +197,14 @@ class TurnDeps:
     reminder_answer: Callable[[InboundMessage], Awaitable[str | None]] | None = None
     """Returns the command meant by a word such as `snooze` right after a reminder; None for any other message."""
 
+    def profile_of(self, message: InboundMessage) -> "TurnProfile":
+        """The profile of a message's turn."""
+        profile = self.subagents.profile_of(message) if self.subagents is not None else None
+        if profile is None:
+            profile = TurnProfile(self.prompt, self.tools)
+            profile.goal_session = message.session_key if message.origin is Origin.GOAL else ""
+        return profile
+
 
 class TurnEnding(Enum):
     """Why a running turn is cancelled."""
@@ -209,6 +219,30 @@ MAX_JOINING = 3
 """Messages that may join one turn; further ones get turns of their own."""
 Waiting = Callable[[int], Sequence[InboundMessage]]
 """Removes and returns at most this many messages that wait for this session."""
+
+
+@dataclass(slots=True)
+class TurnProfile:
+    """What a turn is made of. Subagents have profiles of their own."""
+
+    prompt: PromptBuilder
+    tools: ToolRegistry
+    max_steps: int | None = None
+    """Maximum number of model calls; None: that of the model."""
+    scope: Scope | None = None
+    """The memory it may read; None: found by its message."""
+    is_subagent: bool = False
+    """Whether it waits for no slot and its session belongs to no conversation."""
+    goal_session: str = ""
+    """The session whose goal pays for it; empty if none."""
+    note: Callable[[InboundMessage], str] | None = None
+    """What the model should know beside a message; None: the goal of its session."""
+    untrusted_rows: Callable[[], Sequence[ChatMessage]] = tuple
+    """The untrusted content in that note, as rows without a turn."""
+    waiting: Waiting = lambda limit: ()
+    max_joining: int = MAX_JOINING
+    joins_at_start: bool = False
+    """Whether messages that wait at the start join with the turn's own message, not first at a tool boundary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +349,8 @@ class Turn:
     progress: RunProgress
     result: TurnResult
     """The result so far."""
+    profile: TurnProfile
     waiting: Waiting = field(default_factory=lambda: _no_messages)
-    max_joining: int = MAX_JOINING
-    joins_at_start: bool = False
-    """Whether messages that wait at the start join with the turn's own message, not first at a tool boundary."""
     resumes: bool = False
     """Whether it resumes an interrupted turn, without a new message."""
     attended: bool = False
@@ -402,10 +434,12 @@ def _no_messages(limit: int) -> Sequence[InboundMessage]:
 def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *, turn_id: str = "") -> Turn:
     """Create a turn that has not started, with a new id unless it resumes another."""
 
+    profile = deps.profile_of(message)
+
     def on_step_end(step: events.StepEnded) -> None:
         deps.status.record_usage(message.session_key, step.usage, step.cost_usd)
-        if deps.goals is not None and deps.goals.serves(message):
-            deps.goals.record_usage(message, step)
+        if deps.goals is not None and profile.goal_session:
+            deps.goals.record_usage(profile.goal_session, step)
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
 
@@ -416,6 +450,6 @@ def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *,
     feed = deps.feed.open_turn(turn_id, message) if deps.feed is not None else None
     emit = Emitter(turn_id, progress, trace, feed, sink)
     result = TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id)
-    turn = Turn(message, emit, turn_id, trace, progress, result, hook_runner=deps.hook_runner)
+    turn = Turn(message, emit, turn_id, trace, progress, result, profile, profile.waiting, hook_runner=deps.hook_runner)
     turn.attended, turn.options = message.attended, deps.options_of(message)
     return turn

@@ -5,7 +5,9 @@ Cancelling stops the subagent.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nanobot.agent.engine.answer_review import parse_verdict
 from nanobot.agent.subagent.manager import SubagentManager
@@ -17,10 +19,13 @@ from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.utils.text import clip_line, quote_lines
 
+T = TypeVar("T")
+
 MAX_STEPS = 20
 _MAX_STEP_CHARS = 300
 _STEP = re.compile(r"^[^\S\n]*(?:[-*+]|\d+[.)])[^\S\n]+\[ ?\][^\S\n]+(\S.*)$", re.MULTILINE)
 _NO_LIST = "The planner's answer has no readable task list."
+_NOUNS = {TaskRole.PLANNER: "planning", TaskRole.REVIEWER: "review"}
 _PLAN_PROMPT = "Plan this:\n\n{request}"
 _REVIEW_PROMPT = """\
 Review this. The request:
@@ -61,17 +66,37 @@ class Review:
     """The least trusted content that the reviewer read."""
 
 
+async def ask_role(
+    subagents: SubagentManager,
+    role: TaskRole,
+    prompt: str,
+    label: str,
+    parse: Callable[[str, str, Provenance], T],
+    *,
+    ctx: ToolContext,
+) -> T:
+    """Ask a subagent of this role for the turn of `ctx`. `parse` gets its answer, or empty and why there is none, and
+    the least trusted content that it read.
+    """
+    noun = _NOUNS[role]
+    try:
+        ended = await subagents.run_to_end(prompt, label, role=role, ctx=ctx)
+    except NanobotError as error:
+        return parse("", f"There was no {noun}: {error}", Provenance.TOOL)
+    if ended.state is TaskState.DONE:
+        return parse(ended.result, "", ended.seen)
+    return parse("", f"The {noun} {describe_failure(ended)}", ended.seen)
+
+
 async def make_plan(subagents: SubagentManager, request: str, *, ctx: ToolContext) -> Plan:
     """Plan the request, for the turn of `ctx`."""
+
+    def parse(answer: str, problem: str, provenance: Provenance) -> Plan:
+        steps = tuple(clip_line(step.strip(), _MAX_STEP_CHARS) for step in _STEP.findall(answer)[:MAX_STEPS])
+        return Plan(steps, "" if steps else problem or _NO_LIST, provenance)
+
     prompt = _PLAN_PROMPT.format(request=quote_lines(request))
-    try:
-        ended = await subagents.run_to_end(prompt, f"plan: {request}", role=TaskRole.PLANNER, ctx=ctx)
-    except NanobotError as error:
-        return Plan((), f"There is no plan: {error}")
-    if ended.state is not TaskState.DONE:
-        return Plan((), f"The planning {describe_failure(ended)}", ended.seen)
-    steps = tuple(clip_line(step.strip(), _MAX_STEP_CHARS) for step in _STEP.findall(ended.result)[:MAX_STEPS])
-    return Plan(steps, "" if steps else _NO_LIST, ended.seen)
+    return await ask_role(subagents, TaskRole.PLANNER, prompt, f"plan: {request}", parse, ctx=ctx)
 
 
 async def review_result(
@@ -82,13 +107,11 @@ async def review_result(
     Each call is a new review, since the files behind the same words may have changed. An unreadable or missing verdict
     never counts as a pass.
     """
+
+    def parse(answer: str, problem: str, provenance: Provenance) -> Review:
+        return Review(None, problem, provenance) if problem else Review(*parse_verdict(answer), provenance)
+
     prompt = _REVIEW_PROMPT.format(request=quote_lines(request), result=quote_lines(result))
     if check:
         prompt += _PASSED_CHECK.format(check=quote_lines(check))
-    try:
-        ended = await subagents.run_to_end(prompt, f"review: {request}", role=TaskRole.REVIEWER, ctx=ctx)
-    except NanobotError as error:
-        return Review(None, f"There was no review: {error}")
-    if ended.state is not TaskState.DONE:
-        return Review(None, f"The review {describe_failure(ended)}", ended.seen)
-    return Review(*parse_verdict(ended.result), ended.seen)
+    return await ask_role(subagents, TaskRole.REVIEWER, prompt, f"review: {request}", parse, ctx=ctx)

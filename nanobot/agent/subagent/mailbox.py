@@ -1,27 +1,22 @@
-"""Messages between subagents of one goal: one append-only file of lines per goal.
+"""Messages between subagents of one goal, in the table `team_messages`.
 
-A message is synced before its sender learns that it was sent. What was read is recorded in the readers' sessions, by
-message key.
+What was read is recorded in the readers' sessions, by message key.
 """
 
-import os
-from collections.abc import Collection
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nanobot.messages.types import Provenance, least_trusted
-from nanobot.utils.files import (
-    make_private_folder,
-    missing_newline,
-    open_for_append,
-    sync_data,
-    sync_folder,
-    write_whole,
-)
-from nanobot.utils.text import json_objects, strict_json
+from nanobot.messages.types import Provenance
+from nanobot.utils import codec
+from nanobot.utils.database import Database
 
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS team_messages (goal TEXT NOT NULL, sent_at REAL NOT NULL, data TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS team_messages_by_goal ON team_messages (goal);
+"""
 _KEY = "letter:"
 
 
@@ -45,63 +40,32 @@ class TeamMessage:
         """Key of its row in the readers' sessions, so that it is read once."""
         return f"{_KEY}{self.id}"
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "TeamMessage":
-        """Parse a stored message. Raises KeyError or TypeError if it is invalid."""
-        to, provenance = tuple(map(str, data["to"])), least_trusted([str(data["provenance"])])
-        return cls(str(data["id"]), str(data["by"]), str(data["label"]), to, str(data["text"]), provenance)
-
 
 def is_team_message(journal_key: str | None) -> bool:
     return journal_key is not None and journal_key.startswith(_KEY)
 
 
 class TeamMailbox:
-    """The messages of all goals. Methods block and raise OSError."""
+    """The messages of all goals. Methods raise StorageError."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, database: Database) -> None:
+        """The database has the tables of SCHEMA."""
+        self._database = database
 
-    def messages(self, goal: str) -> list[TeamMessage]:
-        """Return the goal's messages, oldest first. A truncated line is ignored: its sender never got a
-        confirmation.
-        """
-        try:
-            content = self._file_of(goal).read_bytes()
-        except FileNotFoundError:
-            return []
-        messages = []
-        for data in json_objects(content):
-            with suppress(KeyError, TypeError):
-                messages.append(TeamMessage.from_json(data))
-        return messages
+    async def messages(self, goal: str) -> list[TeamMessage]:
+        """Return the goal's messages, oldest first."""
 
-    def add(self, goal: str, message: TeamMessage) -> None:
-        """Append and sync a message. On an error nothing is added."""
-        path = self._file_of(goal)
-        make_private_folder(self._folder)
-        is_new = not path.exists()
-        descriptor = open_for_append(path)
-        try:
-            end = os.fstat(descriptor).st_size
-            try:
-                write_whole(descriptor, missing_newline(descriptor) + strict_json(asdict(message)).encode() + b"\n")
-                sync_data(descriptor)
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(descriptor, end)
-                raise
-        finally:
-            os.close(descriptor)
-        if is_new:
-            sync_folder(self._folder)
+        def select(db: "Connection") -> list[TeamMessage]:
+            rows = db.execute("SELECT data FROM team_messages WHERE goal = ? ORDER BY rowid", (goal,))
+            return [codec.from_json(TeamMessage, data) for (data,) in rows]
 
-    def sweep(self, *, before: float, but_for: Collection[str] = ()) -> None:
-        """Delete files not written since `before`, except those of these goals. Never raises."""
-        for path in self._folder.glob("*.jsonl") if self._folder.is_dir() else ():
-            with suppress(OSError):
-                if path.stem not in but_for and path.stat().st_mtime < before:
-                    path.unlink()
+        return await self._database.ask(select, is_synced=False)
 
-    def _file_of(self, goal: str) -> Path:
-        return self._folder / f"{goal}.jsonl"
+    async def add(self, goal: str, message: TeamMessage, sent_at: float) -> None:
+        """Store a message. Once it returns, the message survives a crash."""
+        row = (goal, sent_at, codec.to_json(message))
+        await self._database.ask(lambda db: db.execute("INSERT INTO team_messages VALUES (?, ?, ?)", row))
+
+    async def sweep(self, *, before: float) -> None:
+        """Delete the messages sent before this time."""
+        await self._database.ask(lambda db: db.execute("DELETE FROM team_messages WHERE sent_at < ?", (before,)))

@@ -1,34 +1,36 @@
-"""Tasks on disk: what subagents were asked to do and how it ended, one small file each. The fields are its keys.
+"""Tasks: what subagents were asked to do and how it ended, in the table `tasks`.
 
-A task stays open until its end was reported; then it moves to `done/`. A process that works on open tasks holds the
-lock of its lease. When it dies the system releases the lock, and another process may take over its tasks.
+A task stays open until its end was reported. Its row names the process that works on it; when that dies, another one
+takes it over.
 """
 
-import json
 import logging
-import os
-import secrets
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.subagent.roles import TaskRole
 from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
-from nanobot.utils.files import make_private_folder, remove_all_stale_temps, remove_stale_temps, write_atomic
-from nanobot.utils.locks import ProcessLock
-from nanobot.utils.text import strict_json
+from nanobot.utils import codec
+from nanobot.utils.database import Database, reading
+from nanobot.utils.lease import ProcessLease
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 log = logging.getLogger(__name__)
 
-_ORPHAN_AGE_S = 3600.0
-"""Age after which unreferenced files belong to a killed process."""
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS tasks (
+    id TEXT PRIMARY KEY, parent TEXT NOT NULL, root TEXT NOT NULL, lease TEXT NOT NULL, reported INTEGER NOT NULL,
+    created_at REAL NOT NULL, ended_at REAL, data TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (reported, ended_at);
+"""
 
 
 class TaskState(StrEnum):
@@ -73,8 +75,6 @@ class Task:
     """Whether the turn that asked sends nothing; then the report is not sent either."""
     waited: bool = False
     """Whether the turn that asked waits for the result."""
-    life: str = ""
-    """The lease of the process that works on it."""
     state: TaskState = TaskState.WAITING
     created_at: float = 0.0
     began_at: float | None = None
@@ -96,170 +96,84 @@ class Task:
         return f"{SUBAGENT_SESSION}{self.id}"
 
     @property
+    def attempt_key(self) -> str:
+        """Key of the message that starts the current attempt."""
+        return f"{self.session_key}:{self.tries}"
+
+    @property
     def journal_key(self) -> str:
         """Key of the report, so that it is delivered once."""
         return f"{SUBAGENT_SESSION}{self.id}:report"
 
-    def to_json(self) -> dict[str, Any]:
-        data = {field_info.name: getattr(self, field_info.name) for field_info in fields(self)}
-        address = self.address
-        return data | {"address": [address.channel, address.chat_id, address.thread_id], "scope": self.scope.chat}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Task":
-        """Parse a stored task. Raises ValueError, TypeError or KeyError if it is invalid."""
-        known = {field_info.name for field_info in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
-        values["address"] = Address(*data["address"])
-        values["scope"] = Scope(str(data.get("scope", "")))
-        converters = {"asker": Provenance, "seen": Provenance, "origin": Origin, "state": TaskState, "role": TaskRole}
-        return cls(**values | {name: kind(data[name]) for name, kind in converters.items() if name in data})
+    def belongs_to(self, session_key: str) -> bool:
+        return session_key in (self.parent, self.root)
 
 
 class TaskStore:
-    """The tasks on disk. Methods block and raise OSError."""
+    """The tasks of a bot, and this process's hold on them. Methods raise StorageError."""
 
-    def __init__(self, folder: Path) -> None:
-        self._open = folder
-        self._done = folder / "done"
-        self._lives = folder / "lives"
+    def __init__(self, database: Database, lease: ProcessLease) -> None:
+        """The database has the tables of SCHEMA."""
+        self._database = database
+        self._lease = lease
 
-    @property
-    def exists(self) -> bool:
-        """Whether there has ever been a task."""
-        return self._open.is_dir()
+    async def save(self, task: Task) -> None:
+        """Save a task that this process works on. Once it returns, the task survives a crash."""
+        data = codec.to_json(task)
+        row = (task.id, task.parent, task.root, self._lease.name, task.reported, task.created_at, task.ended_at, data)
 
-    def save(self, task: Task) -> None:
-        """Save the task; a reported one moves to `done/`."""
-        folder = self._done if task.reported else self._open
-        make_private_folder(folder)
-        write_atomic(folder / f"{task.id}.json", strict_json(task.to_json()))
-        if task.reported:
-            (self._open / f"{task.id}.json").unlink(missing_ok=True)
+        def write(db: "Connection") -> None:
+            self._lease.hold()
+            db.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
-    def open_tasks(self) -> list[Task]:
-        """Return the tasks that run, wait or are not reported yet, oldest first."""
-        return sorted(_tasks_in(self._open), key=lambda task: task.created_at)
+        await self._database.ask(write)
 
-    def done_tasks(self, *, since: float = 0.0) -> list[Task]:
-        """Return the reported tasks saved after `since`, oldest first."""
-        return sorted(_tasks_in(self._done, since=since), key=lambda task: task.created_at)
+    async def inherit(self, session_key: str | None = None) -> list[Task]:
+        """Take over and return the open tasks of dead processes, of one session or all. No two callers get the same."""
+        if not self._database.path.exists():
+            return []
 
-    def sweep(self, *, before: float) -> list[str]:
-        """Delete tasks done before this time and files of killed processes. Return the session keys of the tasks."""
-        self._sweep_lives()
-        for folder in (self._open, self._done):
-            remove_all_stale_temps(folder, older_than_s=_ORPHAN_AGE_S)
-        deleted = []
-        for path in self._done.glob("*.json") if self._done.is_dir() else ():
-            with suppress(OSError):
-                if path.stat().st_mtime < before:
-                    path.unlink()
-                    deleted.append(f"{SUBAGENT_SESSION}{path.stem}")
-        return deleted
+        def take(db: "Connection") -> list[Task]:
+            leases = [lease for (lease,) in db.execute("SELECT DISTINCT lease FROM tasks WHERE NOT reported")]
+            dead = [lease for lease in leases if lease != self._lease.name and not self._lease.is_alive(lease)]
+            found = [task for lease in dead for task in _select(db, "NOT reported AND lease = ?", lease)]
+            found = [task for task in found if session_key is None or task.belongs_to(session_key)]
+            if found:
+                self._lease.hold()
+                rows = [(self._lease.name, task.id) for task in found]
+                db.executemany("UPDATE tasks SET lease = ? WHERE id = ?", rows)
+            return sorted(found, key=lambda task: task.created_at)
 
-    def sweep_half_saved(self, task: Task) -> None:
-        """Delete temporary files of this task. Only its new owner may call this. Never raises."""
-        for folder in (self._open, self._done):
-            remove_stale_temps(folder / f"{task.id}.json", older_than_s=0)
+        return await self._database.ask(take)
 
-    def _sweep_lives(self) -> None:
-        used = {task.life for task in self.open_tasks()}
-        for path in self._lives.glob("*.lock") if self._lives.is_dir() else ():
-            with suppress(OSError):
-                is_old = time.time() - path.stat().st_mtime > _ORPHAN_AGE_S  # a new file may be about to be locked
-                if is_old and path.stem not in used and not _is_alive(self, path.stem):
-                    path.unlink()
+    async def recent(self, *, since: float) -> list[Task]:
+        """Return the open tasks of all processes and those that ended after `since`, oldest first."""
+        if not self._database.path.exists():
+            return []
+        where = "NOT reported OR ended_at > ?"
+        tasks = await self._database.ask(lambda db: [*_select(db, where, since)], is_synced=False)
+        return sorted(tasks, key=lambda task: task.created_at)
 
-    def lock_of(self, life: str) -> ProcessLock:
-        """Return the lock that a process holds as long as it lives."""
-        return ProcessLock(self._lives / f"{life}.lock")
-
-    def delete_lock(self, life: str) -> None:
-        """Delete the lock file of an ended process."""
-        with suppress(OSError):
-            (self._lives / f"{life}.lock").unlink(missing_ok=True)
+    async def sweep(self, *, before: float) -> list[str]:
+        """Delete reported tasks that ended before this time. Return their session keys."""
+        delete = "DELETE FROM tasks WHERE reported AND ended_at < ? RETURNING id"
+        ids = await self._database.ask(lambda db: db.execute(delete, (before,)).fetchall())
+        return [f"{SUBAGENT_SESSION}{task_id}" for (task_id,) in ids]
 
 
-class ProcessLease:
-    """The lease of this process, and how it takes over tasks of dead processes."""
-
-    def __init__(self, store: TaskStore) -> None:
-        self._store = store
-        self.name = secrets.token_hex(6)
-        self._lock = store.lock_of(self.name)
-        self._is_held = False
-
-    def begin(self) -> None:
-        """Acquire the lease. Blocks; raises OSError."""
-        if not self._is_held:
-            self._is_held = self._lock.try_acquire()
-
-    def end(self) -> None:
-        """Release the lease; open tasks may then be taken over."""
-        if self._is_held:
-            if all(task.life != self.name for task in self._store.open_tasks()):
-                self._store.delete_lock(self.name)  # else an heir needs the lock for exclusion
-            self._lock.release()
-            self._is_held = False
-
-    def inherit(self, parent: str | None = None) -> list[Task]:
-        """Take over and return the open tasks of dead processes, of one parent or all. Blocks; raises OSError.
-
-        Two concurrent callers never get the same task.
-        """
-        self.begin()
-        inherited: list[Task] = []
-        lives = {task.life for task in self._open_tasks_of(parent)} - {self.name}
-        for life in sorted(lives):
-            lock = self._store.lock_of(life)
-            if not lock.try_acquire():
-                continue
-            try:
-                for task in [task for task in self._open_tasks_of(parent) if task.life == life]:
-                    task.life = self.name
-                    self._store.sweep_half_saved(task)
-                    self._store.save(task)
-                    inherited.append(task)
-                if all(task.life != life for task in self._store.open_tasks()):
-                    self._store.delete_lock(life)
-            finally:
-                lock.release()
-        return inherited
-
-    def _open_tasks_of(self, parent: str | None) -> Iterable[Task]:
-        return [task for task in self._store.open_tasks() if parent is None or parent in (task.parent, task.root)]
-
-
-def _tasks_in(folder: Path, *, since: float = 0.0) -> Iterator[Task]:
-    for path in folder.glob("*.json") if folder.is_dir() else ():
+def _select(db: "Connection", where: str, *values: object) -> Iterator[Task]:
+    """Yield the tasks of these rows. One that cannot be read is logged and hides no other."""
+    for task_id, data in db.execute(f"SELECT id, data FROM tasks WHERE {where}", values):  # noqa: S608 ours
         try:
-            if path.stat().st_mtime < since:
-                continue
-            yield Task.from_json(json.loads(path.read_bytes()))
-        except FileNotFoundError:  # moved to `done/` meanwhile
-            continue
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("the task in %s cannot be read; it is kept as %s.corrupt: %r", path, path.name, error)
-            with suppress(OSError):
-                os.replace(path, path.with_name(f"{path.name}.corrupt"))
+            yield codec.from_json(Task, data)
+        except ValueError as error:
+            log.warning("the task %s in nanobot.db cannot be read: %s", task_id, error)
 
 
-def task_counts(folder: Path) -> tuple[int, int]:
-    """Return how many tasks run and wait. Tasks of dead processes count as neither."""
-    store = TaskStore(folder)
-    tasks = [task for task in store.open_tasks() if not task.state.is_over]
-    alive = {life for life in {task.life for task in tasks} if _is_alive(store, life)}
-    living = [task.state for task in tasks if task.life in alive]
-    return living.count(TaskState.RUNNING), living.count(TaskState.WAITING)
-
-
-def _is_alive(store: TaskStore, life: str) -> bool:
-    lock = store.lock_of(life)
-    try:
-        if not lock.try_acquire():
-            return True
-    except OSError:
-        return False
-    lock.release()
-    return False
+def task_counts(database: Path, lease: ProcessLease) -> tuple[int, int]:
+    """Return how many tasks run and wait. Tasks of dead processes count as neither. Blocks; raises StorageError."""
+    with reading(database, SCHEMA) as db:
+        names = [name for (name,) in db.execute("SELECT DISTINCT lease FROM tasks WHERE NOT reported")]
+        alive = [name for name in names if lease.is_alive(name)]
+        states = [task.state for name in alive for task in _select(db, "NOT reported AND lease = ?", name)]
+    return states.count(TaskState.RUNNING), states.count(TaskState.WAITING)

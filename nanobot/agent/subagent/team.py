@@ -7,20 +7,23 @@ readers' sessions. They are cached here so that a turn can take its messages wit
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from nanobot.agent.scope import Scope
 from nanobot.agent.subagent import team_texts
 from nanobot.agent.subagent.mailbox import TeamMailbox, TeamMessage
 from nanobot.agent.subagent.roles import TaskRole
 from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.redaction import redact_known
 from nanobot.utils.aio import finish
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.clock import Clock
+from nanobot.utils.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +49,13 @@ class _Team:
 class TeamService:
     """The teams of all goals of this process."""
 
-    def __init__(self, mailbox: TeamMailbox, goal_of: Callable[[str], Awaitable[str]]) -> None:
-        """`goal_of` returns the id of the goal that a session works on; empty if none. It never raises."""
+    def __init__(self, mailbox: TeamMailbox, clock: Clock) -> None:
         self._mailbox = mailbox
-        self._goal_of = goal_of
+        self._clock = clock
         self._teams: dict[str, _Team] = {}
         self._disk_lock = asyncio.Lock()
 
     # --- for the manager
-
-    async def goal_of(self, session_key: str) -> str:
-        """Return the id of the session's goal; empty if none. Never raises."""
-        return await self._goal_of(session_key)
 
     def add(self, task: Task) -> None:
         """Add a task to its goal's team. Tasks without a goal, reviewers and planners are in no team."""
@@ -76,8 +74,8 @@ class TeamService:
         return _unread(team, task)
 
     async def sweep(self, *, before: float) -> None:
-        """Delete old messages. Never raises."""
-        await asyncio.to_thread(self._mailbox.sweep, before=before, but_for=frozenset(self._teams))
+        """Delete old messages. Raises StorageError."""
+        await self._mailbox.sweep(before=before)
 
     # --- for its turns
 
@@ -139,9 +137,9 @@ class TeamService:
 
     async def _save_message(self, goal: str, team: _Team, message: TeamMessage) -> None:
         try:
-            await asyncio.to_thread(self._mailbox.add, goal, message)
-        except OSError as error:
-            raise storage_error("The message cannot be saved, so it was not sent", error) from error
+            await self._mailbox.add(goal, message, self._clock.now().timestamp())
+        except StorageError as error:
+            raise StorageError(f"The message cannot be saved, so it was not sent. {error}") from error
         assert team.messages is not None  # noqa: S101 loaded by `tell`
         team.messages.append(message)
 
@@ -192,11 +190,25 @@ class TeamService:
     async def _load_messages(self, goal: str, team: _Team) -> list[TeamMessage]:
         """Return all messages of the goal. Raises StorageError."""
         if team.messages is None:
-            try:
-                team.messages = await asyncio.to_thread(self._mailbox.messages, goal)
-            except OSError as error:
-                raise storage_error("Earlier messages cannot be read, so nothing was sent", error) from error
+            team.messages = await self._mailbox.messages(goal)
         return team.messages
+
+
+def goal_notes(paths: PathPolicy, scope: Scope, goal: str) -> str:
+    """Return the notes folder of a goal, relative to the workspace; empty if there is none."""
+    name = f"{scope.notes}/{goal}"
+    try:
+        return f"{name}/" if paths.resolve_own(name).is_dir() else ""
+    except (OSError, PathDeniedError):
+        return ""
+
+
+def make_notes(paths: PathPolicy, scope: Scope, goal: str) -> None:
+    """Create the notes folder. On failure subagents work without it. Blocks."""
+    try:
+        make_private_folder(paths.resolve_own(f"{scope.notes}/{goal}"))
+    except (OSError, PathDeniedError) as error:
+        log.warning("the notes folder of goal %s cannot be created: %s", goal, error)
 
 
 def _is_over(team: _Team) -> bool:

@@ -153,9 +153,9 @@ class GoalTool(Tool):
     acts = False  # a report leaves nothing for a person to look for
     alone = True  # a check must see the effects of the calls beside it
 
-    def __init__(self, open_goals: Callable[[], GoalBackend], find_tool: Callable[[str], Tool | None]) -> None:
-        """`open_goals` is called when the tool is first used; `find_tool` returns the tools that run the checks."""
-        self._open_goals = open_goals
+    def __init__(self, goals: GoalBackend, find_tool: Callable[[str], Tool | None]) -> None:
+        """`find_tool` returns the tools that run the checks."""
+        self._goals = goals
         self._find_tool = find_tool
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
@@ -183,15 +183,15 @@ class GoalTool(Tool):
         **more: str,
     ) -> ToolResult:
         """Run the action. Cancelling ends a running check; the goal goes on."""
-        goals = self._open_goals()
+        goals = self._goals
         try:
             match action:
                 case "begin":
-                    return await self._begin(goals, text, check, expect, ctx)
+                    return await self._begin(text, check, expect, ctx)
                 case "note":
                     reply = await goals.note(ctx, done=done, doing=doing, following=more.get("next", ""))
                 case "finish":
-                    return await self._finish(goals, check, expect, ctx)
+                    return await self._finish(check, expect, ctx)
                 case "ask":
                     reply = await goals.ask(text, ctx)
                 case _:
@@ -200,17 +200,19 @@ class GoalTool(Tool):
             return ToolResult.failed(str(error))
         return ToolResult(reply)
 
-    async def _begin(self, goals: GoalBackend, text: str, check: str, expect: str, ctx: ToolContext) -> ToolResult:
+    async def _begin(self, text: str, check: str, expect: str, ctx: ToolContext) -> ToolResult:
         if not text.strip():
             return ToolResult.failed("There is no goal. Say in `text` what is to be reached.")
         if ctx.origin in _BACKGROUND_ORIGINS or ctx.quiet or ctx.is_subagent:
             return ToolResult.failed(
                 "Only a turn that a person asked for can start a goal. Do what you can in this turn."
             )
-        return ToolResult(await goals.begin(text.strip(), GoalCheck.of(check, expect) if check.strip() else None, ctx))
+        return ToolResult(
+            await self._goals.begin(text.strip(), GoalCheck.of(check, expect) if check.strip() else None, ctx)
+        )
 
-    async def _finish(self, goals: GoalBackend, check: str, expect: str, ctx: ToolContext) -> ToolResult:
-        checks = [*goals.checks(ctx)]
+    async def _finish(self, check: str, expect: str, ctx: ToolContext) -> ToolResult:
+        checks = [*self._goals.checks(ctx)]
         if check.strip():
             checks.append(GoalCheck.of(check, expect))
         if not checks:
@@ -221,9 +223,9 @@ class GoalTool(Tool):
         for required in dict.fromkeys(checks):
             result = await self._run_check(required, ctx)
             if result.error:
-                goals.record_failed_check(f"the check `{required}` did not hold", ctx)
+                self._goals.record_failed_check(f"the check `{required}` did not hold", ctx)
                 return result
-        return replace(result, content=await goals.finish(checks[-1], ctx), error=False)
+        return replace(result, content=await self._goals.finish(checks[-1], ctx), error=False)
 
     async def _run_check(self, check: GoalCheck, ctx: ToolContext) -> ToolResult:
         """Run the check; the result is an error if it does not hold."""
@@ -252,7 +254,7 @@ class GoalTool(Tool):
         """Return the checks of a claim, as far as they can be parsed."""
         checks: list[GoalCheck] = []
         try:
-            checks += self._open_goals().checks(ctx)
+            checks += self._goals.checks(ctx)
             if arguments.get("check", "").strip():
                 checks.append(GoalCheck.of(arguments["check"], arguments.get("expect", "")))
         except (NanobotError, ValueError):

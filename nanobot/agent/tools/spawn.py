@@ -1,7 +1,6 @@
 """The `spawn` tool: gives a task to a subagent, in the background or while the turn waits for the report."""
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nanobot.agent.tools.access import Access
@@ -46,13 +45,8 @@ class SpawnTool(Tool):
     )
     effect = Effect.REPEATABLE  # the same task of the same turn is the same subagent
 
-    def __init__(self, open_spawner: Callable[[], Spawner]) -> None:
-        """`open_spawner` is called when the tool is first used: most turns need no subagent."""
-        self._open_spawner = open_spawner
-
-    @cached_property
-    def _spawner(self) -> Spawner:
-        return self._open_spawner()
+    def __init__(self, subagents: Spawner) -> None:
+        self._subagents = subagents
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
         """Return nothing: the subagent's calls are judged one by one, and its words keep their provenance."""
@@ -65,8 +59,8 @@ class SpawnTool(Tool):
         if not task.strip():
             return ToolResult.failed("There is no task. Say in `task` what is to be done, with everything needed.")
         try:
-            if ctx is not None and (wait or self._spawner.must_wait(ctx)):
-                return await self._spawner.run(task, label, ctx=ctx)
-            return ToolResult(await self._spawner.spawn(task, label, ctx=ctx))
+            if ctx is not None and (wait or self._subagents.must_wait(ctx)):
+                return await self._subagents.run(task, label, ctx=ctx)
+            return ToolResult(await self._subagents.spawn(task, label, ctx=ctx))
         except NanobotError as error:
             return ToolResult.failed(str(error))

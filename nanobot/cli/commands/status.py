@@ -44,6 +44,7 @@ from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.security.sandbox.sandbox import Report as SandboxReport
 from nanobot.session.manager import SessionManager
+from nanobot.utils.lease import ProcessLease
 from nanobot.utils.text import clip_line
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> StatusReport:
         gateway=gateway,
         channels=_channel_states(setup, gateway),
         jobs=_summarize_jobs(setup),
-        subagents=task_counts(setup.paths.tasks),
+        subagents=_task_counts(setup),
         goals=_open_goals(setup),
         skills=skills.skills(),
         plugins=_plugin_facts(setup),
@@ -156,15 +157,21 @@ def _channel_states(setup: Setup, gateway: Mapping[str, Any] | None) -> Mapping[
     return offline_status(setup.config)
 
 
+def _task_counts(setup: Setup) -> tuple[int, int]:
+    try:
+        return task_counts(setup.paths.database, ProcessLease(setup.paths.leases))
+    except StorageError:
+        return 0, 0
+
+
 def _open_goals(setup: Setup) -> list["Goal"]:
-    folder = setup.paths.goals
-    if not folder.is_dir():
+    if not setup.paths.database.exists():
         return []
-    from nanobot.agent.goals.store import GoalStore  # slow to import
+    from nanobot.agent.goals.goal import read_goals  # slow to import
 
     try:
-        return [goal for goal in GoalStore(folder).all() if not goal.state.is_over]
-    except OSError:
+        return [goal for goal in read_goals(setup.paths.database) if not goal.state.is_over]
+    except StorageError:
         return []
 
 

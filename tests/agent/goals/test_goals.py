@@ -11,7 +11,7 @@ from nanobot.providers.base import CallContext, Delta, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of
+from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, goals_in
 from tests.support.scripted_model import Cast, on_stage
 
 # --- the way of a goal
@@ -302,7 +302,7 @@ async def test_a_goal_of_a_group_is_for_owners(tmp_path: Path):
         await stage.quiet()
 
     assert "only an owner may set a goal" in stage.replies("-5")[-1]
-    assert not (tmp_path / "state" / "goals").exists()
+    assert goals_in(tmp_path) == []
 
 
 async def test_a_fresh_session_keeps_the_goal_unless_it_is_told_to_stop_and_reset_all_forgets_it(tmp_path: Path):
@@ -322,7 +322,7 @@ async def test_a_fresh_session_keeps_the_goal_unless_it_is_told_to_stop_and_rese
     assert stopped == "stopped"
     assert "Stopped: the goal (write a page)." in "\n".join(stage.replies())
     assert "its goal (write a page)" in stage.replies()[-1]
-    assert [*(tmp_path / "state" / "goals").glob("*.json")] == []
+    assert goals_in(tmp_path) == []
 
 
 async def test_words_from_outside_in_the_note_stay_outside(tmp_path: Path):

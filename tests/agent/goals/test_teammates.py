@@ -1,8 +1,6 @@
 """Subagents of one goal: they share notes, tell each other what they need to know, and are of no other goal's team."""
 
-import json
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,9 @@ from nanobot.runtime.build import build_runtime
 from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of, goals_in
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
+from tests.support.tasks import open_tasks, reported_tasks
 
 
 def spawn(*labels: str) -> LLMResponse:
@@ -41,8 +40,7 @@ def told(row: ChatMessage) -> str:
 
 def tasks_of(home: Path) -> dict[str, dict[str, Any]]:
     """Those that have ended, by their labels."""
-    found = [json.loads(path.read_text("utf-8")) for path in (home / "state/tasks/done").glob("*.json")]
-    return {task["label"]: task for task in found}
+    return {task["label"]: task for task in reported_tasks(home)}
 
 
 def transcript(stage: Stage, label: str) -> list[ChatMessage]:
@@ -74,7 +72,7 @@ async def at_work(stage: Stage, *pauses: Pause, **more: Any) -> str:
     """Set a goal and wait until its subagents are so far; the name of its notes folder."""
     await stage.hear("/goal write a page", **more)
     await eventually(lambda: all(pause.reached.is_set() for pause in pauses))
-    await eventually(lambda: [*(stage.home / "state" / "goals").glob("*.json")])
+    await eventually(lambda: goals_in(stage.home))
     return f"goals/{goal_of(stage.home)['id']}"
 
 
@@ -82,10 +80,7 @@ async def has_ended(stage: Stage, label: str) -> None:
     """Until the subagent of this label has its result on the disk."""
 
     def is_stored() -> bool:
-        tasks = []
-        for file in (stage.home / "state" / "tasks").rglob("*.json"):
-            with suppress(FileNotFoundError):  # it is just being moved
-                tasks.append(json.loads(file.read_text("utf-8")))
+        tasks = open_tasks(stage.home) + reported_tasks(stage.home)
         return any((task.get("label"), task.get("state")) == (label, "done") for task in tasks)
 
     await eventually(is_stored)
