@@ -5,7 +5,8 @@ The terminal, `--json`, the SDK, delivery and the trace all use these events.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import count
 from typing import Any, ClassVar
@@ -82,8 +83,12 @@ class TurnEvent:
 
     def to_json(self) -> dict[str, Any]:
         """The event as `{type, turn_id, seq, ...}` without fields that are None."""
-        fields = {key: value for key, value in asdict(self).items() if value is not None}
-        return {"type": self.type, **fields}
+        payload: dict[str, Any] = {"type": self.type}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value is not None:
+                payload[item.name] = deepcopy(value) if isinstance(value, dict | list) else value
+        return payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,10 +339,10 @@ def event_from_json(payload: Mapping[str, Any]) -> TurnEvent | None:
     kind = _EVENT_TYPES.get(str(payload.get("type")))
     if kind is None:
         return None
-    fields: dict[str, Any] = {name: value for name, value in payload.items() if name != "type"}
-    for name in _ENUM_FIELDS.keys() & fields.keys():
-        fields[name] = _ENUM_FIELDS[name](fields[name])
-    return kind(**fields)
+    values: dict[str, Any] = {name: value for name, value in payload.items() if name != "type"}
+    for name in _ENUM_FIELDS.keys() & values.keys():
+        values[name] = _ENUM_FIELDS[name](values[name])
+    return kind(**values)
 
 
 EventSink = Callable[[TurnEvent], None]

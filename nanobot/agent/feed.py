@@ -6,7 +6,8 @@ bounded: a reader that fell too far behind takes a new snapshot.
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -65,6 +66,22 @@ class Changed(TurnEvent):
     topic: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesJoined(TurnEvent):
+    """Lines that waited in a terminal have joined its turn."""
+
+    type: ClassVar[str] = "lines_joined"
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRestored(TurnEvent):
+    """What a turn has shown before a crash, as the parts of its view. Only in the feed."""
+
+    type: ClassVar[str] = "turn_restored"
+    parts: list[dict[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class FeedItem:
     """An event, its position, and the session and channel of its turn (empty for Changed)."""
@@ -86,6 +103,8 @@ class TurnView:
     parts: list[dict[str, Any]] = field(default_factory=list)
     """In order: `text`, `reasoning`, `tool`, `notice` and `approval` parts."""
     ended: events.TurnEnded | None = None
+    position: int = -1
+    """In the feed, of its start; -1 if it is no longer there."""
     version: int = 0
     """Counts the changes."""
     _readers: list[asyncio.Future[None]] = field(default_factory=list)
@@ -142,14 +161,13 @@ class TurnView:
 
     def to_json(self) -> dict[str, Any]:
         """The view as `{turn_id, session, channel, seq, started, parts}`."""
-        parts = [{**part, "text": "".join(part["text"])} if "text" in part else part for part in self.parts]
         return {
             "turn_id": self.started.turn_id,
             "session": self.session,
             "channel": self.channel,
             "seq": self.seq,
             "started": self.started.to_json(),
-            "parts": parts,
+            "parts": _parts_to_json(self.parts),
         }
 
     def _last(self, kind: str, **fields: str) -> dict[str, Any]:
@@ -174,7 +192,7 @@ class Feed:
         self._size = 0
         self._views: dict[str, TurnView] = {}
         self._ended: dict[str, TurnView] = {}
-        """Of programs, which may come back for the rest of an answer."""
+        """Of programs and terminals, which may come back for the rest of an answer."""
         self._readers: list[asyncio.Future[None]] = []
         self._is_closed = False
 
@@ -183,19 +201,40 @@ class Feed:
         """The position of the newest item; -1 before the first."""
         return self._next - 1
 
+    @property
+    def cursor(self) -> str:
+        """The position for clients, which may come back to another process."""
+        return self.cursor_at(self.position)
+
+    def cursor_at(self, position: int) -> str:
+        """A position for clients."""
+        return f"{self.epoch}.{position}"
+
     def views(self, session: str | None = None) -> Iterator[TurnView]:
         """The running and waiting turns, of one session or of all, oldest first."""
         return (view for view in [*self._views.values()] if session in (None, view.session))
 
     def view(self, turn_id: str) -> TurnView | None:
-        """The view of a turn that runs or waits, or of a program's that ended just now."""
+        """The view of a turn that runs or waits, or of a client's that ended just now."""
         return self._views.get(turn_id) or self._ended.get(turn_id)
+
+    async def wait_view(self, turn_id: str, is_open: Callable[[], bool]) -> TurnView | None:
+        """Wait for the view of a turn whose message `is_open`: it may wait behind others, or be recovered after a
+        crash. None if the turn is over. Raises FeedClosedError.
+        """
+        while (view := self.view(turn_id)) is None and is_open():
+            with suppress(TimeoutError, FeedPositionError):
+                async with asyncio.timeout(1.0):
+                    await self.read(self.position)
+        return view or self.view(turn_id)
 
     def restore(self, turn_id: str, parts: Iterable[dict[str, Any]]) -> None:
         """Show what a resumed turn had shown before the crash."""
         if (view := self._views.get(turn_id)) is not None:
-            view.parts += parts
+            restored = [*parts]
+            view.parts += restored
             view.changed()
+            self._publish(view.session, view.channel, TurnRestored(turn_id=turn_id, parts=_parts_to_json(restored)))
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> EventSink:
         """Publish that a turn starts. Return the sink for its events."""
@@ -209,7 +248,7 @@ class Feed:
             media=message.media,
             at=datetime.now().astimezone().isoformat(timespec="milliseconds"),
         )
-        view = self._views[turn_id] = TurnView(started, session, channel)
+        view = self._views[turn_id] = TurnView(started, session, channel, position=self._next)
         self._publish(session, channel, started)
 
         def sink(event: TurnEvent) -> None:
@@ -242,13 +281,92 @@ class Feed:
             reader = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
             await reader
-        start = after + 1 - (self._next - len(self._items))
-        if not 0 <= start < len(self._items):
+        return self.items_after(after)
+
+    def items_after(self, position: int) -> list[FeedItem]:
+        """The items after this position. Raises FeedPositionError."""
+        start = position + 1 - (self._next - len(self._items))
+        if not 0 <= start <= len(self._items):
             raise FeedPositionError("These events are no longer kept. Load the session again.")
         return self._items[start:]
 
+    async def follow(
+        self, after: str = "", *, ping_s: float | None = None, batch_s: float = 0.0
+    ) -> AsyncGenerator[list[FeedItem] | None, None]:
+        """Yield the items after a cursor, or from now on, until the process ends.
+
+        None tells a reader that items are missing, because the cursor is of another process or too old: it takes a
+        snapshot, and is given what comes after `cursor`. An empty list follows after `ping_s` without an item. Items of
+        `batch_s` come together.
+        """
+        epoch, _, number = after.partition(".")
+        position = self.position
+        if epoch == self.epoch and number.lstrip("-").isdigit():
+            position = int(number)
+        elif after:
+            yield None
+        while True:
+            try:
+                async with asyncio.timeout(ping_s):
+                    items = await self.read(position)
+                if batch_s:
+                    await asyncio.sleep(batch_s)
+                    items = await self.read(position)
+            except TimeoutError:
+                yield []
+            except FeedClosedError:
+                return
+            except FeedPositionError:
+                position = self.position
+                yield None
+            else:
+                position = items[-1].position
+                yield items
+
+    async def follow_turn(
+        self, view: TurnView, seen: str = "", *, ping_s: float | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield a turn as JSON for a client: `turn`, which names this process, then its events until it ends.
+
+        A client that comes back has `seen` events: `TURN.EPOCH.SEQ` of the last one. What the turn has shown before a
+        crash, or before the oldest event that is kept, comes first, as TurnRestored. In a silence there is a `ping`
+        every `ping_s`.
+        """
+        turn_id = view.started.turn_id
+        before, _, number = seen.rpartition(".")
+        seq = int(number) if before == f"{turn_id}.{self.epoch}" and number.isdigit() else -1
+        is_new = seq < 0
+        position = view.position - 1
+        yield {"type": "turn", "turn_id": turn_id, "epoch": self.epoch}
+        try:
+            self.items_after(position)
+        except FeedPositionError:
+            position, seq = self.position, view.seq
+            yield TurnRestored(turn_id=turn_id, parts=_parts_to_json(view.parts)).to_json()
+            if view.ended is not None:
+                yield view.ended.to_json()
+                return
+        async for items in self.follow(self.cursor_at(position), ping_s=ping_s):
+            if items is None:
+                raise FeedClosedError("The client was too slow.")  # it comes back
+            for item in items:
+                event = item.event
+                if event.turn_id == turn_id and (
+                    event.seq > seq or isinstance(event, LinesJoined) or (is_new and isinstance(event, TurnRestored))
+                ):
+                    yield event.to_json()
+                    if isinstance(event, events.TurnEnded):
+                        return
+            if not items:
+                yield {"type": "ping"}
+
+    def join_lines(self, turn_id: str, count: int) -> None:
+        """Publish that lines of a terminal have joined a turn."""
+        if (view := self._views.get(turn_id)) is not None:
+            self._publish(view.session, view.channel, LinesJoined(turn_id=turn_id, count=count))
+
     def _keep(self, view: TurnView) -> None:
-        if view.started.origin == Origin.API:
+        if view.started.origin in (Origin.API, Origin.CLI):
             self._ended[view.started.turn_id] = view
             while len(self._ended) > _MAX_ENDED:
                 del self._ended[next(iter(self._ended))]
@@ -272,6 +390,10 @@ class Feed:
         for reader in readers:
             if not reader.done():
                 reader.set_result(None)
+
+
+def _parts_to_json(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**part, "text": "".join(part["text"])} if "text" in part else {**part} for part in parts]
 
 
 def _size_of(event: TurnEvent) -> int:

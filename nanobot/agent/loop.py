@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nanobot.agent.commands.table import Command, SlashCommands, is_from_owner, parse_command
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery, DeliveryPolicy, tool_hint
@@ -70,6 +70,8 @@ class AgentLoop:
         self._pipeline = Pipeline(deps)
         self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.max_concurrent_turns)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
+        self._unwanted: set[str] = set()
+        """Ids of turns that were stopped before they ran."""
         self._recovered_order: dict[str, int] = {}
         """Acceptance order of messages recovered from the journal, by key."""
         self._stopping = asyncio.Event()
@@ -173,19 +175,19 @@ class AgentLoop:
         turn.attended, turn.model = attended or turn.attended, model
         turn.options = options or turn.options
         turn.hook_runner = turn.hook_runner.with_hooks(hooks)
-        if waiting is not None and self._policy.steering:
-            turn.waiting = waiting
+        if waiting is not None:
+            turn.options = replace(turn.options, waiting=waiting)
         return await self._answer(turn, may_join=False)
 
     async def submit(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
         """Like `run_turn`, for a message whose sender does not wait: it may join the running turn of the same chat.
 
-        The sender gets a receipt then. A message that joined ends with that turn's outcome and an empty text. A program
-        waits for the answer to its own message, so that one does not join.
+        The sender gets a receipt then. A message that joined ends with that turn's outcome and an empty text. Who
+        follows the turn waits for the answer to this message, so that one does not join.
         """
         await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
-        may_join = self._policy.steering and message.origin not in (*BACKGROUND_ORIGINS, Origin.API)
+        may_join = self._policy.steering and not message.is_followed and message.origin not in BACKGROUND_ORIGINS
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
 
     async def resume(
@@ -200,8 +202,16 @@ class AgentLoop:
         finally:
             await self._resume_background(session_key)
 
-    async def stop_turn(self, session_key: str) -> bool:
-        """Stop a session's running turn and wait for its end. Return False if none runs. Queued messages stay."""
+    async def stop_turn(self, session_key: str, turn_id: str | None = None) -> bool:
+        """Stop a session's running turn and wait for its end. Return False if none runs. Queued messages stay.
+
+        With `turn_id` only that turn is stopped; if it does not run yet, it ends when its time comes.
+        """
+        running = self._running.get(session_key)
+        if turn_id is not None and (running is None or running[0].turn_id != turn_id):
+            if self.bus.is_open(session_key, turn_id):
+                self._unwanted.add(turn_id)
+            return False
         return await self._cancel_turn(session_key, TurnEnding.STOP)
 
     def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
@@ -268,6 +278,9 @@ class AgentLoop:
             key, turn if may_join else None, on_wait, yields_to_steering=is_background
         ) as entry:
             if entry.joined_turn is None:
+                if turn.turn_id in self._unwanted:
+                    self._unwanted.remove(turn.turn_id)
+                    return _end_without_run(turn, TurnOutcome.STOPPED, "")
                 return _postpone(turn) if self._stopping.is_set() else await self._run_as_task(turn)
             await asyncio.wait([entry.joined_turn])
         if turn.joined_turn is None or not any(message is turn.message for message in turn.joined_turn.unread):
@@ -310,7 +323,7 @@ class AgentLoop:
 
     def _waiting_messages(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
         """Messages that may join this turn: those queued in its lane for the same chat, then those its caller holds."""
-        from_caller = turn.waiting
+        from_caller = turn.options.waiting or turn.waiting
 
         def drain(limit: int) -> Sequence[InboundMessage]:
             key, address = turn.message.session_key, turn.message.address
@@ -408,7 +421,7 @@ class AgentLoop:
 
     def _send_outcome(self, message: InboundMessage, outcome: MessageOutcome) -> None:
         """Send the reply of a turn that ended just before the crash. The outbox drops a reply that went out already."""
-        if not message.quiet:
+        if not (message.quiet or message.is_followed):
             text = outcome.answer or _JOINED_TURN_ENDED
             to = message.address
             reply = OutboundMessage(to.channel, to.chat_id, text, message.message_id, turn_id=outcome.turn_id)
@@ -436,7 +449,7 @@ class AgentLoop:
         return await self._answer(turn, may_join=False)
 
     def _delivery(self, message: InboundMessage) -> Delivery | None:
-        if message.quiet:
+        if message.quiet or message.is_followed:
             return None
         policy = GOAL_DELIVERY if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
         return Delivery(self.bus, message, policy, self._deps.commands.buttons(message.content))

@@ -14,7 +14,6 @@ from starlette.responses import Response, StreamingResponse
 
 from nanobot import __version__
 from nanobot.agent.events import Answer
-from nanobot.agent.feed import FeedClosedError, FeedPositionError
 from nanobot.agent.trace.store import TraceStore
 from nanobot.api.answers import sent_files
 from nanobot.api.chat import ChatCompletions
@@ -74,6 +73,7 @@ def endpoints(services: ApiServices) -> list[Endpoint]:
         endpoint("sessions/{key}", rest.session),
         endpoint("sessions/{key}", rest.delete_session, "DELETE"),
         endpoint("turns/{id}/stop", rest.stop, "POST"),
+        endpoint("turns/{id}/events", rest.turn_events),
         endpoint("approvals/{id}", rest.approve, "POST", guest_may=False),
         endpoint("files/{id}/content", rest.file),
         endpoint("feed", rest.feed),
@@ -177,8 +177,21 @@ class _Rest:
     async def stop(self, request: Request, caller: Credential) -> Response:
         """Stop a turn. What it has said stays."""
         following = await self._turns.find(caller, request.path_params["id"])
-        stopped = following.view.ended is None and await self._runtime.loop.stop_turn(following.request.session)
+        record, is_running = following.request, following.view.ended is None
+        stopped = is_running and await self._runtime.loop.stop_turn(record.session, record.turn_id)
         return json_response({"stopped": bool(stopped)})
+
+    async def turn_events(self, request: Request, caller: Credential) -> Response:
+        """The events of a turn until it ends; for a client that comes back, from where `seen` says."""
+        following = await self._turns.find(caller, request.path_params["id"])
+        view, seen = following.view, request.query_params.get("seen", "")
+
+        async def stream() -> AsyncIterator[bytes]:
+            with self._turns.listening(following.request):
+                async for frame in self._services.feed.follow_turn(view, seen, ping_s=sse.PING_S):
+                    yield sse.PING if frame["type"] == "ping" else sse.event(frame)
+
+        return StreamingResponse(stream(), media_type=sse.CONTENT_TYPE, headers=sse.HEADERS)
 
     async def approve(self, request: Request, caller: Credential) -> Response:
         """Answer an approval question of any chat. 409 with the answer if it was answered already."""
@@ -218,28 +231,18 @@ class _Rest:
 
     async def _events(self, caller: Credential, after: str) -> AsyncIterator[bytes]:
         feed = self._services.feed
-        epoch, _, number = after.partition(".")
-        position = int(number) if epoch == feed.epoch and number.lstrip("-").isdigit() else feed.position
         yield sse.PING
-        while True:
-            try:
-                async with asyncio.timeout(sse.PING_S):
-                    items = await feed.read(position)
-            except TimeoutError:
-                yield sse.PING
-                continue
-            except FeedPositionError:
-                position = feed.position
-                continue
-            except FeedClosedError:
-                return
-            position = items[-1].position
-            yield b"".join(
-                sse.event(
-                    {"session": item.session, "event": item.event.to_json()}, event_id=f"{feed.epoch}.{item.position}"
+        async for items in feed.follow(after, ping_s=sse.PING_S):
+            yield (
+                sse.PING
+                if not items
+                else b"".join(
+                    sse.event(
+                        {"session": item.session, "event": item.event.to_json()}, event_id=feed.cursor_at(item.position)
+                    )
+                    for item in items
+                    if _may_see(caller, item.session)
                 )
-                for item in items
-                if _may_see(caller, item.session)
             )
 
     async def capabilities(self, request: Request, caller: Credential) -> Response:

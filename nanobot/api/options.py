@@ -19,6 +19,8 @@ def turn_options(message: InboundMessage) -> TurnOptions:
         max_tokens=asked.get("max_tokens"),
         temperature=asked.get("temperature"),
         reasoning_effort=asked.get("reasoning_effort"),
+        budget_usd=asked.get("budget_usd"),
+        ephemeral=asked.get("ephemeral", False),
         answer_format=form.describe() if form is not None else "",
         format_problem=form.problem if form is not None else None,
     )

@@ -82,7 +82,8 @@ class Responses:
         """Stop the turn. What it has said stays."""
         following = await self._find(request, caller)
         if following.view.ended is None:
-            await self._services.runtime.loop.stop_turn(following.request.session)
+            record = following.request
+            await self._services.runtime.loop.stop_turn(record.session, record.turn_id)
         return self._answer(following)
 
     async def delete(self, request: Request, caller: Credential) -> Response:

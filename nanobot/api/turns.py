@@ -14,9 +14,8 @@ from typing import Any
 from starlette.requests import Request
 
 from nanobot.agent.context import with_attachments
-from nanobot.agent.events import TurnEnded, TurnOutcome
-from nanobot.agent.feed import FeedClosedError, FeedPositionError, TurnStarted, TurnView
-from nanobot.agent.pipeline.interrupted import is_answer, outcome_text, parts_of_turn
+from nanobot.agent.feed import FeedClosedError, TurnView
+from nanobot.agent.pipeline.interrupted import stored_view
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.prompts import ClientMessage, Prompt, UploadedFile
@@ -232,19 +231,14 @@ class ApiTurns:
 
     async def view_of(self, record: ApiRequest) -> TurnView | None:
         """What a turn shows: running, waiting, or stored. None if it never began."""
-        feed, bus = self._services.feed, self._services.runtime.bus
-        while True:
-            if (view := feed.view(record.turn_id)) is not None:
-                return view
-            if not bus.is_open(record.session, record.turn_id):
-                return feed.view(record.turn_id) or await self._stored_view(record)
-            try:
-                async with asyncio.timeout(1.0):  # it waits behind others, or is being recovered
-                    await feed.read(feed.position)
-            except (TimeoutError, FeedPositionError):
-                continue
-            except FeedClosedError as error:
-                raise stopping() from error
+        bus = self._services.runtime.bus
+        try:
+            view = await self._services.feed.wait_view(
+                record.turn_id, lambda: bus.is_open(record.session, record.turn_id)
+            )
+        except FeedClosedError as error:
+            raise stopping() from error
+        return view or await self._stored_view(record)
 
     async def _stored_view(self, record: ApiRequest) -> TurnView | None:
         try:
@@ -252,28 +246,10 @@ class ApiTurns:
         except StorageError as error:
             log.warning("session %s cannot be read: %s", record.session, error)
             session = None
-        rows = [row for row in session.messages if row.get("turn_id") == record.turn_id] if session is not None else []
-        if not rows:
-            return None
-        usage, cost = await self._services.requests.usage(record.turn_id)
-        started = TurnStarted(
-            turn_id=record.turn_id,
-            text=text_of(rows[0]["content"]),
-            message_id=record.turn_id,
-            sender_id=str(rows[0].get("sender_id", "")),
-            origin=Origin.API,
-            media=list(rows[0].get("media", ())),
-            at=str(rows[0].get("timestamp", "")),
-        )
-        view = TurnView(started, record.session, self._services.channel.name, parts=parts_of_turn(rows, record.turn_id))
-        name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
-        outcome = next((outcome for outcome in TurnOutcome if outcome == name), TurnOutcome.FAILED)
-        if name is None and has_answer:
-            outcome = TurnOutcome.ANSWERED
-        text = outcome_text(rows) if has_answer else ""
-        view.ended = TurnEnded(
-            turn_id=record.turn_id, outcome=outcome, text=text, error=name, usage=usage, cost_usd=cost
-        )
+        view = stored_view(session, record.turn_id, Origin.API) if session is not None else None
+        if view is not None and view.ended is not None:
+            usage, cost = await self._services.requests.usage(record.turn_id)
+            view.ended = replace(view.ended, usage=usage, cost_usd=cost)
         return view
 
     @contextmanager
@@ -297,7 +273,9 @@ class ApiTurns:
         if view is None or view.ended is not None:
             self._detached.discard(record.turn_id)
         elif record.turn_id not in self._listeners and record.turn_id not in self._detached:
-            self._stopping = asyncio.ensure_future(self._services.runtime.loop.stop_turn(record.session))
+            self._stopping = asyncio.ensure_future(
+                self._services.runtime.loop.stop_turn(record.session, record.turn_id)
+            )
 
     async def _sweep(self) -> None:
         """Delete what is no longer kept."""

@@ -59,7 +59,7 @@ class InboundMessage:
     attended: bool = False
     """Whether its sender follows the turn in the feed, and answers approval questions there as the owner."""
     turn_id: str = ""
-    """The id of its turn if its sender has chosen one, so that a program finds the turn again. Never used twice."""
+    """The id of its turn if its sender has chosen one, to follow the turn in the feed. Never used twice."""
     request: dict[str, Any] = field(default_factory=dict)
     """What a program asks of this turn, as the API stores it."""
 
@@ -102,6 +102,11 @@ class InboundMessage:
             thread_id=address.thread_id,
             **fields,
         )
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its sender reads the turn in the feed: nothing of it is sent."""
+        return bool(self.turn_id)
 
     @property
     def own_words(self) -> str:

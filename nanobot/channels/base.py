@@ -19,6 +19,7 @@ from nanobot.channels.cursors import load_state, save_state
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import ShowStep, print_step
 from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
 from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
 from nanobot.channels.status import ChannelState, ChannelStatus
@@ -207,9 +208,16 @@ class BaseChannel(ABC):
         """Yield the bytes of an attachment that `receive` was given, in chunks. May raise anything."""
         raise MediaError(f"{self.name} does not say how to download {attachment.source!r}")
 
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Test the credentials, or link an account, and show each step. Return whether nothing is left to do.
+
+        `force` links an account anew. Raises NanobotError, OSError; safe to cancel.
+        """
+        return await self.login(force) if type(self).login is not BaseChannel.login else True
+
     async def login(self, force: bool = False) -> bool:
-        """Do the interactive part of the setup. Return whether nothing is left to do."""
-        return True
+        """`run_login` in a terminal. Channels written for the original override this one."""
+        return await self.run_login(print_step, force=force)
 
     def is_allowed(self, sender_id: str) -> bool:
         """Whether this sender may write to the bot in a private chat."""

@@ -130,14 +130,18 @@ class ChannelManager:
         finally:
             self._tasks = None
 
+    async def pause(self, name: str) -> None:
+        """Disconnect a channel until `change` replaces it. Messages to it wait."""
+        if (supervisor := self._supervisors.pop(name, None)) is not None:
+            supervisor.cancel()
+            await asyncio.wait([supervisor])
+
     async def change(self, name: str, channel: BaseChannel | None) -> None:
         """Replace the channel of this name, also while it runs; None removes it.
 
         Its queued messages go to the new channel. If cancelled, the old channel is stopped and the new one not started.
         """
-        if (supervisor := self._supervisors.pop(name, None)) is not None:
-            supervisor.cancel()
-            await asyncio.wait([supervisor])
+        await self.pause(name)
         waiting: list[OutboundMessage] = []
         while (key := next((key for key in self._outboxes if key[0] == name), None)) is not None:
             outbox = self._outboxes.pop(key)

@@ -1,5 +1,6 @@
 """The built-in channels and those of plugins. A platform's modules are imported only when its channel is enabled."""
 
+import asyncio
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.errors import PluginError
+from nanobot.errors import NanobotError, PluginError
 from nanobot.plugins import CHANNELS as PLUGINS
 from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.utils.extras import install_command
@@ -16,7 +17,9 @@ from nanobot.utils.text import nearest
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from nanobot.bus.queue import MessageBus
     from nanobot.channels.base import BaseChannel
+    from nanobot.config.schema import Config
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,25 @@ def load_channel(name: str, disabled: Iterable[str] = ()) -> "type[BaseChannel]"
         return _check_class(name, load(spec.target))
     except PluginError as error:
         raise ChannelSetupError(str(error)) from error
+
+
+async def create_channel(name: str, config: "Config", bus: "MessageBus") -> "BaseChannel":
+    """Load a channel, in a thread, and create it. Raises NanobotError, whatever the code of a plugin raises."""
+    try:
+        channel_class = await asyncio.to_thread(load_channel, name, config.plugins.disabled)
+        if channel_class.name != name:
+            raise ChannelSetupError(
+                f"channels.{name}: its class {channel_class.__name__} is named {channel_class.name!r}. Its package "
+                f"has to name it {name!r}; until then set channels.{name}.enabled to false."
+            )
+        return channel_class(config.channels.own_section(name), bus)
+    except Exception as error:
+        if isinstance(error, NanobotError) and str(error):
+            raise
+        raise ChannelSetupError(
+            f"channels.{name} cannot be created: {type(error).__name__}: {error}. Its package has to fix that; until "
+            f"then set channels.{name}.enabled to false."
+        ) from error
 
 
 def check_channel(name: str, disabled: Iterable[str] = ()) -> None:

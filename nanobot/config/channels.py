@@ -4,7 +4,7 @@ All inherit `ChannelConfig`. An unknown platform belongs to a plugin: its sectio
 `allowFrom`: an empty list allows paired users only, ["*"] everyone.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -341,6 +341,10 @@ class ChannelsConfig(Section):
             return known
         extra = (self.model_extra or {}).get(name)
         return ChannelConfig.model_validate(extra if isinstance(extra, dict) else {})
+
+    def own_section(self, name: str) -> Any:
+        """The section as its channel takes it: the schema's model, or for a plugin the dict in the file."""
+        return getattr(self, name) if name in type(self).model_fields else (self.model_extra or {}).get(name, {})
 
     def enabled_by_name(self) -> dict[str, bool]:
         """All channels by name, including plugins', and whether they are enabled."""

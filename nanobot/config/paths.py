@@ -107,11 +107,6 @@ class DataPaths:
         return self.state / "mcp"
 
     @property
-    def plugin_failures(self) -> Path:
-        """Failures of plugin hooks."""
-        return self.state / "plugins.json"
-
-    @property
     def logs(self) -> Path:
         return self.data / "logs"
 

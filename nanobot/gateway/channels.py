@@ -1,26 +1,23 @@
 """Creates the enabled channels from the config. One that cannot be created is logged and reported as failed."""
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanobot.agent.feed import FEED_CHANNELS
 from nanobot.bus.events import InboundMessage, MenuEntry
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy
 from nanobot.channels.base import BaseChannel, ChannelServices
-from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.manager import ChannelManager, DeadLetter
 from nanobot.channels.media import MediaStore
-from nanobot.channels.registry import load_channel
+from nanobot.channels.registry import create_channel
 from nanobot.channels.status import ChannelStatus
 from nanobot.channels.supervisor import describe_error
 from nanobot.channels.webhooks import Webhooks
-from nanobot.config.channels import ChannelsConfig
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
@@ -37,20 +34,6 @@ TERMINAL = "cli"
 """The channel of chats at the terminal."""
 _INTERNAL = {TERMINAL, *FEED_CHANNELS}
 """Channels without a platform. They are always there, and no config names them."""
-
-
-def channel_section(channels: ChannelsConfig, name: str) -> Any:
-    """Return a channel's section: the schema's model, or for a plugin the dict in the file."""
-    if name in type(channels).model_fields:
-        return getattr(channels, name)
-    return (channels.model_extra or {}).get(name, {})
-
-
-def _defect(name: str, error: Exception) -> str:
-    return (
-        f"channels.{name} cannot be created: {describe_error(error)}. Its package has to fix that; until then set "
-        f"channels.{name}.enabled to false."
-    )
 
 
 def _is_plugin_error(cause: BaseException | None) -> bool:
@@ -150,13 +133,14 @@ class GatewayChannels:
         """Create or recreate a channel. Return False after an error, which is logged and kept in `broken`."""
         await self._forget(name)
         try:
-            loading = asyncio.to_thread(load_channel, name, self.config.plugins.disabled)
-            channel = self._create(name, await loading)  # an SDK takes up to half a second to import
-        except Exception as error:  # a plugin's constructor may raise anything
-            ours = isinstance(error, NanobotError)
-            self.broken[name] = str(error) if ours and str(error) else _defect(name, error)
+            channel = await create_channel(name, self.config, self.bus)
+            self._attach(channel, AccessPolicy.of(name, self.config.channels.own_section(name)))
+        except Exception as error:  # a plugin's `attach` may raise anything
+            ours = isinstance(error, NanobotError) and str(error)
+            self.broken[name] = str(error) if ours else describe_error(error)
             log.error("%s: %s", name, self.broken[name], exc_info=not ours or _is_plugin_error(error.__cause__))  # noqa: TRY400 ours says it in a line
             return False
+        self._retries[name] = self._max_retries(name)
         await self.manager.change(name, channel)
         return True
 
@@ -178,23 +162,12 @@ class GatewayChannels:
     def renew_access(self, name: str) -> None:
         """Apply changed access settings. Raises ConfigError if they are invalid; the old ones stay then."""
         if name in self._access:
-            self._access[name].policy = AccessPolicy.of(name, channel_section(self.config.channels, name))
+            self._access[name].policy = AccessPolicy.of(name, self.config.channels.own_section(name))
 
     def renew_retries(self) -> None:
         """Apply changed retry settings."""
         for name in self.manager.names:
             self._retries[name] = self._max_retries(name)
-
-    def _create(self, name: str, channel_class: type[BaseChannel]) -> BaseChannel:
-        section = channel_section(self.config.channels, name)
-        if channel_class.name != name:
-            raise ChannelSetupError(
-                f"channels.{name}: its class {channel_class.__name__} is named {channel_class.name!r}. Its package "
-                f"has to name it {name!r}; until then set channels.{name}.enabled to false."
-            )
-        channel = self._attach(channel_class(section, self.bus), AccessPolicy.of(name, section))
-        self._retries[name] = self._max_retries(name)
-        return channel
 
     def _max_retries(self, name: str) -> int:
         own = self.config.channels.section(name).send_max_retries

@@ -7,7 +7,8 @@ reported once and changes nothing.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from nanobot.config.keys import shapes
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
-from nanobot.gateway.channels import GatewayChannels, channel_section
+from nanobot.gateway.channels import GatewayChannels
 from nanobot.security.redaction import learn_secrets
 from nanobot.security.secrets import named_secrets
 
@@ -80,6 +81,7 @@ class LiveConfig:
         self._poll_s = poll_s
         self._stamp = _stamp(file)
         self._tree = _tree(config)
+        self._reloading = asyncio.Lock()
         self.problem: str | None = None
 
     async def run(self) -> None:
@@ -92,8 +94,25 @@ class LiveConfig:
                 self._stamp = stamp
                 await self.reload()
 
+    @asynccontextmanager
+    async def channel_paused(self, name: str) -> AsyncIterator[None]:
+        """Disconnect a channel while something else logs in as it. Then start it with what the file has by then."""
+        manager = self._channels.manager
+        paused = manager.get(name)
+        try:
+            await manager.pause(name)
+            yield
+        finally:
+            await self.reload()
+            if manager.get(name) is paused and name in self._channels.enabled:
+                await self._channels.open(name)
+
     async def reload(self) -> None:
         """Read the file and apply its changes."""
+        async with self._reloading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         try:
             if _stamp(self._file) is None:  # deleting the file must not switch off every channel
                 raise ConfigError(f"{self._file} is gone. Put it back.")
@@ -165,7 +184,7 @@ class LiveConfig:
     def _hand_over_section(self, name: str) -> None:
         channel = self._channels.manager.get(name)
         if channel is not None:
-            channel.config = channel_section(self._config.channels, name)
+            channel.config = self._config.channels.own_section(name)
 
     def _renew_access(self, name: str) -> None:
         try:

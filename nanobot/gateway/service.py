@@ -5,7 +5,8 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,7 @@ async def open_gateway(
         database = await stack.enter_async_context(open_database(places.database, DATABASE_SCHEMA))
         bus, feed = MessageBus(SqliteJournal(database)), Feed()
         await stack.enter_async_context(bus.open())
+        terminal = TerminalChannel(bus, feed)
         runtime = await stack.enter_async_context(
             build_runtime(
                 config,
@@ -175,14 +177,18 @@ async def open_gateway(
                 bus=bus,
                 database=database,
                 feed=feed,
-                options_of=turn_options,
+                options_of=lambda message: replace(
+                    turn_options(message),
+                    waiting=partial(terminal.take_lines, message.turn_id) if message.is_followed else None,
+                ),
                 streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
         requests = ApiRequests(database, runtime.clock)
-        gateway = await _assemble(runtime, feed, Credentials(database, runtime.clock), requests, options, shutdown)
+        credentials = Credentials(database, runtime.clock)
+        gateway = await _assemble(runtime, feed, terminal, credentials, requests, options, shutdown)
         gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, options.poll_s)))
         streaming.append(gateway.channels)
         stack.push_async_callback(gateway.channels.close_transcription)
@@ -205,6 +211,7 @@ async def open_gateway(
 async def _assemble(
     runtime: Runtime,
     feed: Feed,
+    terminal: TerminalChannel,
     credentials: Credentials,
     requests: ApiRequests,
     options: Options,
@@ -229,7 +236,6 @@ async def _assemble(
     if not (channels.names or has_page or options.allow_empty or options.api_only):
         raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
     supervisor = TaskSupervisor(clock)
-    terminal = TerminalChannel(bus)
     web, api = WebChannel(bus, feed, runtime.sessions), ApiChannel(bus, feed, runtime.sessions)
     for channel in (terminal, web, api):
         await channels.open_internal(channel)
@@ -243,31 +249,6 @@ async def _assemble(
 
     async def new_link() -> str:
         return await _new_link(runtime, credentials, http)
-
-    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report)
-    api_services = ApiServices(runtime, feed, api, requests)
-
-    def make_http_app() -> "ASGIApp":
-        from nanobot.gateway.http import make_app  # loads Starlette
-
-        return make_app(config.gateway.host, services, api_services, channels.webhooks)
-
-    def make_api_http_app() -> "ASGIApp":
-        from nanobot.gateway.http import make_api_app  # as above
-
-        return make_api_app(options.api_host or config.api.host, services, api_services)
-
-    http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
-    api_http = _api_server(config, options, make_api_http_app)
-    control = ControlServer(
-        places,
-        runtime,
-        reporter,
-        shutdown,
-        terminal,
-        new_link,
-        lambda: [f"{server.url}/v1" for server in (http, api_http) if server is not None and server.port is not None],
-    )
 
     async def renew() -> None:
         await runtime.renew()
@@ -289,6 +270,32 @@ async def _assemble(
         renew_heartbeat=renew_heartbeat,
         poll_s=options.poll_s,
     )
+    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report, live.channel_paused)
+    api_services = ApiServices(runtime, feed, api, requests)
+
+    def make_http_app() -> "ASGIApp":
+        from nanobot.gateway.http import make_app  # loads Starlette
+
+        return make_app(config.gateway.host, services, api_services, channels.webhooks)
+
+    def make_api_http_app() -> "ASGIApp":
+        from nanobot.gateway.http import make_api_app  # as above
+
+        return make_api_app(options.api_host or config.api.host, services, api_services)
+
+    http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
+    api_http = _api_server(config, options, make_api_http_app)
+    control = ControlServer(
+        places,
+        runtime,
+        feed,
+        reporter,
+        shutdown,
+        terminal,
+        new_link,
+        lambda: [f"{server.url}/v1" for server in (http, api_http) if server is not None and server.port is not None],
+    )
+
     for task in (
         SupervisedTask("agent", runtime.loop.run),
         SupervisedTask("channels", channels.manager.run),

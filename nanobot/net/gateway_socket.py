@@ -4,12 +4,19 @@ The socket is `state/gateway.sock`, which only its owner may open. Without Unix 
 long) it is a port on loopback, named in `state/gateway.port` with a token that the client sends first.
 
     server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
-    client  {"do": "turn", "text": ..., "session": ..., "media": [...], "folder": ..., "answers": ...}
+    client  {"do": "turn", "turn": ID, "text": ..., "session": ..., "media": [...], "folder": ..., "attended": ...}
             a program adds "options": {"model", "instructions", "budget_usd", "ephemeral", "schema"}
-    client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
-    client  {"do": "answer", "question": ..., "answer": "once"}     to approval_asked, if the request had `answers`
-    client  {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
-    server  {"type": "run_started", ...} ... {"type": "turn_ended", ...}
+    server  {"type": "turn", "turn_id": ..., "epoch": ...}, {"type": "run_started", ...} ... {"type": "turn_ended", ...}
+
+The id of a turn is the client's own. The message is journaled, and heard once: a client that has lost its connection
+sends the request again, with the last event that it has "seen", "ID.EPOCH.SEQ". After a crash of the gateway,
+{"type": "turn_restored", "parts": [...]} is what the turn had shown, as far as it was stored.
+
+Other requests, each on a connection of its own:
+
+    {"do": "stop turn", "session": ..., "turn": ID}              {"do": "waiting", "turn": ID, "lines": [...]}
+    {"do": "answer", "question": ..., "answer": "once"}          {"do": "resume", "session": ...}
+    {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
 
 Imports nothing heavy, for commands and programs that only talk to the gateway.
 """
@@ -42,6 +49,13 @@ class GatewayError(NanobotError):
     def __init__(self, text: str, exit_code: int = 1) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+
+
+class GatewayGoneError(GatewayError):
+    """No gateway is running any more."""
+
+    def __init__(self) -> None:
+        super().__init__("The gateway does not answer any more: nothing was sent to it. See `nanobot gateway status`.")
 
 
 class GatewayConnection:

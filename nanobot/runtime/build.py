@@ -1,5 +1,6 @@
 """The composition root: builds a working bot from a config."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -193,7 +194,7 @@ async def build_runtime(
     idle = core.memory.idle_watch()
     loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams), idle)
     background.join(loop, deps)
-    async with _running(services, core, background, plugins, deps, loop, idle, own_database, lease):
+    async with _running(services, core, background, deps, loop, idle, own_database, lease):
         yield Runtime(
             config=config,
             data_dir=data_dir,
@@ -474,12 +475,12 @@ async def _plugins(services: Services, tools: ToolRegistry) -> "Plugins | None":
     settings = services.config.plugins
     if not settings.enabled:
         return None
-    from nanobot.runtime.plugins import open_plugins  # imported only if enabled
+    from nanobot.runtime.plugins import load_packages  # imported only if enabled
 
     with redaction.secrets_scope(services.secrets):  # errors may quote them
-        plugins = await open_plugins(settings, services.places.plugin_failures)
+        plugins = await asyncio.to_thread(load_packages, settings, services.worker)
     plugins.offer(tools)
-    plugins.begin()
+    plugins.log_troubles()
     return plugins
 
 
@@ -502,7 +503,6 @@ async def _running(
     services: Services,
     core: _CoreParts,
     background: _BackgroundParts,
-    plugins: _PluginParts,
     deps: TurnDeps,
     loop: AgentLoop,
     idle: IdleWatch | None,
@@ -520,8 +520,7 @@ async def _running(
         if database is not None:
             stack.push_async_callback(database.close)
         stack.callback(core.archive.close)
-        if plugins.plugins is not None:
-            stack.push_async_callback(plugins.plugins.close)
+        stack.callback(services.worker.close)
         stack.push_async_callback(deps.tools.close)
         stack.push_async_exit(core.spending)
         stack.push_async_callback(core.models.close)

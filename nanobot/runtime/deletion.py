@@ -12,4 +12,4 @@ def delete_session(sessions: SessionManager, traces: TraceStore, index: SearchIn
     if session is None or not sessions.delete(name):
         raise NanobotError(f"There is no session {name!r}.")
     traces.forget(session.key, {str(row["turn_id"]) for row in session.messages if row.get("turn_id")})
-    index.clear()
+    index.forget_deleted()

@@ -23,8 +23,7 @@ from nanobot.session.file_names import is_temporary
 from nanobot.session.folder import SessionFolder
 
 if TYPE_CHECKING:
-    from nanobot.session.search.index import SearchIndex
-    from nanobot.session.search.recall import Recall, RecallResult
+    from nanobot.session.search.index import RecallResult, SearchIndex
     from nanobot.session.search.sources import IndexedFile
 
 _CRON, _API, _SUBAGENT = "cron", "api", "subagent"
@@ -62,13 +61,13 @@ class ScopedArchive:
     ) -> "RecallResult":
         """Return matching messages that this scope may see. Tool results are searched for the owner only."""
         may_read = partial(self._may_read, scope)
-        return self._recall.search(
+        return self.index.search(
             text, may_read, limit=limit, since=since, results=scope.is_owners, leave_out_turn=leave_out_turn
         )
 
     def around(self, scope: Scope, number: int) -> "RecallResult":
         """Return the messages before and after a search hit."""
-        return self._recall.around(number, partial(self._may_read, scope), results=scope.is_owners)
+        return self.index.around(number, partial(self._may_read, scope), results=scope.is_owners)
 
     async def keep_up(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         """Update the index periodically, so that searches need not wait. Cancelling is safe."""
@@ -76,7 +75,7 @@ class ScopedArchive:
         while True:
             await sleep(delay)
             try:
-                is_whole = await asyncio.to_thread(self._recall.refresh)
+                is_whole = await asyncio.to_thread(self.index.refresh)
             except NanobotError as error:  # searches report it too
                 log.warning("The search index cannot be updated: %s", error)
                 return
@@ -84,23 +83,18 @@ class ScopedArchive:
 
     def close(self) -> None:
         """Stop running searches soon."""
-        if "_recall" in self.__dict__:
-            self._recall.stop()
+        if "index" in self.__dict__:
+            self.index.stop()
 
     @cached_property
     def index(self) -> "SearchIndex":
         """The full-text index behind it."""
         from nanobot.session.search.index import SearchIndex  # SQLite: imported on first use
-        from nanobot.session.search.recall import sources_of
+        from nanobot.session.search.sources import sources_of
 
         sessions = SessionFolder(self._workspace, self._places.legacy_sessions)
-        return SearchIndex(self._places.search, partial(sources_of, sessions, self._workspace / "memory"), self._opener)
-
-    @cached_property
-    def _recall(self) -> "Recall":
-        from nanobot.session.search.recall import Recall
-
-        return Recall(self.index, provenance_of=self._provenance_of)
+        sources = partial(sources_of, sessions, self._workspace / "memory")
+        return SearchIndex(self._places.search, sources, self._opener, provenance_of=self._provenance_of)
 
     def _may_read(self, scope: Scope, file: "IndexedFile") -> bool:
         return may_reveal(self._config, self._pairing, scope, file)
@@ -112,7 +106,7 @@ def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "Index
     A chat sees itself and the work it requested. The owner sees everything except private conversations of other people
     and the work they requested.
     """
-    if file.source.kind == "memory":
+    if file.source.is_memory:
         owner, name = file.source.folder, file.source.path.name
         return owner == scope.folder or (not owner and name == "SHARED.md")
     if is_temporary(file.key):

@@ -1,7 +1,7 @@
 """The services that all parts of a bot share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.agent.scope import Scope
@@ -14,6 +14,7 @@ from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import Redactor, named_secrets, secret_values
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
+from nanobot.utils.worker_thread import WorkerThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Services:
     pairing: PairingStore
     file_provenance: ProvenanceStore
     redactor: Redactor
+    worker: WorkerThread = field(default_factory=WorkerThread)
+    """Where tools and hooks of plugins and the user's own tools run."""
 
     @classmethod
     def of(

@@ -10,19 +10,20 @@ from nanobot.config.schema import Config
 from nanobot.runtime.policies import network_policy
 from nanobot.runtime.sandbox import named_places
 from nanobot.utils.clock import Clock
+from nanobot.utils.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
-    from nanobot.agent.tools.mcp.remote import OpenClient
     from nanobot.agent.tools.mcp.settings import ServerSettings
     from nanobot.agent.tools.mcp.source import McpServers
+    from nanobot.agent.tools.mcp.transport import OpenClient
     from nanobot.agent.tools.own.source import OwnTools
 
 
-def own_tools(config: Config, workspace: Path) -> "OwnTools":
+def own_tools(config: Config, workspace: Path, worker: WorkerThread) -> "OwnTools":
     """Return the custom tools of the workspace, not loaded yet."""
     from nanobot.agent.tools.own.source import OwnTools  # imported only if used
 
-    return OwnTools(workspace, named_places(config.tools.allowed_paths))
+    return OwnTools(workspace, worker, named_places(config.tools.allowed_paths))
 
 
 def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -> "McpServers | None":
@@ -42,7 +43,7 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
 
 def client_of(config: Config) -> "OpenClient":
     """Return the function that opens connections to servers reached by URL."""
-    from nanobot.agent.tools.mcp.remote import open_client  # as above
+    from nanobot.agent.tools.mcp.transport import open_client  # as above
 
     return partial(open_client, policy=network_policy(config))
 

@@ -84,7 +84,7 @@ class Toolbox:
             self.tools.remove_source(self.own)
             self.own = None
         if is_enabled and self.own is None:
-            self.own = own_tools(self.services.config, self.services.workspace)
+            self.own = own_tools(self.services.config, self.services.workspace, self.services.worker)
             self.tools.add_source(self.own)
 
     async def _renew_servers(self) -> None:
@@ -113,7 +113,7 @@ def create_toolbox(services: Services) -> Toolbox:
 
     may_speak = partial(audience.is_allowed, config, services.pairing)
     tools.register(CronTool(lambda: cron_tool_backend(cron(), may_speak)))
-    own = own_tools(config, services.workspace) if config.tools.custom_tools else None
+    own = own_tools(config, services.workspace, services.worker) if config.tools.custom_tools else None
     servers = mcp_servers(config, services.data_dir, services.workspace, services.clock)
     for source in (own, servers):
         if source is not None:

@@ -16,20 +16,20 @@ from nanobot.sdk.stream import RunStream
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.base import ToolContext
-    from nanobot.sdk.functions import tool
+    from nanobot.sdk.functions import File, Image, tool
 
 __all__ = [
-    "ApprovalRequest", "Call", "Hook", "Nanobot", "OutputInvalid", "RunResult", "RunStream", "Step", "ToolContext",
-    "TurnFailed", "Usage", "tool",
+    "ApprovalRequest", "Call", "File", "Hook", "Image", "Nanobot", "OutputInvalid", "RunResult", "RunStream", "Step",
+    "ToolContext", "TurnFailed", "Usage", "tool",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     """Import what brings pydantic on first use."""
-    if name == "tool":
-        from nanobot.sdk.functions import tool
+    if name in ("File", "Image", "tool"):
+        from nanobot.sdk import functions
 
-        return tool
+        return getattr(functions, name)
     if name == "ToolContext":
         from nanobot.agent.tools.base import ToolContext
 

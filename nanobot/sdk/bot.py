@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_HTTP = (
-    "connect() reaches the gateway of this machine through its local socket, without an address. An address over http "
-    "is not supported."
-)
-
 
 class Nanobot:
     """A bot. Runs of different sessions run at the same time; those of one session take turns.
@@ -136,16 +131,17 @@ class Nanobot:
 
     @classmethod
     def connect(cls, url: str | None = None, *, token: str | None = None) -> Self:
-        """Create a bot that runs in the gateway of this data folder. Opening it raises GatewayError if none runs.
+        """Create a bot that runs in a gateway: that of this data folder, or the one at an address, whose API takes the
+        token (`nanobot api key add NAME`). Opening it raises GatewayError if none runs.
 
-        The gateway's config decides about model, tools and hooks. Raises ValueError for an address.
+        The gateway's config decides about model, tools and hooks.
         """
-        from nanobot.sdk.remote import open_remote
+        from nanobot.sdk.remote import open_http_bot, open_socket_bot
 
-        if url is not None or token is not None:
-            raise ValueError(_HTTP)
+        if url is not None:
+            return cls(lambda: open_http_bot(url, token))
         state = DataPaths(get_data_dir()).state
-        return cls(lambda: open_remote(state))
+        return cls(lambda: open_socket_bot(state))
 
     async def __aenter__(self) -> Self:
         await self._acquire()

@@ -2,23 +2,29 @@
 
 import asyncio
 import functools
+import hashlib
 import inspect
 import re
 import threading
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.images import FOLDER
 from nanobot.agent.tools.mcp.schema import normalize_schema
 from nanobot.agent.tools.validation import find_problems
+from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.images import ImageError, fit_image
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -28,6 +34,24 @@ _NEXT_SECTION = re.compile(r"[A-Z][A-Za-z ]+:?\s*$")
 _SPHINX = re.compile(r":param (?:[\w.\[\], |]+ )?\*{0,2}(\w+):\s*(.*)")
 _GOOGLE = re.compile(r"\*{0,2}(\w+)(?: ?\([^)]*\))?: (.*)")
 _NUMPY = re.compile(r"\*{0,2}(\w+)(?: : .*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture that a tool shows to the model."""
+
+    source: str | Path | bytes
+    """Its path, or its bytes (PNG, JPEG, GIF, WebP)."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that a tool gives to the model, which can read or send it if its path is allowed."""
+
+    path: str | Path
+
+    def __str__(self) -> str:
+        return f"[file: {Path(self.path).absolute()}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +140,10 @@ class FunctionTool(Tool):
         if self._context_name is not None:
             if ctx is None:
                 return ToolResult.failed(f"{self.name} works in a turn only.")
-            values[self._context_name] = replace(ctx, is_stopped=stopped.is_set)
+            ask: Callable[..., Any] = functools.partial(ctx.ask, tool=self.name)
+            if not self._is_async:
+                ask = _blocking(ask)
+            values[self._context_name] = replace(ctx, is_stopped=stopped.is_set, ask=ask)
         try:
             async with asyncio.timeout(self._settings.timeout) as limit:
                 if self._is_async:
@@ -133,12 +160,39 @@ class FunctionTool(Tool):
             stopped.set()
         if isinstance(returned, ToolResult):
             return returned
+        if isinstance(returned, File):
+            return ToolResult(str(returned))
+        if isinstance(returned, Image):
+            folder = ctx.workspace if ctx is not None else Path()
+            return await asyncio.to_thread(_show, returned, folder / FOLDER)
         text = returned if isinstance(returned, str) else _ANYTHING.dump_json(returned, fallback=str).decode()
         return ToolResult(text or "(nothing)")
 
     def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments as the function takes them, with its defaults. Raises ValidationError."""
         return cast("dict[str, Any]", self._arguments.validate_python(arguments))
+
+
+def _blocking(function: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+    """Return a function for other threads, which waits for one of this event loop."""
+    loop = asyncio.get_running_loop()
+    return lambda *args: asyncio.run_coroutine_threadsafe(function(*args), loop).result()
+
+
+def _show(image: Image, folder: Path) -> ToolResult:
+    """Show a picture to the model: as a copy, which the session names. Blocks."""
+    try:
+        data = image.source if isinstance(image.source, bytes) else Path(image.source).read_bytes()
+        fitted = fit_image(data)
+        copy = folder / (hashlib.sha256(fitted.data).hexdigest()[:32] + fitted.suffix)
+        make_private_folder(folder)
+        write_atomic(copy, fitted.data)
+    except (ImageError, OSError) as error:
+        return ToolResult.failed(f"The picture cannot be shown. {error}")
+    width, height = fitted.original_size
+    text = f"A picture of {width} x {height} pixels."
+    picture = {"type": "image_url", "image_url": {"url": str(copy)}}
+    return ToolResult([{"type": "text", "text": text}, picture], display=text)
 
 
 class _ReadingFunction(FunctionTool):

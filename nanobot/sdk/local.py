@@ -67,7 +67,7 @@ class LocalBot:
         await self.runtime.loop.run_turn(
             message,
             sink,
-            attended=request.attended or request.approve is not None,
+            attended=request.is_attended,
             hooks=request.hooks,
             model=request.model,
             options=options,

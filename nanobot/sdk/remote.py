@@ -1,102 +1,264 @@
-"""The bot of a running gateway, through its local socket."""
+"""The bot of a running gateway: through its local socket, or over HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import base64
+import json
+import mimetypes
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.events import Answer, ApprovalAsked, EventSink, TurnEnded, event_from_json
+from nanobot.agent.events import Answer, ApprovalAsked, EventSink, TurnEvent
+from nanobot.agent.remote_turn import RemoteTurn, ask, follow_turn, socket_frames, stop_turn
 from nanobot.errors import NanobotError
-from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
+from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, connect
 from nanobot.sdk.request import RunRequest
 
-_STOP_S = 2.0
-"""How long a turn that was stopped has to report its end."""
-_NOT_RUNNING = "No gateway is running: nothing answers in {state}. Start one with `nanobot gateway`."
-_LOST = "The gateway ended during this turn. What was done so far is in the session; the next run continues it."
+if TYPE_CHECKING:
+    import httpx
+
+_TIMEOUT_S = 60.0
+"""Of a request, and of the silence in a stream: the server pings every 15 s."""
+_FUNCTIONS = (
+    "The gateway cannot call functions of this program: use tools= and Hook objects with from_config or local. "
+    "Functions that watch events work."
+)
 
 
-class RemoteBot:
-    """Runs turns in the gateway. Each has a connection of its own."""
+class _RemoteBot:
+    """Runs turns in a gateway."""
+
+    workspace = Path()
+
+    def __init__(self) -> None:
+        self._questions: set[str] = set()
+        """Approval questions that are open."""
+        self._running: dict[str, str] = {}
+        """The turns of this bot, by their sessions."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def _follow(
+        self,
+        request: RunRequest,
+        turn_id: str,
+        frames: Callable[[RemoteTurn], AsyncGenerator[Frame, None]],
+        stop: Callable[[], Awaitable[bool]],
+        sink: EventSink,
+    ) -> None:
+        if request.tools or request.hooks:
+            raise ValueError(_FUNCTIONS)
+
+        def watch(event: TurnEvent) -> None:
+            if isinstance(event, ApprovalAsked):
+                self._questions.add(event.question)
+            sink(event)
+
+        turn = RemoteTurn(watch, turn_id)
+        await follow_turn(turn, partial(frames, turn), stop)
+
+    def answer(self, question: str, answer: Answer) -> bool:
+        """Answer a question of a run of this bot. Return False if it is not open."""
+        if question not in self._questions:
+            return False
+        self._questions.remove(question)
+
+        async def send() -> None:
+            with suppress(NanobotError):
+                await self._send_answer(question, answer)
+
+        self._tasks.add(task := asyncio.create_task(send()))
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    def _send_answer(self, question: str, answer: Answer) -> Coroutine[Any, Any, object]:
+        raise NotImplementedError
+
+
+class SocketBot(_RemoteBot):
+    """A gateway of this machine."""
 
     def __init__(self, state: Path, workspace: Path) -> None:
+        super().__init__()
         self.workspace = workspace
         self._state = state
-        self._asking: dict[str, GatewayConnection] = {}
-        """The connections of open approval questions."""
-        self._answering: set[asyncio.Task[None]] = set()
 
     async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
         """Run the turn. Raises GatewayError if the gateway is gone or refuses, and ValueError for tools and hooks."""
-        if request.tools or request.hooks:
-            raise ValueError(
-                "The gateway cannot call functions of this program: use tools= and Hook objects with from_config or "
-                "local. Functions that watch events work."
-            )
-        output = request.output
-        frame: dict[str, Any] = {
+        turn_id = secrets.token_hex(8)
+        frame = {
             "do": "turn",
+            "turn": turn_id,
             "text": request.message,
             "session": request.session,
             "media": request.paths,
-            "answers": request.attended or request.approve is not None,
+            "attended": request.is_attended,
             "options": {
                 "instructions": request.instructions,
                 "model": request.model,
                 "budget_usd": request.budget_usd,
                 "ephemeral": request.ephemeral,
-                "schema": output.schema if output is not None else None,
+                "schema": request.output.schema if request.output is not None else None,
             },
         }
-        async with connect(self._state) as connection:
-            if connection is None:
-                raise GatewayError(_NOT_RUNNING.format(state=self._state))
-            await connection.send(frame)
-            try:
-                await self._read_events(connection, sink)
-            except asyncio.CancelledError:
-                await connection.send({"do": "stop"})
-                with suppress(TimeoutError, NanobotError):
-                    async with asyncio.timeout(_STOP_S):
-                        await self._read_events(connection, sink)
-                raise
+        frames, stop = partial(socket_frames, self._state, frame), partial(self.stop, request.session, turn_id)
+        await self._follow(request, turn_id, frames, stop, sink)
+
+    async def stop(self, session: str, turn_id: str | None = None) -> bool:
+        """Stop the session's running turn. Return False if none runs."""
+        return await stop_turn(self._state, session, turn_id)
+
+    def _send_answer(self, question: str, answer: Answer) -> Coroutine[Any, Any, object]:
+        return ask(self._state, {"do": "answer", "question": question, "answer": answer})
+
+
+class HttpBot(_RemoteBot):
+    """A gateway anywhere, through its API."""
+
+    def __init__(self, client: "httpx.AsyncClient") -> None:
+        super().__init__()
+        self._client = client
+
+    async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
+        """Run the turn. Raises GatewayError if the gateway is gone or refuses, and ValueError for options that need
+        the machine of the gateway.
+        """
+        name = request.session.removeprefix("sdk:")
+        if request.budget_usd is not None or ":" in name:
+            raise ValueError(
+                f"Over HTTP there is no budget_usd=, and a session is a name without colons, not {request.session}: "
+                "sessions of chats are reached on the machine of the gateway."
+            )
+        body = await asyncio.to_thread(_body, request)
+        headers = {"Idempotency-Key": secrets.token_hex(8), "X-Nanobot-Session": name}
+
+        async def frames(turn: RemoteTurn) -> AsyncGenerator[Frame, None]:
+            answer = await self._send("/responses", body, headers)
+            self._running[request.session] = turn_id = answer["nanobot"]["turn_id"]
+            yield {"type": "sent"}
+            with _connecting():
+                async with self._client.stream("GET", f"/turns/{turn_id}/events?seen={turn.seen}") as stream:
+                    await _check(stream)
+                    async for line in stream.aiter_lines():
+                        if line.startswith("data: "):
+                            yield json.loads(line.removeprefix("data: "))
+
+        async def stop() -> bool:
+            answer = await self._send("/responses", body, headers)  # the same request, so the same turn
+            return bool((await self._send(f"/turns/{answer['nanobot']['turn_id']}/stop"))["stopped"])
+
+        def watch(event: TurnEvent) -> None:
+            sink(event)
+            if isinstance(event, ApprovalAsked) and not request.is_attended:
+                self.answer(event.question, Answer.NO)
+
+        try:
+            await self._follow(request, "", frames, stop, watch)
+        finally:
+            self._running.pop(request.session, None)
+            if request.ephemeral:
+                with suppress(NanobotError), _connecting():
+                    await self._client.delete(f"/sessions/{name}")
 
     async def stop(self, session: str) -> bool:
-        """Stop the session's running turn. Return False if none runs."""
-        async with connect(self._state) as connection:
-            if connection is None:
-                raise GatewayError(_NOT_RUNNING.format(state=self._state))
-            return bool((await connection.request({"do": "stop turn", "session": session})).get("stopped"))
+        """Stop this bot's running turn of a session. Return False if none runs."""
+        turn_id = self._running.get(session)
+        return turn_id is not None and bool((await self._send(f"/turns/{turn_id}/stop"))["stopped"])
 
-    def answer(self, question: str, answer: Answer) -> bool:
-        """Answer a question of a run of this bot. Return False if it is not open."""
-        connection = self._asking.pop(question, None)
-        if connection is None:
-            return False
-        task = asyncio.create_task(connection.send({"do": "answer", "question": question, "answer": answer}))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-        return True
+    def _send_answer(self, question: str, answer: Answer) -> Coroutine[Any, Any, object]:
+        return self._send(f"/approvals/{question}", {"answer": answer})
 
-    async def _read_events(self, connection: GatewayConnection, sink: EventSink) -> None:
-        while (frame := await connection.receive()) is not None:
-            event = event_from_json(frame)
-            if event is None:
-                continue
-            if isinstance(event, ApprovalAsked):
-                self._asking[event.question] = connection
-            sink(event)
-            if isinstance(event, TurnEnded):
-                return
-        raise GatewayError(_LOST)
+    async def _send(self, path: str, body: object = None, headers: dict[str, str] | None = None) -> Any:
+        with _connecting():
+            answer = await self._client.post(path, json=body, headers=headers)
+            await _check(answer)
+            return answer.json()
+
+
+def _body(request: RunRequest) -> dict[str, Any]:
+    """The body of `POST /v1/responses`."""
+    content: list[dict[str, Any]] = [{"type": "input_text", "text": request.message}]
+    for path in map(Path, request.paths):
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        data = base64.b64encode(path.read_bytes()).decode()
+        url = f"data:{kind};base64,{data}"
+        match kind.partition("/"):
+            case ("image", _, _):
+                content.append({"type": "input_image", "image_url": url})
+            case ("audio", _, form):
+                content.append({"type": "input_audio", "input_audio": {"data": data, "format": form}})
+            case _:
+                content.append({"type": "input_file", "filename": path.name, "file_data": url})
+    body: dict[str, Any] = {"input": [{"role": "user", "content": content}], "background": True}
+    if request.output is not None:
+        body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": request.output.schema}}
+    return body | {name: value for name in ("instructions", "model") if (value := getattr(request, name))}
+
+
+async def _check(answer: "httpx.Response") -> None:
+    """Raises GatewayGoneError for a server that starts or stops, GatewayError for any other refusal."""
+    if answer.is_success:
+        return
+    if answer.status_code == 503:
+        raise GatewayGoneError
+    try:
+        text = str(json.loads(await answer.aread())["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        text = f"The server answered with status {answer.status_code}: is this the address of a gateway's API?"
+    if answer.status_code == 401:
+        text += " A key is made with `nanobot api key add NAME`; pass it as token=."
+    raise GatewayError(text)
+
+
+@contextmanager
+def _connecting() -> Iterator[None]:
+    """Raises GatewayGoneError for a lost connection."""
+    import httpx  # loaded by `open_http_bot`
+
+    try:
+        yield
+    except httpx.TransportError as error:
+        raise GatewayGoneError from error
 
 
 @asynccontextmanager
-async def open_remote(state: Path) -> AsyncIterator[RemoteBot]:
+async def open_socket_bot(state: Path) -> AsyncIterator[SocketBot]:
     """Find the gateway of this state folder. Raises GatewayError if none is running."""
     async with connect(state) as connection:
         if connection is None:
-            raise GatewayError(_NOT_RUNNING.format(state=state))
+            raise GatewayError(
+                f"No gateway is running: nothing answers in {state}. Start one with `nanobot gateway`, or name the "
+                "address of one: connect(url, token=...)."
+            )
         workspace = Path(str(connection.hello["workspace"]))
-    yield RemoteBot(state, workspace)
+    yield SocketBot(state, workspace)
+
+
+@asynccontextmanager
+async def open_http_bot(url: str, token: str | None) -> AsyncIterator[HttpBot]:
+    """Find the gateway at this address. Raises GatewayError if none answers, or if it refuses the token."""
+    from nanobot.net.clients import load_httpx
+    from nanobot.net.http import proxy_for, ssl_context
+
+    load_httpx()
+    import httpx
+
+    base = url.rstrip("/").removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with httpx.AsyncClient(
+        base_url=f"{base}/v1",
+        headers=headers,
+        timeout=_TIMEOUT_S,
+        verify=await ssl_context(url),
+        proxy=proxy_for(url),
+        trust_env=False,
+        limits=httpx.Limits(max_connections=None),
+    ) as client:
+        try:
+            with _connecting():
+                await _check(await client.get("/capabilities"))
+        except GatewayGoneError as error:
+            raise GatewayError(f"No gateway answers at {base}. Is it running, and is this its address?") from error
+        yield HttpBot(client)

@@ -100,6 +100,11 @@ class RunRequest:
         return request
 
     @property
+    def is_attended(self) -> bool:
+        """Whether somebody answers approval questions."""
+        return self.attended or self.approve is not None
+
+    @property
     def paths(self) -> list[str]:
         """The absolute paths of the files. Relative ones start in the current folder."""
         return [str(Path(path).expanduser().absolute()) for path in self.media]

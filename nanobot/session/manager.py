@@ -21,7 +21,7 @@ from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, encode
 from nanobot.session.reader import Anchor, FileFingerprint, find_anchor, open_end, read_all, read_from
 from nanobot.session.records import apply_record, changeable_part, list_entry, owner_of, record_of, session_key
-from nanobot.session.types import AUDIENCE, Audience, Session, StoredFile, row_fingerprint
+from nanobot.session.types import AUDIENCE, Audience, Session, StoredFile
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
 from nanobot.utils.open_no_follow import open_own, replace_own, unlink_own
@@ -125,7 +125,7 @@ class SessionManager:
         new = session.add_rows(messages)
         moved = session.stored is None or session.last_consolidated != session.stored.anchor.count
         try:
-            if moved or session.is_cleared or session.was_changed(deeply=False):
+            if moved or session.is_cleared or session.was_changed():
                 await finish(asyncio.to_thread(self.save, session))
                 return
             append = self._next_append(session)
@@ -140,7 +140,7 @@ class SessionManager:
             raise storage_error(f"Session {session.key} could not be saved", error) from error
 
     def save(self, session: Session) -> None:
-        """Write what is not on the disk yet. If saved messages were edited or removed, writes a new file and archives
+        """Write what is not on the disk yet. If saved messages were replaced or removed, writes a new file and archives
         the old one, so nothing is ever destroyed. Raises StorageError; nothing is lost in memory.
         """
         try:
@@ -148,7 +148,7 @@ class SessionManager:
             if session.is_cleared:
                 self._archive_cleared(session)
             is_new = session.stored is not None and session.stored.fingerprint is None and not session.stored.record
-            if session.was_changed(deeply=True) or (is_new and session.last_consolidated):
+            if session.was_changed() or (is_new and session.last_consolidated):
                 self._rewrite(session)
                 return
         except OSError as error:
@@ -473,12 +473,8 @@ class SessionManager:
         with self._files.write_locked():
             self._files.sweep(stored.path)
             if stored.path.exists():
-                saved = Counter(session.row_fingerprints())
-                foreign_rows = [
-                    row
-                    for row in read_all(stored.path).rows
-                    if not _take(saved, row_fingerprint(cast(ChatMessage, row)))
-                ]
+                saved = Counter(encode(cast(Row, row)) for row in session.saved_rows())
+                foreign_rows = [row for row in read_all(stored.path).rows if not _take(saved, encode(row))]
                 self._files.copy_to_archive(stored.path)
                 session.add_rows(cast("list[ChatMessage]", foreign_rows))
             lines = [encode(cast(Row, row)) for row in session.messages]
@@ -508,7 +504,7 @@ def _stored(session: Session) -> StoredFile:
     return session.stored
 
 
-def _take(counts: Counter[int], fingerprint: int) -> bool:
-    """Take one off the count of a fingerprint. Return False if none was left."""
-    counts[fingerprint] -= 1
-    return counts[fingerprint] >= 0
+def _take(counts: Counter[bytes], line: bytes) -> bool:
+    """Take one off the count of a line. Return False if none was left."""
+    counts[line] -= 1
+    return counts[line] >= 0

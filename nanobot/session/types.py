@@ -4,12 +4,12 @@ Only the end of a long session is loaded. `messages` is the complete list, loade
 a model may see and needs the end alone.
 """
 
-import marshal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import wraps
 from itertools import chain
+from operator import is_
 from pathlib import Path
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -87,7 +87,10 @@ class StoredFile:
 
 
 class Session:
-    """One conversation. `messages` may be appended to, assigned and sliced; `SessionManager.save` stores the result."""
+    """One conversation. `messages` may be appended to, assigned and sliced; `SessionManager.save` stores the result.
+
+    A saved message is not changed in place, which would not be stored: put another one in its place.
+    """
 
     def __init__(
         self,
@@ -111,8 +114,7 @@ class Session:
         self._skipped = 0
         self._released = 0  # skipped rows behind `stored.tail_at`
         self._saved_count = 0  # rows from the start of _rows that are on the disk or in flight
-        self._last_saved: ChatMessage | None = None
-        self._fingerprints: list[int] | None = None  # of the saved rows, once a caller has the list
+        self._exposed: list[ChatMessage] | None = None  # the saved rows, once a caller has the list
         self._is_cleared = False
         self._lock = RLock()
 
@@ -198,7 +200,7 @@ class Session:
     def clear(self) -> None:
         """Start over. The stored messages move to the archive at the next `save`."""
         self._rows, self._skipped, self._released = [], 0, 0
-        self._saved_count, self._last_saved, self._fingerprints = 0, None, None
+        self._saved_count, self._exposed = 0, None
         self._is_cleared = True
         self.last_consolidated = 0
         self.updated_at = datetime.now()
@@ -237,14 +239,13 @@ class Session:
     def load(self, rows: list[ChatMessage], skipped: int) -> None:
         """Replace the saved rows by those of the file; unsaved messages stay behind them."""
         unsaved = self._rows[self._saved_count :]
-        is_exposed = self._fingerprints is not None
+        is_exposed = self._exposed is not None
         if is_exposed:
             self._rows[:] = [*rows, *unsaved]
         else:
             self._rows = [*rows, *unsaved]
         self._skipped, self._released = skipped, 0
-        self._saved_count, self._last_saved = len(rows), rows[-1] if rows else None
-        self._fingerprints = None
+        self._saved_count, self._exposed = len(rows), None
         if is_exposed:
             self._expose()
 
@@ -259,29 +260,23 @@ class Session:
         return self._rows[self._saved_count :]
 
     @_serialised
-    def was_changed(self, *, deeply: bool) -> bool:
-        """Whether saved messages were removed, moved or, with `deeply`, edited."""
-        if self._fingerprints is None:
-            return False
-        if len(self._rows) < self._saved_count or (
-            self._saved_count and self._rows[self._saved_count - 1] is not self._last_saved
-        ):
-            return True
-        return deeply and [row_fingerprint(row) for row in self._rows[: self._saved_count]] != self._fingerprints
+    def was_changed(self) -> bool:
+        """Whether saved messages were removed, moved or replaced."""
+        saved = self._exposed
+        return saved is not None and (len(self._rows) < len(saved) or not all(map(is_, self._rows, saved)))
 
     @_serialised
-    def row_fingerprints(self) -> list[int]:
-        """Return the fingerprint of each saved message as last seen."""
+    def saved_rows(self) -> list[ChatMessage]:
+        """Return the messages that are on the disk or in flight, as they were saved."""
         self._expose()
-        return list(self._fingerprints or ())
+        return list(self._exposed or ())
 
     @_serialised
     def mark_writing(self, rows: list[ChatMessage]) -> None:
         """Treat these unsaved rows as saved while they are written."""
         self._saved_count += len(rows)
-        self._last_saved = rows[-1] if rows else self._last_saved
-        if self._fingerprints is not None:
-            self._fingerprints += [row_fingerprint(row) for row in rows]
+        if self._exposed is not None:
+            self._exposed += rows
 
     @_serialised
     def drop_rows(self, rows: list[ChatMessage]) -> None:
@@ -292,23 +287,21 @@ class Session:
                 del self._rows[at]
                 if at < self._saved_count:
                     self._saved_count -= 1
-                    if self._fingerprints is not None:
-                        del self._fingerprints[at]
-        self._last_saved = self._rows[self._saved_count - 1] if self._saved_count else None
+                    if self._exposed is not None:
+                        del self._exposed[at]
 
     @_serialised
     def unmark_writing(self, rows: list[ChatMessage]) -> None:
         """Treat the last written rows as unsaved again, after a failed write."""
         self._saved_count -= len(rows)
-        self._last_saved = self._rows[self._saved_count - 1] if self._saved_count else None
-        if self._fingerprints is not None:
-            del self._fingerprints[self._saved_count :]
+        if self._exposed is not None:
+            del self._exposed[self._saved_count :]
 
     @_serialised
     def mark_rewritten(self) -> None:
         """Treat all messages as saved."""
-        self._saved_count, self._last_saved = len(self._rows), self._rows[-1] if self._rows else None
-        self._fingerprints = None if self._fingerprints is None else [row_fingerprint(row) for row in self._rows]
+        self._saved_count = len(self._rows)
+        self._exposed = None if self._exposed is None else [*self._rows]
         self._is_cleared = False
 
     def mark_archived(self) -> None:
@@ -318,7 +311,7 @@ class Session:
     @_serialised
     def release_old_rows(self) -> None:
         """Release old rows that no model is shown, unless a caller has the list."""
-        if self._fingerprints is None and len(self._rows) > _MAX_LOADED_ROWS:
+        if self._exposed is None and len(self._rows) > _MAX_LOADED_ROWS:
             users = (at for at in range(min(len(self._rows) - _MAX_LOADED_ROWS // 2, self._saved_count), 0, -1))
             cut = next((at for at in users if self._rows[at - 1].get("role") == "user"), 1) - 1
             if cut > 0:
@@ -330,8 +323,8 @@ class Session:
     @_serialised
     def _expose(self) -> None:
         self._load_older()
-        if self._fingerprints is None:
-            self._fingerprints = [row_fingerprint(row) for row in self._rows[: self._saved_count]]
+        if self._exposed is None:
+            self._exposed = self._rows[: self._saved_count]
 
     @_serialised
     def _load_older(self) -> None:
@@ -368,11 +361,3 @@ class Session:
         commands = sum(1 for row in self._rows if row.get("_command"))
         users = any(row.get("role") == "user" for row in self._rows)
         return len(self._rows) - commands >= limit and users
-
-
-def row_fingerprint(row: ChatMessage) -> int:
-    """Return a number that changes when the row does, also deep inside."""
-    try:
-        return hash(marshal.dumps(cast(dict[str, Any], row), 2))  # version 2 has no object references
-    except ValueError:
-        return hash(repr(row))

@@ -112,17 +112,8 @@ def remove_old_files(folder: Path | int, *, older_than_s: float) -> None:
 
 def remove_stale_temps(path: Path, *, older_than_s: float) -> None:
     """Delete temp files of this file that killed writes left this long ago. Never raises."""
-    _sweep(path.parent, f"{escape(_temp_stem(path.name))}????????.tmp", older_than_s)
-
-
-def remove_all_stale_temps(folder: Path, *, older_than_s: float) -> None:
-    """The same for all files of this folder."""
-    _sweep(folder, f"{_temp_stem('*')}????????.tmp", older_than_s)
-
-
-def _sweep(folder: Path, pattern: str, older_than_s: float) -> None:
     with suppress(OSError):
-        for temp in folder.glob(pattern):
+        for temp in path.parent.glob(f"{escape(_temp_stem(path.name))}????????.tmp"):
             if time.time() - temp.stat().st_mtime > older_than_s:
                 temp.unlink()
 

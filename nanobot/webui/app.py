@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from nanobot.agent.events import ReasoningDelta, TextDelta
-from nanobot.agent.feed import FeedClosedError, FeedItem, FeedPositionError
+from nanobot.agent.feed import FeedItem
 from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, json_response, read_json
+from nanobot.webui.channels import ChannelEndpoints
 from nanobot.webui.chat import ChatEndpoints
 from nanobot.webui.files import FileEndpoints
 from nanobot.webui.jobs import JobEndpoints
@@ -42,6 +43,7 @@ def endpoints(services: WebServices) -> list[Endpoint]:
         *JobEndpoints(services).endpoints(),
         *TurnEndpoints(services).endpoints(),
         *SettingsEndpoints(services).endpoints(),
+        *ChannelEndpoints(services).endpoints(),
     ]
 
 
@@ -99,37 +101,18 @@ class PageEndpoints:
 
     async def _stream(self, after: str, device: str) -> AsyncIterator[bytes]:
         """Ends when the device was signed out, at the latest with the next ping."""
-        feed = self._services.feed
-        epoch, _, number = after.partition(".")
-        position = feed.position
+        feed, clock = self._services.feed, asyncio.get_running_loop().time
         yield b"retry: 1000\n\n"
-        if after:
-            if epoch != feed.epoch or not number.lstrip("-").isdigit():
-                yield sse.event({}, event_id=f"{feed.epoch}.{position}", name="reset")
+        checked_at = clock()
+        async for items in feed.follow(after, ping_s=sse.PING_S, batch_s=_BATCH_S):
+            if items is None:
+                yield sse.event({}, event_id=feed.cursor, name="reset")
             else:
-                position = int(number)
-        checked_at = asyncio.get_running_loop().time()
-        while True:
-            if (now := asyncio.get_running_loop().time()) - checked_at >= sse.PING_S:
-                devices, checked_at = await self._services.credentials.list(CredentialKind.DEVICE), now
+                yield b"".join(self._frame(group) for group in _join_deltas(items)) or sse.PING
+            if clock() - checked_at >= sse.PING_S:
+                devices, checked_at = await self._services.credentials.list(CredentialKind.DEVICE), clock()
                 if device not in {known.name for known in devices}:
                     return
-            try:
-                async with asyncio.timeout(sse.PING_S):
-                    await feed.read(position)
-                await asyncio.sleep(_BATCH_S)
-                items = await feed.read(position)
-            except TimeoutError:
-                yield sse.PING
-                continue
-            except FeedClosedError:
-                return
-            except FeedPositionError:
-                position = feed.position
-                yield sse.event({}, event_id=f"{feed.epoch}.{position}", name="reset")
-                continue
-            position = items[-1].position
-            yield b"".join(self._frame(items) for items in _join_deltas(items))
 
     def _frame(self, items: list[FeedItem]) -> bytes:
         """Items as an event. Joined deltas have a list of their texts, so that a reader can skip those it has."""
@@ -138,7 +121,7 @@ class PageEndpoints:
         if len(items) > 1:
             event["text"] = [getattr(item.event, "text", "") for item in items]
         data = {"session": item.session, "channel": item.channel, "event": event}
-        return sse.event(data, event_id=f"{self._services.feed.epoch}.{item.position}", name="turn")
+        return sse.event(data, event_id=self._services.feed.cursor_at(item.position), name="turn")
 
 
 def _join_deltas(items: list[FeedItem]) -> list[list[FeedItem]]:

@@ -79,7 +79,7 @@ class ChatEndpoints:
             before = int(query["before"]) if "before" in query else None
         except ValueError as error:
             raise HttpError(400, "`limit` and `before` are numbers.") from error
-        position = self._position()  # before the rows: what is stored meanwhile comes twice, and never not at all
+        position = self._services.feed.cursor  # before the rows: what is stored meanwhile comes twice, not never
         live = [self._live(view.to_json()) for view in self._services.feed.views(key)]
         session = await asyncio.to_thread(self._services.runtime.sessions.get_or_create, key)
         first, rows = await asyncio.to_thread(session.page, before, limit)
@@ -155,9 +155,6 @@ class ChatEndpoints:
 
     def _live(self, view: dict[str, Any]) -> dict[str, Any]:
         return {**view, "started": self.event(view["started"])}
-
-    def _position(self) -> str:
-        return f"{self._services.feed.epoch}.{self._services.feed.position}"
 
     def _turns(self, key: str, rows: list[ChatMessage]) -> dict[str, dict[str, Any]]:
         """Model, tokens and cost of the turns of these rows, by turn id."""

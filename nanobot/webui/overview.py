@@ -17,6 +17,7 @@ from nanobot.security.credentials import Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
 from nanobot.usage.report import read_usage
 from nanobot.utils import codec
+from nanobot.utils.qr_code import qr_rows
 from nanobot.webui.services import WebServices
 
 
@@ -146,12 +147,9 @@ class OverviewEndpoints:
         )
 
     async def new_link(self, request: Request, caller: Credential | None) -> Response:
-        """A one-time link for another browser, such as a phone's, with the rows of its QR code: 1 for a dark square."""
-        import segno  # only links need it
-
+        """A one-time link for another browser, such as a phone's, with the rows of its QR code."""
         url = await self._services.new_link()
-        rows = segno.make_qr(url, error="l").matrix
-        return json_response({"url": url, "qr": ["".join(map(str, row)) for row in rows]}, 201)
+        return json_response({"url": url, "qr": qr_rows(url)}, 201)
 
     async def sign_out(self, request: Request, caller: Credential | None) -> Response:
         name = request.path_params["name"]

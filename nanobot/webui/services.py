@@ -1,6 +1,7 @@
 """What the endpoints of the page work with."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,3 +24,5 @@ class WebServices:
     """Returns a one-time link for another browser. Raises NanobotError."""
     report: Callable[[], Awaitable[dict[str, Any]]]
     """The health report of the gateway."""
+    channel_paused: Callable[[str], AbstractAsyncContextManager[None]]
+    """Disconnects a channel while something else logs in as it, and then starts it as the config file says."""

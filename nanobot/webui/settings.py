@@ -1,4 +1,4 @@
-"""Settings, doctor, channels, and what the agent can use: skills, tools, servers."""
+"""Settings, doctor, and what the agent can use: skills, tools, servers."""
 
 import asyncio
 import json
@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.channels.registry import CHANNELS
 from nanobot.config.keys import dotted
 from nanobot.config.loader import find_key, load_config, set_key, unset_key
 from nanobot.config.masking import is_secret, mask_value
@@ -45,7 +44,6 @@ class SettingsEndpoints:
             Endpoint("/api/config", self.change, Requires.DEVICE, ("PATCH",)),
             Endpoint("/api/config/schema", self.schema, Requires.DEVICE),
             Endpoint("/api/doctor", self.doctor, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/channels", self.channels, Requires.DEVICE),
             Endpoint("/api/skills", self.skills, Requires.DEVICE),
             Endpoint("/api/tools", self.tools, Requires.DEVICE),
             Endpoint("/api/servers", self.servers, Requires.DEVICE),
@@ -103,23 +101,6 @@ class SettingsEndpoints:
             return json_response(json.loads(output))
         except ValueError as error:
             raise HttpError(500, "The checks failed. Run `nanobot doctor` in a terminal.") from error
-
-    async def channels(self, request: Request, caller: Credential | None) -> Response:
-        """The channels there are, with the state of those that are enabled."""
-        report = await self._services.report()
-        titles = {spec.name: spec.title for spec in CHANNELS}
-        names = sorted({*titles, *report["channels"]})
-        enabled = self._services.runtime.config.channels.enabled_by_name()
-        channels = [
-            {
-                "name": name,
-                "title": titles.get(name, name),
-                "enabled": enabled.get(name, False),
-                "status": report["channels"].get(name),
-            }
-            for name in names
-        ]
-        return json_response({"channels": channels})
 
     async def skills(self, request: Request, caller: Credential | None) -> Response:
         skills = await asyncio.to_thread(self._services.runtime.context.skills.skills)

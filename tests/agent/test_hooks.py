@@ -293,6 +293,7 @@ class RudeError(Exception):
         RudeError(),
         "a text",
         Deny(7),  # type: ignore[arg-type]
+        Deny("\ud800"),
         NewArguments({"path": Path("here")}),
         NewArguments({"path": "\ud800"}),
         NewResult("for a call"),

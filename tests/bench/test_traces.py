@@ -8,8 +8,8 @@ import pytest
 
 from nanobot.agent import events
 from nanobot.agent.events import TurnOutcome
-from nanobot.agent.trace.store import TraceStore
-from nanobot.agent.trace.turn_trace import TraceRecord, TurnTrace
+from nanobot.agent.trace.recorder import TurnTrace
+from nanobot.agent.trace.store import Facts, TraceStore
 from nanobot.bus.events import InboundMessage
 from nanobot.security.secrets import Redactor
 from nanobot.utils.clock import SystemClock
@@ -35,15 +35,15 @@ def test_a_turn_with_one_tool_call(tmp_path: Path):
     on_loop, beside, calibration = [], [], []
 
     for _ in range(2000):
-        pieces: list[TraceRecord] = []
+        entries: list[Facts] = []
         began = time.perf_counter()
-        trace = TurnTrace("3f2a91c0b7de", message, SystemClock(), pieces.append, workspace="/home/me/workspace")
+        trace = TurnTrace(message, SystemClock(), entries.append, "/home/me/workspace")
         for event in HAPPENED:
             trace(event)
         on_loop.append((time.perf_counter() - began) * 1e6)
-        pieces[0].prompt = PROMPT
+        entries.append({"type": "prompt", **PROMPT})
         began = time.perf_counter()
-        folder.write(pieces)
+        folder.write({("cli:direct", "3f2a91c0b7de"): entries})
         beside.append((time.perf_counter() - began) * 1e6)
         began = time.perf_counter()
         sum(range(1000))

@@ -652,6 +652,26 @@ async def test_wechat_is_set_up_by_whoever_scans_the_code_and_types_the_number(w
     assert weixin.token not in result.output
 
 
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@pytest.mark.parametrize("typed", ["42\r", "4\x03"])
+async def test_the_number_is_typed_or_refused_in_a_terminal(weixin, typed):
+    from tests.support.terminal import at_home, on_screen  # not on Windows
+
+    weixin.statuses.extend([{"status": "need_verifycode"}, confirmed(weixin)])
+    env = at_home(NANOBOT_CHANNELS__WEIXIN__BASE_URL=weixin.url)
+    child = on_screen([*NANOBOT, "channels", "login", "weixin"], env=env, dimensions=(60, 100), timeout=20)
+    await asyncio.to_thread(child.expect_exact, "The number on your phone")
+    child.send(typed)
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    seen = child.before.decode()
+    child.close()
+
+    if typed.endswith("\x03"):
+        assert (child.exitstatus, "Nothing was saved." in seen, weixin.numbers) == (130, True, [])
+    else:
+        assert (child.exitstatus, owners(), weixin.numbers) == (0, {"weixin": [ANNA]}, ["42"])
+
+
 async def test_an_expired_code_is_replaced_and_the_third_is_the_last(weixin):
     weixin.statuses.extend({"status": state} for state in ("expired", "verify_code_blocked", "expired"))
 

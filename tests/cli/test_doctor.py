@@ -422,21 +422,17 @@ def test_a_channel_that_is_not_let_in_is_an_error(data):
 
 
 def plugged(data, **plugins):
-    """A home, and on the path a package that cannot be imported, one whose hook hung, and one that is off."""
+    """A home, and on the path a package that cannot be imported, one with a hook, and one that is off."""
     site = data.parent / "site"
     site.mkdir(exist_ok=True)
     install(site, "broken-pack", "raise RuntimeError('boom')", {"tools": {"t": "T"}, "channels": {"b": "B"}})
     install(site, "hanging-pack", HOOK, {"hooks": {"hangs": "Hangs"}}, version="2.0")
     install(site, "quiet-pack", TOOL, {"tools": {"weather": "Weather"}, "channels": {"telegram": "T"}})
     configured(data, plugins={"enabled": ["broken-pack", "hanging-pack"], **plugins}, channels={"b": {"enabled": True}})
-    (data / "state").mkdir(exist_ok=True)
-    trouble = "hangs of hanging-pack: before_tool took more than 5 s"
-    told = {"hanging-pack": {"version": "2.0", "troubles": [trouble]}}
-    (data / "state" / "plugins.json").write_text(json.dumps(told))
     return site
 
 
-def test_plugins_that_are_broken_hang_or_are_off_are_named_with_what_to_do(data, monkeypatch):
+def test_plugins_that_are_broken_or_off_are_named_with_what_to_do(data, monkeypatch):
     monkeypatch.syspath_prepend(plugged(data))
 
     checks, _ = examination("plugins", "channels")
@@ -444,8 +440,6 @@ def test_plugins_that_are_broken_hang_or_are_off_are_named_with_what_to_do(data,
     findings = checks["plugins"]["findings"]
     told = {(one["severity"], one["text"]) for one in findings}
     assert ("error", "broken-pack: its tool t was skipped: RuntimeError: boom.") in told
-    assert ("error", "hanging-pack: in its last run, the hook hangs of hanging-pack: before_tool took more than "
-                     "5 s.") in told  # fmt: skip
     assert any(kind == "warning" and text.startswith("quiet-pack: its channel telegram") for kind, text in told)
     assert any(kind == "note" and text.startswith("quiet-pack is installed but not enabled") for kind, text in told)
     assert 'add "quiet-pack" to plugins.enabled' in str(findings)
@@ -477,7 +471,7 @@ def test_status_names_plugins_and_what_is_wrong_with_them(data, monkeypatch):
 
     assert [one["name"] for one in told] == ["broken-pack", "hanging-pack"]
     assert told[0]["troubles"] == ["its tool t was skipped: RuntimeError: boom"]
-    assert "broken-pack 1.0" in lines and "before_tool took more than 5 s" in lines
+    assert "broken-pack 1.0" in lines
 
 
 def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):

@@ -147,7 +147,8 @@ def test_what_cannot_be_shown_is_said_in_a_line(home: Path, words, code, said):
 
 
 def test_of_a_session_that_was_in_another_workspace_only_no_turn_is_known(home: Path):
-    there = {"turn": "t", "session": "cli:other", "workspace": "/elsewhere", "at": "2026-11-22T13:58:25"}
+    started = {"type": "turn_started", "workspace": "/elsewhere", "at": "2026-11-22T13:58:25"}
+    there = {"turn": "t", "session": "cli:other", "events": [started]}
     (home / "state" / "traces" / "cli_other.jsonl").write_text(json.dumps(there) + "\n", encoding="utf-8")
 
     assert "The session cli:other has no recorded turn in this workspace." in run("cli:other").stderr

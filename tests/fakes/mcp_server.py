@@ -86,6 +86,10 @@ def picture(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     return {"content": [image, sound, {"type": "resource", "resource": inner}]}
 
 
+def half_a_letter(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
+    return {**text("half \ud83d, whole \U0001f600"), "structuredContent": {"nothing": float("nan")}}
+
+
 def fails(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     return {**text("the lamp is broken"), "isError": True}
 
@@ -129,6 +133,7 @@ TOOLS: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
     "pid": pid,
     "environment": environment,
     "picture": picture,
+    "half_a_letter": half_a_letter,
     "fails": fails,
     "structured": structured,
     "learn": learn,
@@ -154,7 +159,7 @@ def listed() -> list[dict[str, Any]]:
             "type": "object",
             "properties": {f"p{n}": {"type": "string", "description": "word " * 80} for n in range(20)},
         }
-    names = [*TOOLS, *_extra_tools]
+    names = [*TOOLS, *_extra_tools, *(f"tool_{number}" for number in range(3000 if "many" in MANNERS else 0))]
     return [{"name": name, "inputSchema": schema, "annotations": ANNOTATIONS.get(name, {})} for name in names]
 
 

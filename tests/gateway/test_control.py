@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -20,7 +21,7 @@ from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
-from nanobot.net.gateway_socket import GatewayError, connect
+from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, RecordingSink, calls, open_bot
 from tests.support.eventually import eventually
@@ -118,6 +119,51 @@ async def test_a_client_that_is_gone_stops_its_turn_and_no_other_of_the_session(
         one.cancel()
 
         assert (await two).text == "second"
+
+
+async def read_until(connection: GatewayConnection | None, last: str) -> list[dict[str, Any]]:
+    """The frames until one of this type."""
+    frames: list[dict[str, Any]] = []
+    while connection is not None and (frame := await connection.receive()) is not None:
+        frames.append(frame)
+        if frame["type"] == last:
+            break
+    return frames
+
+
+async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_once(running: OpenGateway):
+    pause = Pause("It was a ")
+    request = {"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"}
+    async with running(pause, "dark night.") as here:
+        async with connect(here.home / "state") as line:
+            assert line is not None
+            await line.send(request)
+            first = await read_until(line, "text_delta")
+        seen = f"a1b2c3d4.{first[0]['epoch']}.{first[-1]['seq']}"
+        async with connect(here.home / "state") as line:
+            assert line is not None
+            await line.send({**request, "seen": seen})
+            pause.resume.set()
+            second = await read_until(line, "turn_ended")
+        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
+
+    events = [frame for frame in first + second if "seq" in frame]
+    assert [event["seq"] for event in events] == [*range(len(events))]
+    assert "".join(event["text"] for event in events if event["type"] == "text_delta") == "It was a dark night."
+    assert [row["role"] for row in session.messages] == ["user", "assistant"]
+
+
+async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway):
+    pause = Pause("It was a ")
+    async with running(pause) as here:
+        async with connect(here.home / "state") as line:
+            assert line is not None
+            await line.send({"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"})
+            await read_until(line, "text_delta")
+        sessions = SessionManager(here.home / "workspace")
+        await eventually(lambda: sessions.get_or_create("cli:direct").message_count == 2)
+
+        assert "It was a" in str(sessions.get_or_create("cli:direct").messages[1]["content"])
 
 
 @pytest.mark.needs_sandbox

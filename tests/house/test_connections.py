@@ -18,7 +18,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
               "providers/litellm_provider", "channels/telegram/bot", "channels/rest", "channels/weixin/api",
-              "channels/weixin/cdn"},
+              "channels/weixin/cdn", "sdk/remote"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord", "channels/matrix/client"},
     "nio": {"channels/matrix"},

@@ -41,8 +41,9 @@ ALLOWED = {
         "write_atomic",
         "write_in_place",
     },  # the cache of a server's tools, a file of ours
-    "mcp/process_guard.py": {"listdir", "open"},  # /proc and /dev/null
+    "mcp/process_guard.py": {"open"},  # /proc and /dev/null
     "mcp/server.py": {"open"},  # a connection
+    "mcp/transport.py": {"open"},  # both ends of a pipe
     "own/loading.py": {"read_bytes"},  # tools of the owner, which run in this process
     "own/source.py": {"scandir"},  # the same folder
     "permissions.py": {"iterdir"},  # names in the /tmp of commands, a folder of our own

@@ -6,14 +6,12 @@ from pathlib import Path
 
 from nanobot.session.folder import SessionFolder
 from nanobot.session.search.index import SearchIndex
-from nanobot.session.search.recall import Recall, sources_of
+from nanobot.session.search.sources import sources_of
 
 
-def recall_of(folder: Path) -> Recall:
+def recall_of(folder: Path) -> SearchIndex:
     files = SessionFolder(folder)
-    return Recall(
-        SearchIndex(folder / "state" / "search.db", lambda: sources_of(files, folder / "memory")), timeout_s=99
-    )
+    return SearchIndex(folder / "state" / "search.db", lambda: sources_of(files, folder / "memory"), timeout_s=99)
 
 
 def main(folder: str, words: str | None = None) -> None:

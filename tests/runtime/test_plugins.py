@@ -3,7 +3,6 @@
 import asyncio
 import importlib
 import inspect
-import json
 import pkgutil
 import sys
 import time
@@ -21,9 +20,10 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.plugins import offers
 from nanobot.providers.base import Delta, Finished, LLMResponse
-from nanobot.runtime.plugins import load_packages, saved_problems
+from nanobot.runtime.plugins import load_packages
 from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
+from nanobot.utils.worker_thread import WorkerThread
 from tests.programs import unruly_plugin
 from tests.support.plugin_package import HOOK, TOOL, install
 
@@ -45,8 +45,8 @@ def on(*packages: str, **more: Any) -> Config:
     return Config.model_validate({"plugins": {"enabled": [*packages], **more}})
 
 
-def troubles(config: Config, book: Path) -> list[str]:
-    return [*map(str, load_packages(config.plugins, book).troubles())]
+def troubles(config: Config) -> list[str]:
+    return [*map(str, load_packages(config.plugins, WorkerThread()).troubles())]
 
 
 async def test_a_package_that_is_switched_on_brings_its_tool_its_hook_and_gets_its_settings(tmp_path: Path, site: Path):
@@ -77,7 +77,7 @@ def test_disabled_goes_before_enabled(tmp_path: Path, site: Path, config: Config
     install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
     config.plugins.disabled = ["sun_pack"]
 
-    found = load_packages(config.plugins, tmp_path / "book")
+    found = load_packages(config.plugins, WorkerThread())
 
     assert "sun-pack" not in [package.name for package in found.packages]
 
@@ -104,7 +104,7 @@ def test_a_package_that_cannot_be_used_is_named_and_harms_nothing(
     install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
     tools = build_tools(ToolPolicies(PathPolicy(tmp_path)))
 
-    found = load_packages(on("odd-pack", "sun-pack").plugins, tmp_path / "book")
+    found = load_packages(on("odd-pack", "sun-pack").plugins, WorkerThread())
     found.offer(tools)
 
     (line,) = map(str, found.troubles())
@@ -122,7 +122,7 @@ def test_a_plugin_takes_the_name_of_no_tool_of_nanobot(tmp_path: Path, site: Pat
         install(site, f"taking-{name}", TOOL.replace("weather_of", name), {"tools": {"t": "Weather"}})
     tools = ToolRegistry()
 
-    found = load_packages(on("*").plugins, tmp_path / "book")
+    found = load_packages(on("*").plugins, WorkerThread())
     found.offer(tools)
 
     assert {"tell", "mcp_find", "mcp_call", "exec", "spawn"} <= names
@@ -141,12 +141,12 @@ async def test_what_is_wrong_with_a_package_is_told_by_status(tmp_path: Path, si
 def test_a_name_that_no_package_has_is_told_with_those_that_there_are(tmp_path: Path, site: Path):
     install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
 
-    (line,) = troubles(on("son-pack"), tmp_path / "book")
+    (line,) = troubles(on("son-pack"))
 
     assert line.startswith("son-pack: plugins.enabled lists it") and "sun-pack" in line
 
 
-async def test_a_hook_that_blocks_its_thread_holds_up_nobody_and_is_remembered_for_doctor(tmp_path: Path, site: Path):
+async def test_a_hook_that_blocks_its_thread_holds_up_nobody_and_is_told_of(tmp_path: Path, site: Path):
     install(site, "odd-pack", HOOK, {"hooks": {"hangs": "Hangs"}})
     install(site, "rude-pack", HOOK, {"hooks": {"raises": "Raises"}})
     config = on("odd-pack", "rude-pack", hookTimeoutS=0.05)
@@ -163,23 +163,27 @@ async def test_a_hook_that_blocks_its_thread_holds_up_nobody_and_is_remembered_f
         "hangs of odd-pack: before_tool took more than 0.05 s",
         "raises of rude-pack: on_answer raised ValueError: no such thing",
     ]
-    book = tmp_path / "state" / "plugins.json"
-    found = load_packages(config.plugins, book)
-    assert [one.text for one in saved_problems(book, found.packages)] == told
 
 
-async def test_what_went_wrong_is_forgotten_with_the_next_version_and_once_it_goes_well(tmp_path: Path, site: Path):
-    install(site, "odd-pack", HOOK, {"hooks": {"audit": "Audit"}})
-    book = tmp_path / "state" / "plugins.json"
-    book.parent.mkdir()
-    book.write_text(json.dumps({"odd-pack": {"version": "0.9", "troubles": ["old"]}}))
-    assert saved_problems(book, load_packages(on("odd-pack").plugins, book).packages) == []
-    book.write_text(json.dumps({"odd-pack": {"version": "1.0", "troubles": ["old"]}}))
+async def test_a_tool_that_blocks_its_thread_keeps_no_hook_of_another_chat_from_its_work(tmp_path: Path, site: Path):
+    slow = TOOL.replace("return f", "import time; time.sleep(3); return f")
+    install(site, "slow-pack", slow, {"tools": {"weather": "Weather"}})
+    install(site, "sun-pack", HOOK, {"hooks": {"audit": "Audit"}})
+    config = on("slow-pack", "sun-pack", hookTimeoutS=1)
 
-    async with open_bot(tmp_path, "done", config=on("odd-pack")) as bot:
-        await bot.say("go")
+    async with open_bot(tmp_path, calls(("weather_of", {})), "hi", "done", config=config) as bot:
+        slow_turn = asyncio.create_task(bot.say("weather?", "cli:a"))
+        while len(bot.provider.requests) < 1 or "tool_started" not in bot.sink.types:
+            await asyncio.sleep(0.01)
+        assert await bot.say("hello", "cli:b") == "hi"
+        was_blocked = not slow_turn.done()
+        assert await slow_turn == "done"
+        status = await bot.say("/status")
 
-    assert json.loads(book.read_text()) == {}
+    assert was_blocked
+    assert "hello (audited)" in str(bot.provider.requests[1])
+    assert "sunny in nowhere" in str(bot.provider.requests[2])
+    assert "Plugins:" not in status
 
 
 @pytest.mark.parametrize(
@@ -207,24 +211,11 @@ def test_a_package_for_another_version_is_known_before_it_is_loaded(site: Path, 
     assert (offer.misfit == "") is fits
 
 
-async def test_what_went_wrong_stands_until_the_same_thing_goes_well(tmp_path: Path, site: Path):
-    install(site, "odd-pack", HOOK, {"hooks": {"audit": "Audit"}})
-    book = tmp_path / "state" / "plugins.json"
-    book.parent.mkdir()
-    lines = ["audit of odd-pack: before_tool took more than 5 s", "audit of odd-pack: on_message took more than 5 s"]
-    book.write_text(json.dumps({"odd-pack": {"version": "1.0", "troubles": lines}}))
-
-    async with open_bot(tmp_path, "done", config=on("odd-pack")) as bot:
-        await bot.say("go")
-
-    assert json.loads(book.read_text())["odd-pack"]["troubles"] == lines[:1]
-
-
 def test_a_package_that_takes_for_ever_to_load_is_left_out_and_nobody_waits_for_it(tmp_path: Path, site: Path):
     install(site, "slow-pack", f"import time; time.sleep(1)\n{TOOL}", {"tools": {"weather": "Weather"}})
     install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
 
-    found = load_packages(on("slow-pack", "sun-pack").plugins, tmp_path / "book", 0.2)
+    found = load_packages(on("slow-pack", "sun-pack").plugins, WorkerThread(), 0.2)
     time.sleep(1)
 
     assert [*map(str, found.troubles())] == ["slow-pack: it was skipped: loading it took more than 0.2 s"]
@@ -235,7 +226,7 @@ def test_an_entry_point_may_name_what_is_within_a_class_and_extras(tmp_path: Pat
     code = f"{TOOL}\nclass All:\n    kind = Weather\n"
     install(site, "sun-pack", code, {"tools": {"weather": "All.kind [fast]"}})
 
-    (package,) = load_packages(on("sun-pack").plugins, tmp_path / "book").packages
+    (package,) = load_packages(on("sun-pack").plugins, WorkerThread()).packages
 
     assert [tool.name for tool in package.tools] == ["weather_of"]
 

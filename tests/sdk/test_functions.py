@@ -1,6 +1,7 @@
 """Functions as tools: what the model is told of them, and what comes of a call."""
 
 import asyncio
+import base64
 import functools
 import threading
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pydantic import BaseModel, Field
 from nanobot import Nanobot
 from nanobot.agent.tools.base import ToolResult
 from nanobot.messages.types import Provenance
-from nanobot.sdk import Call, RunResult, ToolContext, tool
+from nanobot.sdk import ApprovalRequest, Call, File, Image, RunResult, ToolContext, tool
 from nanobot.sdk.functions import as_tool, parse_docstring
 from nanobot.testing import Line, ScriptedProvider, calls
 from nanobot.testing.tools import tool_checks
@@ -274,3 +275,54 @@ async def test_a_function_that_acts_needs_a_yes_while_untrusted_content_is_in_pl
 
     assert [step.calls[0].ok for step in trusted.steps[:-1]] == [True]
     assert [step.calls[0].ok for step in tainted.steps[:-1]] == [True, True, False]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_tool_asks_the_person_itself_and_hears_no_where_nobody_answers(is_async: bool):
+    asked: list[tuple[str, str]] = []
+
+    async def delete(name: str, ctx: ToolContext) -> str:
+        """Delete a thing."""
+        return "deleted" if await ctx.ask(f"Really delete {name}?") else "kept"
+
+    def remove(name: str, ctx: ToolContext) -> str:
+        """Delete a thing."""
+        return "deleted" if ctx.ask(f"Really delete {name}?") else "kept"
+
+    def approve(request: ApprovalRequest) -> bool:
+        asked.append((request.tool, request.summary))
+        return True
+
+    function: Any = delete if is_async else remove
+    call = calls((function.__name__, {"name": "it"}))
+    async with Nanobot.local(model=ScriptedProvider(call, "a", call, "b"), tools=[function]) as bot:
+        said_yes = await bot.run("go", approve=approve)
+        nobody = await bot.run("go")
+
+    assert said_yes.steps[0].calls[0].text == "deleted"
+    assert nobody.steps[0].calls[0].text == "kept"
+    assert asked == [(function.__name__, "Really delete it?")]
+
+
+async def test_a_tool_shows_a_picture_and_gives_a_file(tmp_path: Path):
+    picture = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+
+    def photo() -> Image:
+        """Take a photo."""
+        return Image(picture)
+
+    def report() -> File:
+        """Write a report."""
+        return File(tmp_path / "report.txt")
+
+    model = ScriptedProvider(calls(("photo", {}), ("report", {})), "Done.")
+    async with Nanobot.local(model=model, tools=[photo, report], workspace=tmp_path) as bot:
+        await bot.run("go")
+
+    rows: list[Any] = model.requests[-1][-2:]
+    shown, file = rows
+    assert [block["type"] for block in shown["content"]] == ["text", "image_url"]
+    assert Path(shown["content"][1]["image_url"]["url"]).is_relative_to(tmp_path)
+    assert file["content"] == f"[file: {tmp_path / 'report.txt'}]"

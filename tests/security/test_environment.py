@@ -1,7 +1,7 @@
 """What programs need of our environment, and nothing else of it."""
 
-from nanobot.agent.tools.mcp.process import server_environment
 from nanobot.agent.tools.mcp.settings import ServerSettings
+from nanobot.agent.tools.mcp.transport import server_environment
 from nanobot.agent.tools.shell import ExecPolicy, command_environment
 
 NEEDED = {"PATH": "/bin", "LC_ALL": "C", "SSL_CERT_FILE": "/ca.pem"}

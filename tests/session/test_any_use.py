@@ -81,7 +81,8 @@ class SessionUse(RuleBasedStateMachine):
     def edit_one(self) -> None:
         session = self.manager.get_or_create(KEY)
         if session.messages:
-            session.messages[0]["content"] = self.expected[0] = self.text()
+            self.expected[0] = self.text()
+            session.messages[0] = {**session.messages[0], "content": self.expected[0]}
             self.manager.save(session)
 
     @rule()

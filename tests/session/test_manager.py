@@ -108,7 +108,7 @@ def test_messages_are_a_list_one_may_append_to(tmp_path: Path, manager: SessionM
     assert contents(SessionManager(tmp_path).get_or_create(KEY)) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("edit", ["assign", "inside", "delete", "insert"])
+@pytest.mark.parametrize("edit", ["assign", "replace", "delete", "insert"])
 def test_changed_messages_replace_the_file_and_the_old_one_is_kept(tmp_path: Path, manager: SessionManager, edit: str):
     session = manager.get_or_create(KEY)
     for text in "abc":
@@ -117,8 +117,8 @@ def test_changed_messages_replace_the_file_and_the_old_one_is_kept(tmp_path: Pat
     match edit:
         case "assign":
             session.messages = session.messages[-1:]
-        case "inside":
-            session.messages[0]["content"] = "A"
+        case "replace":
+            session.messages[0] = {**session.messages[0], "content": "A"}
         case "delete":
             del session.messages[1]
         case _:
@@ -467,7 +467,7 @@ def saved(manager: SessionManager, text: str) -> Session:
 
 def test_a_new_file_in_place_of_changed_messages_keeps_what_another_wrote(tmp_path: Path, manager: SessionManager):
     session = saved(manager, "mine")
-    session.messages[0]["content"] = "edited"
+    session.messages[0] = {**session.messages[0], "content": "edited"}
     saved(SessionManager(tmp_path), "theirs")
 
     manager.save(session)

@@ -89,7 +89,7 @@ async def test_session_is_not_written_through_a_link(
     with suppress(StorageError):
         async with sessions.hold("cli:direct") as session:
             await sessions.append(session, {"role": "user", "content": ATTACK})
-            session.messages[0]["content"] = "changed"
+            session.messages[0] = {**session.messages[0], "content": "changed"}
             sessions.save(session)
     with suppress(StorageError):
         sessions.archive("cli:direct")

@@ -40,7 +40,7 @@ class Bench:
         return await self.registry.call(name, arguments, self._ctx)
 
 
-LONG_TIMEOUTS = McpTimeouts(first_listing_s=20)
+LONG_TIMEOUTS = McpTimeouts(first_listing_s=45)
 """For a machine with much to do: importing the SDK takes a while there."""
 
 OpenBench = Callable[..., Awaitable[Bench]]

@@ -331,7 +331,7 @@ async def test_a_skill_is_switched_off_and_a_channel_shows_its_state(running: Op
         tab = await tabs.open(here)
         await visit(tab, "channels")
         await expect(tab.locator(".row", has_text="toy")).to_contain_text("connected")
-        await expect(tab.get_by_text("nanobot channels login telegram")).to_be_visible()
+        await expect(tab.get_by_role("button", name="Set up: Telegram")).to_be_visible()
         await visit(tab, "abilities")
         await tab.get_by_role("button", name="Switch off: memory").click()
         await expect(tab.get_by_text("Not in use yet: agents.defaults.disabledSkills")).to_be_visible()

@@ -7,18 +7,20 @@ ask nobody.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from nanobot.agent.approval.pending import PendingApproval, PendingApprovals
 from nanobot.agent.commands.table import TYPED, Command, is_from_owner, parse_command
-from nanobot.agent.events import Answer, parse_answer
+from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, parse_answer
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import PlannedCall
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten, describe_grant
+from nanobot.security.redaction import redact_known
 
 
 class HasNoOwner(Protocol):
@@ -113,6 +115,19 @@ class ApprovalRouter:
         in_group = any(row.get("in_group") for row in prompts)
         sender_ids = sorted(filter(None, senders))
         return await asyncio.to_thread(self._no_owner_here, context.address, sender_ids, in_group=in_group)
+
+    async def ask(self, context: ToolContext, emit: EventSink, text: str, *, tool: str = "") -> bool:
+        """Ask the person who follows the turn a tool's own question, and return whether they say yes."""
+        if not context.attended:
+            return False
+        question, answer, text = secrets.token_hex(4), Answer.STOPPED, redact_known(text)
+        fields: dict[str, Any] = {"call_id": "", "arguments": {}, "reaches": [], "may_always": False}
+        emit(ApprovalAsked(question=question, name=tool, text=text, expires_s=self.questions.expires_s, **fields))
+        try:
+            answer = await self.questions.wait_for_answer(PendingApproval(question, context, tool, may_always=False))
+        finally:
+            emit(ApprovalAnswered(question=question, answer=answer))
+        return answer is Answer.ONCE
 
     def is_answer(self, message: InboundMessage) -> bool:
         """Return whether a message answers a question rather than being for the model."""

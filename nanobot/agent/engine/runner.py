@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from nanobot.agent import events
 from nanobot.agent.engine.answer_review import MAX_SENT_BACK, review_answer, sent_back_text
-from nanobot.agent.engine.hook_adapter import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.engine.interruption import (
     CONTINUE_INTERRUPTED,
     CONTINUE_TRUNCATED,
@@ -30,6 +29,7 @@ from nanobot.agent.engine.tool_calls import ToolCallContext, outcome_unknown, ru
 from nanobot.agent.engine.transcript import Transcript
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks.api import AnswerSeen, RequestSeen
+from nanobot.agent.hooks.runner import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.window.requests import RequestBuilder, RequestRoom
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
@@ -303,7 +303,7 @@ class _Run:
         """Run the hooks on the answer and its calls. If interrupted, record the text that was shown."""
         hook_runner, context = self._spec.hook_runner, self._context()
         try:
-            await hook_runner.answer(lambda: _answer_seen(response, calls, context, step))
+            await hook_runner.notify("on_answer", lambda: _answer_seen(response, calls, context, step))
             return await filter_calls(calls, hook_runner, context)
         except BaseException:
             await self._record_interrupted(response.content or "")
@@ -352,10 +352,11 @@ class _Run:
         )
         response: LLMResponse | None = None
         request = self._requests.build(self._transcript.all)
-        await spec.hook_runner.request(
+        await spec.hook_runner.notify(
+            "on_request",
             lambda: RequestSeen(
                 turn_facts(spec.context), self._steps - 1, spec.model.name, deepcopy(request), tuple(spec.tools.names)
-            )
+            ),
         )
         stream = spec.model.provider.chat_stream(
             request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature

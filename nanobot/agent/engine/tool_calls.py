@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from nanobot.agent.engine.hook_adapter import HookVerdicts, filter_result
 from nanobot.agent.engine.loop_guard import LoopGuard
 from nanobot.agent.events import Emitter, ToolDelta, ToolEnded, ToolStarted
-from nanobot.agent.hooks.runner import HookRunner
+from nanobot.agent.hooks.runner import HookRunner, HookVerdicts, filter_result
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.hooks import PlannedCall, ToolPolicy, Verdict, judge_calls
 from nanobot.agent.tools.registry import ToolRegistry

@@ -1,7 +1,7 @@
 """Runs hooks in order, each with a timeout. No failure of a hook ends a turn.
 
-A failed hook is reported once and ignored; a failed guard denies. A hook that keeps timing out is disabled until the
-next start, so that it does not delay every turn.
+A failed hook is logged once and ignored; a failed guard denies. A hook that times out three times in a row is disabled
+until the next start, so that it does not delay every turn.
 """
 
 import asyncio
@@ -9,13 +9,13 @@ import inspect
 import json
 import logging
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from nanobot.agent.hooks.api import (
-    AnswerSeen,
     CallSeen,
     Deny,
     Hook,
@@ -23,21 +23,19 @@ from nanobot.agent.hooks.api import (
     NewArguments,
     NewResult,
     NewText,
-    RequestSeen,
     ResultSeen,
-    TurnSeen,
+    TurnFacts,
 )
-from nanobot.messages.types import Provenance, least_trusted
+from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.hooks import Verdict
+from nanobot.messages.types import Provenance, ToolFailure, least_trusted, text_of
+from nanobot.providers.base import ToolCallRequest
 from nanobot.security.redaction import redact_all, redact_known
+from nanobot.utils.aio import contain_errors
 from nanobot.utils.text import clip_line
+from nanobot.utils.worker_thread import WorkerThread
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-RunOn = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
-"""Runs a hook's coroutine, for instance on the loop of a plugin, and raises what it raises. Cancelling may take a
-while.
-"""
 
 TIMEOUT_S = 5.0
 MAX_TIMEOUTS = 3
@@ -47,16 +45,9 @@ _MAX_PROBLEMS = 8
 _MAX_PROBLEM_CHARS = 300
 _NO_REASON = "This is not allowed here."
 
-_abandoned: set["asyncio.Task[Any]"] = set()
-"""Hooks that timed out; referenced so that they are not collected while they still run."""
-
-
-async def _run_here(work: Coroutine[Any, Any, T]) -> T:
-    return await work
-
-
-def _ignore_problem(name: str, problem: str) -> None:
-    """For hooks passed in by a program: the log is enough."""
+_Change = TypeVar("_Change", NewText, NewArguments, NewResult)
+HookVerdicts = Mapping[str, Verdict]
+"""Verdicts of hooks by call id, before policies and approvals."""
 
 
 @dataclass(slots=True)
@@ -66,14 +57,11 @@ class GuardedHook:
     hook: Hook
     name: str
     timeout_s: float = TIMEOUT_S
-    run_on: RunOn = _run_here
-    on_problem: Callable[[str, str], None] = _ignore_problem
-    """Called once per problem, with the hook's name and the problem."""
+    worker: WorkerThread | None = None
+    """Where it runs; None: in the caller's event loop."""
     problems: list[str] = field(default_factory=list)
     methods: frozenset[str] | None = None
     """The methods to call; None means those the hook overrides."""
-    succeeded: set[str] = field(default_factory=set)
-    """The methods that returned successfully since the start."""
     _timeouts: int = 0
 
     def handles(self, method: str) -> bool:
@@ -89,53 +77,45 @@ class GuardedHook:
         if self._timeouts >= MAX_TIMEOUTS:
             raise _HookFailedError(f"timed out {MAX_TIMEOUTS} times and is disabled until the next start")
         try:
-            result = await self._call_with_timeout(getattr(self.hook, method), seen)
+            result = await self._call(method, seen)
         except TimeoutError:
             self._timeouts += 1
             raise self._record_failure(f"{method} took more than {self.timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise self._record_failure(f"{method} raised CancelledError") from None
         except Exception as error:  # third-party code may raise anything
             log.debug("%s: %s failed", self.name, method, exc_info=True)
             raise self._record_failure(f"{method} raised {_describe_error(error)}") from None
         self._timeouts = 0
         if result is not None and not (isinstance(result, result_types) and _is_valid(result)):
             raise self._record_failure(f"{method} returned a {type(result).__name__} that does not fit")
-        self.succeeded.add(method)
         return result
 
-    async def _call_with_timeout(self, method: Callable[[Any], Any], seen: object) -> Any:
+    async def _call(self, method: str, seen: object) -> Any:
         async def call() -> Any:
             try:
-                result: Any = method(seen)
+                result: Any = getattr(self.hook, method)(seen)
                 while inspect.isawaitable(result):  # a plain function is accepted too
                     result = await result
-            except SystemExit as error:  # would end the event loop
-                raise RuntimeError(f"it called sys.exit({error.code})") from error
+            except TimeoutError as error:  # its own, not ours
+                raise RuntimeError(_describe_error(error)) from error
             return result
 
-        task = asyncio.ensure_future(self.run_on(call()))
-        try:
-            await asyncio.wait((task,), timeout=self.timeout_s)
-        finally:
-            is_done = task.done()
-            if not is_done:
-                task.cancel()
-                _abandoned.add(task)
-                task.add_done_callback(_discard_abandoned)
-        if not is_done:
+        if self.worker is not None:
+            return await self.worker.run(call, self.timeout_s)
+        async with asyncio.timeout(self.timeout_s) as timeout:
+            result = await contain_errors(call())
+        if timeout.expired():  # it caught the cancellation
             raise TimeoutError
-        if task.cancelled():
-            raise RuntimeError("it cancelled itself")
-        error = task.exception()
-        if error is not None and not isinstance(error, Exception):
-            raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
-        return task.result()
+        return result
 
     def _record_failure(self, problem: str) -> "_HookFailedError":
         problem = clip_line(" ".join(redact_all(problem).split()), _MAX_PROBLEM_CHARS)
         if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
             log.warning("The hook %s failed and is ignored: %s.", self.name, problem)
-            self.on_problem(self.name, problem)
         return _HookFailedError(problem)
 
 
@@ -168,12 +148,6 @@ def _is_storable(value: object) -> bool:
 def _describe_error(error: BaseException) -> str:
     """Format the type and message of an error, even if its `__str__` fails."""
     return traceback.format_exception_only(error)[-1].strip()
-
-
-def _discard_abandoned(task: "asyncio.Task[Any]") -> None:
-    _abandoned.discard(task)
-    if not task.cancelled():
-        task.exception()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,55 +188,29 @@ class HookRunner:
 
     async def message(self, seen: MessageSeen) -> HookResult | Deny:
         """Call `on_message`. The first denial ends it; each hook sees the changes of those before it."""
-        outcome = HookResult(seen)
-        for hook in self._hooks_for("on_message"):
-            result = await self._ask_guarded(hook, "on_message", outcome.seen, (Deny, NewText))
-            if isinstance(result, Deny):
-                return result
-            if isinstance(result, NewText):
-                outcome = _replace_seen(outcome, result.provenance, text=redact_known(result.text))
-        return outcome
+        return await self._pass("on_message", seen, NewText, _new_text)
 
     async def before_tool(self, seen: CallSeen, *, may_change: bool = True) -> HookResult | Deny:
         """Call `before_tool`, as `message` does. A call resumed after a crash was already changed, so then `may_change`
         is False.
         """
-        outcome = HookResult(seen)
-        for hook in self._hooks_for("before_tool"):
-            shown = replace(outcome.seen, arguments=deepcopy(outcome.seen.arguments))
-            result = await self._ask_guarded(hook, "before_tool", shown, (Deny, NewArguments))
-            if isinstance(result, Deny):
-                return result
-            if isinstance(result, NewArguments) and may_change:
-                arguments = json.loads(json.dumps(result.arguments))  # a copy, as it will be stored
-                outcome = _replace_seen(outcome, result.provenance, arguments=arguments)
-        return outcome
+
+        def new_arguments(new: NewArguments) -> dict[str, Any]:
+            return {"arguments": json.loads(json.dumps(new.arguments))} if may_change else {}  # as it will be stored
+
+        return await self._pass("before_tool", seen, NewArguments, new_arguments)
 
     async def after_tool(self, seen: ResultSeen) -> HookResult:
         """Call `after_tool`; each hook may change the text."""
-        outcome = HookResult(seen)
-        for hook in self._hooks_for("after_tool"):
-            try:
-                result = await hook.ask("after_tool", deepcopy(outcome.seen), (NewResult,))
-            except _HookFailedError:
-                continue
-            if isinstance(result, NewResult):
-                outcome = _replace_seen(outcome, result.provenance, text=redact_known(result.text))
-        return outcome
+        result = await self._pass("after_tool", seen, NewResult, _new_text, may_deny=False)
+        assert isinstance(result, HookResult)  # noqa: S101 - nothing denies a result
+        return result
 
-    async def request(self, make: Callable[[], RequestSeen]) -> None:
-        """Call `on_request`. `make` runs once per hook, so that each gets a copy."""
-        for hook in self._hooks_for("on_request"):
-            await self._notify(hook, "on_request", make())
-
-    async def answer(self, make: Callable[[], AnswerSeen]) -> None:
-        """Call `on_answer`; `make` runs only if a hook handles it."""
-        for hook in self._hooks_for("on_answer"):
-            await self._notify(hook, "on_answer", make())
-
-    async def turn_end(self, seen: TurnSeen) -> None:
-        for hook in self._hooks_for("on_turn_end"):
-            await self._notify(hook, "on_turn_end", deepcopy(seen))
+    async def notify(self, method: str, make: Callable[[], object]) -> None:
+        """Call a method that only observes. `make` runs once per hook, so that each gets a copy."""
+        for hook in self._hooks_for(method):
+            with suppress(_HookFailedError):
+                await hook.ask(method, make())
 
     def handles(self, method: str) -> bool:
         """Whether any hook handles this method."""
@@ -273,23 +221,84 @@ class HookRunner:
             self._hooks_by_method[method] = tuple(hook for hook in self._hooks if hook.handles(method))
         return self._hooks_by_method[method]
 
-    async def _ask_guarded(
-        self, guarded: GuardedHook, method: str, seen: object, result_types: tuple[type, ...]
-    ) -> Any:
-        try:
-            result = await guarded.ask(method, seen, result_types)
-        except _HookFailedError as failed:
-            if not guarded.hook.guard:
-                return None
-            return Deny(f"Not allowed: the hook {guarded.name} has to check this and failed ({failed}).")
-        return Deny(redact_known(result.reason).strip() or _NO_REASON) if isinstance(result, Deny) else result
+    async def _pass(
+        self,
+        method: str,
+        seen: Any,
+        change: type[_Change],
+        changes: Callable[[_Change], dict[str, Any]],
+        *,
+        may_deny: bool = True,
+    ) -> HookResult | Deny:
+        """Pass what is seen through all hooks; `changes` are the fields that a hook's result replaces."""
+        provenance, changed = Provenance.OWNER, False
+        for hook in self._hooks_for(method):
+            try:
+                result = await hook.ask(method, deepcopy(seen), (Deny, change) if may_deny else (change,))
+            except _HookFailedError as failed:
+                if hook.hook.guard and may_deny:
+                    return Deny(f"Not allowed: the hook {hook.name} has to check this and failed ({failed}).")
+                continue
+            if isinstance(result, Deny):
+                return Deny(redact_known(result.reason).strip() or _NO_REASON)
+            if result is not None and (fields := changes(result)):
+                seen, changed = replace(seen, **fields), True
+                provenance = least_trusted([provenance, result.provenance])
+        return HookResult(seen, provenance, changed)
 
-    async def _notify(self, hook: GuardedHook, method: str, seen: object) -> None:
-        try:
-            await hook.ask(method, seen)
-        except _HookFailedError:
-            return
+
+def _new_text(new: NewText | NewResult) -> dict[str, Any]:
+    return {"text": redact_known(new.text)}
 
 
-def _replace_seen(outcome: HookResult, provenance: Provenance, **changed: object) -> HookResult:
-    return HookResult(replace(outcome.seen, **changed), least_trusted([outcome.provenance, provenance]), changed=True)
+# -- tool calls ---------------------------------------------------------------------------------------------------
+
+
+def turn_facts(context: ToolContext) -> TurnFacts:
+    """The turn as hooks see it."""
+    to = context.address
+    return TurnFacts(
+        context.turn_id, context.session_key, to.channel, to.chat_id, context.sender_id, context.origin, context.asker
+    )
+
+
+def call_seen(call: ToolCallRequest, context: ToolContext) -> CallSeen:
+    """A call as hooks see it, with a copy of its arguments."""
+    return CallSeen(turn_facts(context), call.id, call.name, deepcopy(call.arguments))
+
+
+async def filter_calls(
+    calls: Sequence[ToolCallRequest], hook_runner: HookRunner, context: ToolContext, *, may_change: bool = True
+) -> tuple[list[ToolCallRequest], HookVerdicts]:
+    """Run the hooks on each call, in order. Return the calls as they changed them, and their verdicts.
+
+    Calls that could not be parsed are not shown to hooks.
+    """
+    if not hook_runner.handles("before_tool"):
+        return [*calls], {}
+    remaining: list[ToolCallRequest] = []
+    verdicts: dict[str, Verdict] = {}
+    for call in calls:
+        if call.problem is None:
+            outcome = await hook_runner.before_tool(call_seen(call, context), may_change=may_change)
+            if isinstance(outcome, Deny):
+                verdicts[call.id] = Verdict(refusal=f"{call.name} was not run: {outcome.reason}")
+            elif outcome.changed:
+                verdicts[call.id] = Verdict(entered=outcome.provenance, original_arguments=call.arguments)
+                call = replace(call, arguments=outcome.seen.arguments, arguments_text=None)  # noqa: PLW2901 as it runs
+        remaining.append(call)
+    return remaining, verdicts
+
+
+async def filter_result(
+    call: ToolCallRequest, result: ToolResult, hook_runner: HookRunner, context: ToolContext, seconds: float
+) -> ToolResult:
+    """Run the hooks on a result and return it as they changed it. Its provenance never rises."""
+    if not hook_runner.handles("after_tool") or (result.error and result.failure is ToolFailure.NOT_RUN):
+        return result
+    own = result.provenance or Provenance.TOOL
+    seen = ResultSeen(call_seen(call, context), text_of(result.content), not result.error, own, seconds)
+    passed = await hook_runner.after_tool(seen)
+    if not passed.changed:
+        return result
+    return replace(result, content=passed.seen.text, provenance=least_trusted([own, passed.provenance]), display=None)

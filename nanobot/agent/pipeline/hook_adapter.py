@@ -56,6 +56,5 @@ async def run_turn_end_hooks(turn: Turn) -> None:
     """Run the end hooks of a turn that reached BUILD and is not resumed later."""
     result = turn.result
     if turn.for_model and not result.later:
-        await turn.hook_runner.turn_end(
-            TurnSeen(turn.facts, result.outcome, result.text, result.error, dict(result.usage), result.cost_usd)
-        )
+        facts = (turn.facts, result.outcome, result.text, result.error)
+        await turn.hook_runner.notify("on_turn_end", lambda: TurnSeen(*facts, dict(result.usage), result.cost_usd))

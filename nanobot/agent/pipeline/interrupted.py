@@ -11,12 +11,14 @@ from nanobot.agent.engine.interruption import (
     is_interrupted,
     parts_of_answer,
 )
+from nanobot.agent.events import TurnEnded, TurnOutcome
+from nanobot.agent.feed import TurnStarted, TurnView
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, is_synthetic, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns, interrupted_keys
-from nanobot.session.manager import SessionManager
+from nanobot.session.manager import Session, SessionManager
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +104,32 @@ def parts_of_turn(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, A
                 parts.append(tool)
             continues = is_interrupted(row)
     return parts
+
+
+def stored_view(session: Session, turn_id: str, origin: Origin) -> TurnView | None:
+    """What a turn has shown that is over and no longer in the feed, from the rows of its session, without its usage.
+    None if it never began.
+    """
+    rows = [row for row in session.messages if row.get("turn_id") == turn_id]
+    if not rows:
+        return None
+    started = TurnStarted(
+        turn_id=turn_id,
+        text=text_of(rows[0]["content"]),
+        message_id=turn_id,
+        sender_id=str(rows[0].get("sender_id", "")),
+        origin=origin,
+        media=list(rows[0].get("media", ())),
+        at=str(rows[0].get("timestamp", "")),
+    )
+    view = TurnView(started, session.key, session.key.partition(":")[0], parts=parts_of_turn(rows, turn_id))
+    name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
+    outcome = next((outcome for outcome in TurnOutcome if outcome == name), TurnOutcome.FAILED)
+    if name is None and has_answer:
+        outcome = TurnOutcome.ANSWERED
+    text = outcome_text(rows) if has_answer else ""
+    view.ended = TurnEnded(turn_id=turn_id, outcome=outcome, text=text, error=name)
+    return view
 
 
 def find_answer(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | None:

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from nanobot.agent.commands.table import last_request, parse_command
 from nanobot.agent.context import with_attachments
@@ -342,25 +343,28 @@ class Pipeline:
             await self._accept_waiting(turn)
             return await finish(self._store_pending_rows(turn))
 
+        context = ToolContext(
+            session_key=message.session_key,
+            address=message.address,
+            turn_id=turn.turn_id,
+            workspace=deps.workspace,
+            clock=deps.clock,
+            asker=message.provenance,
+            origin=message.origin,
+            sender_id=message.sender_id,
+            attended=turn.attended,
+            quiet=message.quiet,
+            answers=message.journal_key,
+            scope=turn.scope,
+        )
+        if deps.approval_router is not None:
+            context = replace(context, ask=partial(deps.approval_router.ask, context, turn.emit))
         spec = RunSpec(
             model=built.model,
             system=redact_known(self._system_prompt(turn, first + built.window.start)),
             history=built.history,
             tools=tools,
-            context=ToolContext(
-                session_key=message.session_key,
-                address=message.address,
-                turn_id=turn.turn_id,
-                workspace=deps.workspace,
-                clock=deps.clock,
-                asker=message.provenance,
-                origin=message.origin,
-                sender_id=message.sender_id,
-                attended=turn.attended,
-                quiet=message.quiet,
-                answers=message.journal_key,
-                scope=turn.scope,
-            ),
+            context=context,
             emit=turn.emit,
             record=record,
             on_partial_text=on_partial_text,

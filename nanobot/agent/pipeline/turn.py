@@ -25,8 +25,7 @@ from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.trace.recorder import TraceRecorder
-from nanobot.agent.trace.turn_trace import TurnTrace
+from nanobot.agent.trace.recorder import TraceRecorder, TurnTrace
 from nanobot.agent.window.state import Window
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
@@ -336,6 +335,8 @@ class TurnOptions:
     """Where its answers are cut off. Such an answer is not continued."""
     temperature: float | None = None
     reasoning_effort: str | None = None
+    waiting: Waiting | None = None
+    """Takes lines that wait in the sender's terminal, to join it."""
 
 
 @dataclass(slots=True)

@@ -35,6 +35,10 @@ class Effect(StrEnum):
     """It must not run twice: report that its outcome is unknown."""
 
 
+async def _nobody_answers(text: str, *, tool: str = "") -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """The turn a call belongs to."""
@@ -68,6 +72,12 @@ class ToolContext:
     """Report progress. Neither blocks nor raises."""
     is_stopped: Callable[[], bool] = field(default=lambda: False)
     """Whether the turn was stopped, for a function in a thread: its result is dropped then."""
+
+    ask: Callable[..., Any] = field(default=_nobody_answers)
+    """Ask the person who follows the turn a yes-or-no question. False if nobody does, or nobody answers in time.
+
+    `await ctx.ask("...")` in an async function; in one that runs in a thread, it returns the answer.
+    """
 
     @property
     def is_subagent(self) -> bool:

@@ -14,7 +14,7 @@ from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, least_trusted
 
 if TYPE_CHECKING:
-    from nanobot.session.search.recall import RecallHit, RecallResult
+    from nanobot.session.search.index import RecallHit, RecallResult
 
 MAX_RESULTS = 30
 _DEFAULT_RESULTS = 8
@@ -35,8 +35,8 @@ class Archive(Protocol):
 class SessionSearchTool(Tool):
     name = "session_search"
     description = (
-        'Search earlier conversations and memory notes. Use a few characteristic words; "quotes" match a phrase, meet* '
-        "matches meeting."
+        'Search earlier conversations and memory notes. Use a few characteristic words; "quotes" match a phrase, meet '
+        "also finds meeting."
     )
     parameters = takes(
         "query",

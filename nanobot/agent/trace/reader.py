@@ -5,17 +5,16 @@ tracing, deleted rows, or turns that were killed.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from nanobot.agent.claims import is_claim_feedback
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.engine.spec import RunLimits
-from nanobot.agent.trace.store import TraceStore, merge
-from nanobot.agent.trace.turn_trace import Facts
+from nanobot.agent.trace.store import Facts, TraceStore, dicts
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Content, Provenance, ToolSchema, is_synthetic, text_of
@@ -90,7 +89,7 @@ class RecordedTurn:
     steps: list[RecordedStep] = field(default_factory=list)
     notices: list[Facts] = field(default_factory=list)
     traced: Facts | None = None
-    """The trace's facts about the prompt; None without a trace."""
+    """What the trace has of the prompt; None without a trace."""
 
     @property
     def model_steps(self) -> list[RecordedStep]:
@@ -119,17 +118,17 @@ class RecordedPrompt:
 class Recording:
     """The turns of one session, oldest first."""
 
-    def __init__(self, key: str, conversations: Sequence[list[ChatMessage]], traces: Sequence[Facts]) -> None:
-        """`conversations` are the rows of each file that holds turns of this session."""
+    def __init__(self, key: str, conversations: Sequence[list[ChatMessage]], traces: Mapping[str, list[Facts]]) -> None:
+        """`conversations` are the rows of each file that holds turns of this session, `traces` the events by turn."""
         self.key = key
         self._rows_by_turn: dict[str, list[ChatMessage]] = {}
-        turns = {str(facts.get("turn")): RecordedTurn(str(facts.get("turn")), key) for facts in traces}
+        turns = {turn_id: RecordedTurn(turn_id, key) for turn_id in traces}
         for rows in conversations:
             for turn_id, turn_rows in _group_by_turn(rows).items():
                 self._rows_by_turn[turn_id] = rows
                 turns[turn_id] = _turn_from_rows(turn_id, key, turn_rows)
-        for facts in traces:
-            _apply_trace(turns[str(facts.get("turn"))], facts)
+        for turn_id, events in traces.items():
+            _apply_trace(turns[turn_id], events)
         self.turns = sorted(turns.values(), key=lambda turn: turn.at)
 
     def find(self, turn_ref: str | None = None) -> RecordedTurn:
@@ -159,7 +158,7 @@ class Recording:
         """Return the turn's first request. Raises NanobotError if it is no longer known."""
         traced = turn.traced or {}
         parts = {name: traces.blob(str(traced.get(name))) for name in ("system", "tools", "limits")}
-        if "system" not in traced:
+        if not traced:
             raise NanobotError(f"Turn {turn.turn_id} called no model or was not traced, so its prompt is unknown.")
         if None in parts.values():
             raise NanobotError(f"The prompt of turn {turn.turn_id} was deleted with old traces.")
@@ -194,28 +193,29 @@ def read_recording(name: str, sessions: SessionManager, traces: TraceStore) -> R
     session = sessions.read(path) if path is not None else None
     key = session.key if session is not None else name
     workspaces = (None, str(sessions.folder.parent))  # another workspace may have a session with this name
-    turn_facts = [facts for facts in traces.turns(key) if facts.get("workspace") in workspaces]
-    if session is None and not turn_facts:
+    by_turn = {
+        turn_id: events
+        for turn_id, events in traces.turns(key).items()
+        if next((event["workspace"] for event in events if "workspace" in event), None) in workspaces
+    }
+    if session is None and not by_turn:
         return None
     conversations = [session.messages] if session is not None else []
     archived = {Path(row["path"]): str(row["key"]) for row in sessions.list_sessions() if row["archived"]}
     known_ids = _turn_ids(conversations)
     if path is not None and path in archived:
-        return Recording(key, conversations, [facts for facts in turn_facts if facts.get("turn") in known_ids])
-    if {str(facts.get("turn")) for facts in turn_facts} - known_ids:
+        return Recording(key, conversations, {turn_id: by_turn[turn_id] for turn_id in by_turn if turn_id in known_ids})
+    if by_turn.keys() - known_ids:
         older = [sessions.read(file) for file, owner in archived.items() if owner == key]
         conversations += [archive.messages for archive in older if archive is not None]
-    return Recording(key, conversations, turn_facts)
+    return Recording(key, conversations, by_turn)
 
 
-def merge_turn(like: RecordedTurn, rows: list[ChatMessage], pieces: Iterable[Facts]) -> RecordedTurn:
-    """Build a turn from the rows and trace records of a replay of `like`."""
-    facts: Facts = {}
-    for piece in pieces:
-        merge(facts, piece)
+def merge_turn(like: RecordedTurn, rows: list[ChatMessage], events: Sequence[Facts]) -> RecordedTurn:
+    """Build a turn from the rows and events of a replay of `like`."""
     question: ChatMessage = {"role": "user", "content": like.message}
     turn = RecordedTurn(like.turn_id, like.session, text=_last_reply(rows), steps=rows_as_steps([question, *rows]))
-    _apply_trace(turn, facts)
+    _apply_trace(turn, events)
     return turn
 
 
@@ -232,7 +232,7 @@ def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
             has_started = True
         elif role == "assistant" and not _is_placeholder(row):
             step_calls = [
-                call for raw_call in _dicts(row.get("tool_calls")) if (call := _parse_call(raw_call)) is not None
+                call for raw_call in dicts(row.get("tool_calls")) if (call := _parse_call(raw_call)) is not None
             ]
             calls |= {call.id: call for call in step_calls}
             text = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
@@ -247,7 +247,7 @@ def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
 def _content_of(row: ChatMessage) -> Content:
     """Return the content, whatever a file has in its place."""
     content: object = row.get("content")
-    return content if isinstance(content, str) else _dicts(content)
+    return content if isinstance(content, str) else dicts(content)
 
 
 def _is_placeholder(row: ChatMessage) -> bool:
@@ -284,27 +284,103 @@ def _turn_from_rows(turn_id: str, key: str, rows: list[ChatMessage]) -> Recorded
     return turn
 
 
-def _apply_trace(turn: RecordedTurn, facts: Facts) -> None:
-    """Add the trace's facts, which override what was derived from the rows."""
-    turn.traced = facts
-    turn.at = str(facts.get("at") or turn.at)
-    turn.origin = str(facts.get("origin") or turn.origin)
-    turn.message = turn.message or str(facts.get("message", ""))
-    turn.model, turn.provider = str(facts.get("model", "")), str(facts.get("provider", ""))
-    turn.outcome = facts.get("outcome")
-    turn.error = facts.get("error", turn.error if turn.outcome is None else None)
-    head = str(facts.get("text", ""))  # only its head: rows take precedence, except for failures
-    turn.text = (head or turn.text) if turn.outcome == "failed" else (turn.text or head)
-    turn.seconds = facts.get("seconds")
-    turn.phases, turn.usage = dict(facts.get("phases", {})), dict(facts.get("usage", {}))
-    turn.notices = _dicts(facts.get("notices"))
-    turn.steps = _merge_steps(turn.steps, _dicts(facts.get("steps")))
+def _apply_trace(turn: RecordedTurn, events: Sequence[Facts]) -> None:
+    """Add what the trace knows, which overrides what was derived from the rows."""
+    started: Facts = next((event for event in events if event.get("type") == "turn_started"), {})
+    turn.at = str(started.get("at") or turn.at)
+    turn.origin = str(started.get("origin") or turn.origin)
+    turn.message = turn.message or str(started.get("message", ""))
+    turn.traced, turn.outcome, turn.seconds = {}, None, None
+    traced = _TracedSteps()
+    for event in events:
+        match event.get("type"):
+            case "run_started":
+                turn.model = str(event.get("model", ""))
+            case "prompt":
+                turn.traced = turn.traced or event
+                turn.model, turn.provider = str(event.get("model", "")), str(event.get("provider", ""))
+            case "turn_ended":
+                turn.outcome, turn.error = event.get("outcome"), event.get("error")
+                head = str(event.get("text", ""))  # only its head: rows take precedence, except for failures
+                turn.text = (head or turn.text) if turn.outcome == "failed" else (turn.text or head)
+                turn.seconds = event.get("t")
+                turn.phases = {name: round(seconds, 4) for name, seconds in _dict(event.get("phase_seconds")).items()}
+                turn.usage, turn.cost_usd = _dict(event.get("usage")), event.get("cost_usd")
+            case _:
+                traced.add(event)
+    turn.notices = traced.notices
+    turn.steps = _merge_steps(turn.steps, traced.steps)
     turn.usage = turn.usage or _sum_usage(turn.steps)
     paid = [step.cost_usd for step in turn.steps if step.cost_usd is not None]
-    turn.cost_usd = facts.get("usd", sum(paid) if paid else None)
+    turn.cost_usd = turn.cost_usd if turn.cost_usd is not None else (sum(paid) if paid else None)
 
 
-def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[RecordedStep]:
+class _TracedSteps:
+    """The steps of a turn's events, with measures and calls. `text` has only the head."""
+
+    def __init__(self) -> None:
+        self.steps: list[RecordedStep] = []
+        self.notices: list[Facts] = []
+        self._ended = 0
+        self._began: float | None = None
+        """When the open step began; None between steps."""
+
+    def add(self, event: Facts) -> None:
+        kind, time = event.get("type"), _number(event.get("t"))
+        if kind in _NOTICES:
+            text = "\n".join(str(event[name]) for name in _NOTICES[kind] if event.get(name))
+            label = str(event.get("kind", "")) if kind == "notice" else str(kind).removeprefix("approval_")
+            self.notices.append({"at": time, "step": self._ended, "kind": label, "text": text})
+        elif kind == "step_started":
+            self._open(time)
+        elif kind in ("text_started", "reasoning_started"):
+            step = self._step(time)
+            step.first_s = round(time - (self._began or 0), 4) if step.first_s is None else step.first_s
+        elif kind == "text_ended":
+            self._step(time).text += str(event.get("text", ""))
+        elif kind == "tool_started":
+            asked = event.get("asked")
+            call = RecordedCall(
+                str(event.get("call_id")), str(event.get("name")), _dict(event.get("arguments")),
+                asked=asked if isinstance(asked, dict) else None,
+            )  # fmt: skip
+            self._step(time).calls.append(call)
+        elif kind == "tool_ended":
+            self._end_call(self._step(time), event)
+        elif kind == "step_ended":
+            step = self._step(time)
+            step.seconds = round(time - (self._began or 0), 4)
+            step.finish, step.cost_usd = str(event.get("finish_reason", "")), event.get("cost_usd")
+            step.usage = _dict(event.get("usage"))
+            self._ended += 1
+            self._began = None
+
+    def _open(self, time: float) -> None:
+        self._began = time
+        self.steps.append(RecordedStep())
+
+    def _step(self, time: float) -> RecordedStep:
+        if self._began is None:
+            self._open(time)
+        return self.steps[-1]
+
+    def _end_call(self, step: RecordedStep, event: Facts) -> None:
+        call_id = str(event.get("call_id"))
+        call = next((call for call in step.calls if call.id == call_id and call.ok is None), None)
+        if call is None:
+            call = RecordedCall(call_id, str(event.get("name")), {})
+            step.calls.append(call)
+        call.seconds, call.ok, call.content = event.get("seconds"), bool(event.get("ok")), event.get("content")
+
+
+_NOTICES = {
+    "notice": ("text",), "approval_asked": ("text",), "approval_answered": ("answer",),
+    "approval_refused": ("text", "reason"),
+}  # fmt: skip
+"""The events that are shown as notices, and the fields with their text."""
+
+
+def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[RecordedStep]) -> list[RecordedStep]:
     """Merge traced steps with those from rows. A step without text has no row, and an interrupted one no trace.
 
     Calls settled by a resumed run belong to the step that made them.
@@ -312,53 +388,35 @@ def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[Facts]) -> 
     steps: list[RecordedStep] = []
     waiting = list(from_rows)
     row_call_ids = {call.id for step in from_rows for call in step.calls}
-    for index, facts in enumerate(traced):
-        ids = {str(call.get("id")) for call in _dicts(facts.get("calls"))}
-        if facts.get("finish") == FINISH_RESUMED and ids <= row_call_ids:
+    for index, measured in enumerate(traced):
+        ids = {call.id for call in measured.calls}
+        if measured.finish == FINISH_RESUMED and ids <= row_call_ids:
             for step in from_rows:
-                _add_calls(step, facts)
+                _measure_calls(step, measured)
             continue
         match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
-        if match is None and waiting and not ids and (facts.get("said") or len(waiting) >= len(traced) - index):
+        if match is None and waiting and not ids and (measured.text or len(waiting) >= len(traced) - index):
             match = 0
+        if match is None and not measured.finish and not ids:
+            continue  # it was running when the process died
         if match is not None:
             steps += waiting[:match]
             step = waiting[match]
             waiting = waiting[match + 1 :]
+            _measure_calls(step, measured)
+            steps.append(
+                replace(measured, text=step.text, reasoning=step.reasoning, calls=step.calls, joined=step.joined)
+            )
         else:
-            step = RecordedStep(calls=[_traced_call(call) for call in _dicts(facts.get("calls"))])
-        steps.append(_apply_facts(step, facts))
+            steps.append(replace(measured, text=""))
     return steps + waiting
 
 
-def _apply_facts(step: RecordedStep, facts: Facts) -> RecordedStep:
-    _add_calls(step, facts)
-    step.seconds, step.first_s = facts.get("seconds"), facts.get("first_s")
-    step.finish, step.cost_usd = str(facts.get("finish", "")), facts.get("usd")
-    step.usage = dict(facts.get("usage", {}))
-    return step
-
-
-def _add_calls(step: RecordedStep, facts: Facts) -> None:
-    by_id = {str(call.get("id")): call for call in _dicts(facts.get("calls"))}
+def _measure_calls(step: RecordedStep, measured: RecordedStep) -> None:
+    by_id = {call.id: call for call in measured.calls}
     for call in step.calls:
         if (traced := by_id.get(call.id)) is not None:
-            call.seconds, call.ok, call.asked = traced.get("seconds"), traced.get("ok"), _original_arguments(traced)
-
-
-def _traced_call(facts: Facts) -> RecordedCall:
-    return RecordedCall(
-        str(facts.get("id")),
-        str(facts.get("tool")),
-        dict(facts.get("args") or {}),
-        content=facts.get("error"),
-        asked=_original_arguments(facts),
-    )
-
-
-def _original_arguments(facts: Facts) -> Facts | None:
-    asked = facts.get("asked")
-    return asked if isinstance(asked, dict) else None
+            call.seconds, call.ok, call.asked = traced.seconds, traced.ok, traced.asked
 
 
 def _parse_call(call: Facts) -> RecordedCall | None:
@@ -400,9 +458,12 @@ def _turn_ids(conversations: Iterable[list[ChatMessage]]) -> set[str]:
     return {str(row["turn_id"]) for rows in conversations for row in rows if row.get("turn_id")}
 
 
-def _dicts(value: object) -> list[Facts]:
-    """Return the objects in a list, whatever a file has in its place."""
-    return [cast(Facts, item) for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+def _dict(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _seconds_between(first: str, last: str) -> float | None:

@@ -1,22 +1,84 @@
-"""Writes the traces of all turns to disk without delaying the turns.
+"""Records the events of all turns as their traces, without delaying the turns.
 
-Records of concurrent turns are written together, in a thread. A storage failure loses traces and is logged.
+Entries of concurrent turns are written together, in a thread. A storage failure loses traces and is logged.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from nanobot.agent.trace.store import TraceStore
-from nanobot.agent.trace.turn_trace import TraceRecord, TurnTrace
+from nanobot.agent.engine.spec import RunSpec
+from nanobot.agent.events import Notice, ReasoningDelta, ReasoningEnded, TextDelta, ToolDelta, TurnEnded, TurnEvent
+from nanobot.agent.trace.store import Facts, TraceStore
 from nanobot.bus.events import InboundMessage
-from nanobot.utils.clock import Clock
+from nanobot.utils.clock import Clock, timestamp
 
 log = logging.getLogger(__name__)
 
-BATCH_DELAY_S = 0.05
-"""Delay in which records are batched; a kill loses at most this much of a trace."""
+WRITE_INTERVAL_S = 1.0
+"""How long entries are collected; a kill loses at most this much of a trace."""
+MAX_NOTICES = 40
+_NOT_RECORDED = (TextDelta, ReasoningDelta, ReasoningEnded, ToolDelta)
+
+
+class TurnTrace:
+    """The event sink of one turn. Never blocks or raises. After `close`, or the turn's last event, it ignores more."""
+
+    def __init__(
+        self, message: InboundMessage, clock: Clock, put: Callable[[Facts], None], workspace: str = ""
+    ) -> None:
+        """`put` gets each entry of the trace."""
+        self._clock = clock
+        self._put = put
+        self._began = clock.monotonic()
+        self._notices = 0
+        self._closed = False
+        self._started = {
+            "type": "turn_started", "at": timestamp(clock), "workspace": workspace, "origin": message.origin.value,
+            "message": message.content,
+        }  # fmt: skip
+        put(self._started)
+
+    def __call__(self, event: TurnEvent) -> None:
+        if self._closed or isinstance(event, _NOT_RECORDED):
+            return
+        if isinstance(event, Notice):
+            self._notices += 1
+            if self._notices > MAX_NOTICES:
+                return
+        self._add(event.to_json())
+        self._closed = isinstance(event, TurnEnded)
+
+    def set_message(self, text: str) -> None:
+        """Replace the message by what hooks made of it, if it is not written yet."""
+        self._started["message"] = text
+
+    def record_request(self, spec: RunSpec) -> None:
+        """Record what the model is sent besides the session's rows."""
+        model = spec.model
+        self._add(
+            {
+                "type": "prompt",
+                "model": model.name,
+                "provider": model.provider_name,
+                "history": len(spec.history),
+                "until": spec.history[-1].get("timestamp") if spec.history else None,
+                "system": spec.system,
+                "tools": spec.tools.get_definitions(),
+                "limits": model.limits,
+            }
+        )
+
+    def close(self) -> None:
+        """Ignore further events."""
+        self._closed = True
+
+    def _add(self, entry: Facts) -> None:
+        entry["t"] = round(self._clock.monotonic() - self._began, 4)
+        self._put(entry)
 
 
 class TraceRecorder:
@@ -26,13 +88,14 @@ class TraceRecorder:
         self._store = store
         self._clock = clock
         self._workspace = str(workspace)
-        self._pending: list[TraceRecord] = []
+        self._pending: dict[tuple[str, str], list[Facts]] = {}
+        """By session and turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> TurnTrace:
-        """Return the event sink for a turn. Nothing is written before the first event."""
-        return TurnTrace(turn_id, message, self._clock, self._add, workspace=self._workspace)
+        """Return the event sink for a turn."""
+        return TurnTrace(message, self._clock, partial(self._add, (message.session_key, turn_id)), self._workspace)
 
     async def close(self) -> None:
         """Write what is pending."""
@@ -44,14 +107,14 @@ class TraceRecorder:
         if self._pending:
             await asyncio.to_thread(self._write, self._take_pending(), sweep=False)
 
-    def _add(self, record: TraceRecord) -> None:
-        self._pending.append(record)
+    def _add(self, turn: tuple[str, str], entry: Facts) -> None:
+        self._pending.setdefault(turn, []).append(entry)
         self._schedule_write()
 
     def _schedule_write(self) -> None:
         if self._timer is None and self._writing is None:
             with suppress(RuntimeError):  # without an event loop, `close` writes it
-                self._timer = asyncio.get_running_loop().call_later(BATCH_DELAY_S, self._write_now)
+                self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL_S, self._write_now)
 
     def _write_now(self) -> None:
         self._timer = None
@@ -63,13 +126,13 @@ class TraceRecorder:
         if self._pending:
             self._schedule_write()
 
-    def _take_pending(self) -> list[TraceRecord]:
-        records, self._pending = self._pending, []
-        return records
+    def _take_pending(self) -> dict[tuple[str, str], list[Facts]]:
+        pending, self._pending = self._pending, {}
+        return pending
 
-    def _write(self, records: list[TraceRecord], *, sweep: bool = True) -> None:
+    def _write(self, pending: dict[tuple[str, str], list[Facts]], *, sweep: bool = True) -> None:
         try:
-            self._store.write(records)
+            self._store.write(pending)
             if sweep:
                 self._store.sweep_if_due()
         except Exception:  # runs in a background thread; a trace must not end a turn

@@ -20,7 +20,8 @@ from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn, merge_turn
-from nanobot.agent.trace.turn_trace import TraceRecord, TurnTrace
+from nanobot.agent.trace.recorder import TurnTrace
+from nanobot.agent.trace.store import Facts
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, ToolSchema
@@ -59,9 +60,9 @@ async def replay(
 ) -> Replay:
     """Run the turn again with this model. A failing model ends it as FAILED. Cancelling is safe."""
     rows: list[ChatMessage] = []
-    records: list[TraceRecord] = []
+    events: list[Facts] = []
     message = InboundMessage("cli", "owner", "replay", recorded.message, session_key_override=recorded.session)
-    trace = TurnTrace(recorded.turn_id, message, clock, records.append)
+    trace = TurnTrace(message, clock, events.append)
     emit = Emitter(recorded.turn_id, trace)
     tools = RecordedTools(prompt.tools, [call for step in recorded.steps for call in step.calls])
     boundaries = deque(step.joined for before, step in pairwise(recorded.model_steps) if before.calls)
@@ -92,7 +93,7 @@ async def replay(
     except Exception as error:  # isolate the failure, as the pipeline does
         text = str(error) if isinstance(error, NanobotError) else f"{type(error).__name__}: {error}"
         emit(TurnEnded(outcome=TurnOutcome.FAILED, text=text, error=type(error).__name__))
-    return Replay(merge_turn(recorded, rows, [record.facts for record in records]), tools.unrecorded)
+    return Replay(merge_turn(recorded, rows, events), tools.unrecorded)
 
 
 async def first_request(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock: Clock) -> list[ChatMessage]:

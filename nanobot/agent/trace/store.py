@@ -1,6 +1,6 @@
 """The folder of traces: one file of lines per session, and the prompts, stored once for all turns.
 
-traces/<stem>.jsonl      the newest turns of a session, one or a few lines each
+traces/<stem>.jsonl      the newest turns of a session: lines with the events of a turn, one or a few for each
 traces/<stem>.jsonl.1    the turns before them
 traces/blobs/<hash>      a system prompt, tool schemas or limits, as sent
 
@@ -13,13 +13,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.trace.turn_trace import Facts, TraceRecord
 from nanobot.security.secrets import Redactor
 from nanobot.session.file_names import stem_of
 from nanobot.session.lines import encode
@@ -36,11 +35,20 @@ from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
 
-_TEXT_CHARS, _VALUE_CHARS, _NAME_CHARS = 200, 160, 80
-"""Characters kept of a text, of one argument value, and of a tool name."""
+Facts = dict[str, Any]
+"""A JSON object of a trace. The fields are in docs/formats.md."""
+
+_TEXT_CHARS, _VALUE_CHARS = 200, 160
+"""Characters kept of a text, and of one argument value."""
 _ARGUMENTS_CHARS = 1000
-_START_FACTS = frozenset({"at", "message", "history", "until", "system", "tools", "limits"})
-"""Facts whose first value counts: a turn resumed after a crash repeats them."""
+_MAX_KEYS, _MAX_ITEMS, _MAX_DEPTH = 16, 8, 3
+_BLOBS = ("system", "tools", "limits")
+_LEFT_OUT = ("turn_id", "seq", "display")
+_AS_IT_IS = frozenset(
+    ("type", "t", "at", "workspace", "origin", "model", "provider", "until", "call_id", "question", "outcome", "usage",
+     "finish_reason", "phase_seconds")
+)  # fmt: skip
+"""Fields whose value is ours, or an id that must match the session's."""
 _REFERENCE = re.compile(rb'"(?:system|tools|limits)": ?"([0-9a-f]{24})"')
 _DAY_S = 86_400
 _MAX_READS = 5
@@ -71,15 +79,16 @@ class TraceStore:
 
     # --- writing
 
-    def write(self, records: list[TraceRecord]) -> None:
-        """Append records. Storage failures lose records and are logged once."""
+    def write(self, turns: Mapping[tuple[str, str], list[Facts]]) -> None:
+        """Append events, by session and turn. Storage failures lose them and are logged once."""
         lines: dict[str, list[bytes]] = {}
         self._checked_blobs.clear()
         try:
             if not self._blobs.is_dir():
                 make_private_folder(self._blobs)
-            for record in records:
-                lines.setdefault(stem_of(record.facts["session"]), []).append(self._line(record))
+            for (session, turn), events in turns.items():
+                line = {"turn": turn, "session": session, "events": [self._clean(event) for event in events]}
+                lines.setdefault(stem_of(session), []).append(encode(line))
             for stem, encoded in lines.items():
                 self._append(self.path / f"{stem}.jsonl", b"".join(encoded))
             self._has_failed = False
@@ -88,26 +97,22 @@ class TraceStore:
                 log.warning("traces cannot be written: %s", error)
             self._has_failed = True
 
-    def _line(self, record: TraceRecord) -> bytes:
-        """Return the line, redacted and shortened."""
-        redactor, facts = self._redactor, record.facts
-        for name in ("message", "text"):
-            if name in facts:
-                facts[name] = redactor.head(facts[name], _TEXT_CHARS)
-        for notice in facts.get("notices", ()):
-            notice["text"] = redactor.head(notice["text"], _TEXT_CHARS)
-        for step in facts.get("steps", ()):
-            for call in step.get("calls", ()):
-                call["tool"] = redactor.head(str(call.get("tool")), _NAME_CHARS)  # a model may invent a name
-                call["args"] = self._arguments(call.get("args", {}))
-                if "asked" in call:
-                    call["asked"] = self._arguments(call["asked"])
-                if "error" in call:
-                    call["error"] = redactor.head(call["error"], _TEXT_CHARS)
-        return encode({**facts, **{name: self._store_blob(content) for name, content in record.prompt.items()}})
+    def _clean(self, event: Facts) -> Facts:
+        """Return the event redacted and shortened. The session has the texts and results."""
+        clean: Facts = {}
+        for name, value in event.items():
+            if name in _LEFT_OUT or value is None or (name == "content" and event.get("ok")):
+                continue
+            if name in _BLOBS:
+                clean[name] = self._store_blob(value)
+            elif name in ("arguments", "asked"):
+                clean[name] = self._arguments(value)
+            else:
+                clean[name] = value if name in _AS_IT_IS else self._redactor.value(value, _TEXT_CHARS)
+        return clean
 
     def _arguments(self, arguments: Facts) -> Facts:
-        clean: Facts = self._redactor.value(arguments, _VALUE_CHARS)
+        clean: Facts = self._redactor.value(_bound(arguments), _VALUE_CHARS)
         text = json.dumps(clean, ensure_ascii=False, default=str)
         return clean if len(text) <= _ARGUMENTS_CHARS else {"...": self._redactor.head(text, _ARGUMENTS_CHARS)}
 
@@ -189,14 +194,13 @@ class TraceStore:
 
     # --- reading
 
-    def turns(self, key: str) -> list[Facts]:
-        """Return the facts of each turn of a session, oldest first. Unreadable lines are skipped."""
-        by_turn: dict[str, Facts] = {}
-        path = self.path / f"{stem_of(key)}.jsonl"
-        for facts in _read_both(path):
-            if facts.get("session") == key:
-                merge(by_turn.setdefault(str(facts.get("turn")), {}), facts)
-        return list(by_turn.values())
+    def turns(self, key: str) -> dict[str, list[Facts]]:
+        """Return the events of each turn of a session, oldest first. Unreadable lines are skipped."""
+        turns: dict[str, list[Facts]] = {}
+        for line in _read_both(self.path / f"{stem_of(key)}.jsonl"):
+            if line.get("session") == key:
+                turns.setdefault(str(line.get("turn")), []).extend(dicts(line.get("events")))
+        return turns
 
     def keys(self) -> list[str]:
         """Return the keys of the sessions with traces."""
@@ -217,7 +221,11 @@ class TraceStore:
         Raises OSError.
         """
         path = self.path / f"{stem_of(key)}.jsonl"
-        turns_with_model = {facts.get("turn") for facts in _read_both(path) if "model" in facts}
+        turns_with_model = {
+            line.get("turn")
+            for line in _read_both(path)
+            if any(event.get("type") == "run_started" for event in dicts(line.get("events")))
+        }
         for file in (path, _older_file(path)):
             lines = [*_read_lines(file)]
             remaining = [
@@ -232,13 +240,24 @@ class TraceStore:
                 write_atomic(file, b"".join(encode(facts) for facts in remaining))
 
 
-def merge(merged: Facts, facts: Facts) -> None:
-    """Add a later line of a turn: lists are extended, the facts of its start are kept, others replaced."""
-    for name, fact in facts.items():
-        if isinstance(fact, list) and isinstance(merged.get(name), list):
-            merged[name] += fact
-        elif name not in merged or name not in _START_FACTS:
-            merged[name] = fact
+def dicts(value: object) -> list[Facts]:
+    """Return the objects in a list, whatever a file has in its place."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _bound(value: Any, max_depth: int = _MAX_DEPTH) -> Any:
+    """Return a copy limited in depth and items. Texts are not shortened."""
+    if isinstance(value, dict):
+        if max_depth == 0:
+            return f"{{{len(value)} keys}}"
+        limited = {str(name): _bound(item, max_depth - 1) for name, item in [*value.items()][:_MAX_KEYS]}
+        return limited if len(limited) == len(value) else {**limited, "...": f"{len(value) - len(limited)} more"}
+    if isinstance(value, list | tuple):
+        if max_depth == 0:
+            return f"[{len(value)} items]"
+        items = [_bound(item, max_depth - 1) for item in value[:_MAX_ITEMS]]
+        return items if len(items) == len(value) else [*items, f"... {len(value) - len(items)} more"]
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
 def _read_lines(path: Path) -> Iterator[Facts]:

@@ -19,6 +19,7 @@ from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.dingtalk.api import LARGEST_FILE, MESSAGES, NO_PERMISSION, DingTalkApi
 from nanobot.channels.dingtalk.incoming import GROUP, read_message
 from nanobot.channels.errors import RefusedError, UndeliverableError
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing
@@ -70,14 +71,16 @@ class DingTalkChannel(ChatChannel):
                 await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
 
-    async def login(self, force: bool = False) -> bool:
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if DingTalk is unreachable."""
         async with self._api:
             await self._api.token()
             await self._api.open_stream()
-        print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is the robot {self._api.robot_code}.\n"
-            "Search for it in DingTalk by the name that you gave it, or add it to a group and mention it."
+        show(
+            LoginStep(
+                f"The credentials work. Your bot is the robot {self._api.robot_code}.\n"
+                "Search for it in DingTalk by the name that you gave it, or add it to a group and mention it."
+            )
         )
         return True
 

@@ -26,6 +26,7 @@ from nanobot.channels.discord.history import DiscordHistory
 from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.channels.status import ChannelState
@@ -105,13 +106,17 @@ class DiscordChannel(ChatChannel):
             finally:
                 self._current_client = None
 
-    async def login(self, force: bool = False) -> bool:
-        """Print which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
         async with Client(self._settings) as client:
             await log_in(client, self._settings)
             check_intents(client)
         invitation = f"https://discord.com/oauth2/authorize?client_id={client.application_id}&{_INVITATION}"
-        print(f"The token works. Your bot is {client.user}; to add it to one of your servers, open\n{invitation}")  # noqa: T201 a person waits
+        show(
+            LoginStep(
+                f"The token works. Your bot is {client.user}; to add it to one of your servers, open", link=invitation
+            )
+        )
         return True
 
     # events of the SDK, by the names it has for them (https://discordpy.readthedocs.io/en/stable/api.html#event-reference)

@@ -34,6 +34,7 @@ from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.email.store import MailRecord, MailState, SentReply
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment, StoredAttachment, one_chunk
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import prepare_outgoing, read_outgoing
@@ -96,14 +97,14 @@ class EmailChannel(BaseChannel):
         finally:
             self._settings = None
 
-    async def login(self, force: bool = False) -> bool:
-        """Log in to both servers and print the result. Raises ChannelSetupError, or OSError."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Log in to both servers. Raises ChannelSetupError, or OSError."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         await in_mailbox(settings, lambda _: None, read_only=True)
         if settings.config.smtp_host:
             await check_smtp(settings)
         may = "can be read and written from" if settings.config.smtp_host else "can be read"
-        print(f"The mailbox of {settings.address} {may}.")  # noqa: T201 a person waits
+        show(LoginStep(f"The mailbox of {settings.address} {may}."))
         return True
 
     async def stop(self) -> None:

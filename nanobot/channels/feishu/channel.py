@@ -33,6 +33,7 @@ from nanobot.channels.feishu.incoming import (
     read_event,
     read_message,
 )
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
@@ -143,16 +144,18 @@ class FeishuChannel(ChatChannel):
                 if event is not None:
                     work.create_task(self._process(socket, frame, event))
 
-    async def login(self, force: bool = False) -> bool:
-        """Print which bot the app is. Raises ChannelSetupError; SendError if Feishu is unreachable."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Show which bot the app is. Raises ChannelSetupError; SendError if Feishu is unreachable."""
         async with self._api:
             bot = await self._api.log_in()
             await self._api.fetch_endpoint()
-        print(  # noqa: T201 a person waits
-            f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
-            "Only if you created the app by hand: while nanobot is connected, open\n"
-            f"{self._api.console}\n"
-            "Events & Callbacks: choose the long connection for events and for callbacks, and save."
+        show(
+            LoginStep(
+                f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
+                "Only if you created the app by hand: while nanobot is connected, open\n"
+                f"{self._api.console}\n"
+                "Events & Callbacks: choose the long connection for events and for callbacks, and save."
+            )
         )
         return True
 

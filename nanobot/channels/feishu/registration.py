@@ -5,12 +5,12 @@ A device flow (RFC 8628) at open.feishu.cn's accounts server.
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from nanobot.channels.errors import SendError
+from nanobot.channels.login import AskPerson, LoginStep, ShowStep, SignedIn
 from nanobot.channels.payload import Payload
 from nanobot.channels.rest import as_send_errors
+from nanobot.config.channels import FeishuConfig
 from nanobot.errors import NanobotError
 from nanobot.net.clients import new_client
 from nanobot.net.http import proxy_for, ssl_context
@@ -20,19 +20,9 @@ _PAUSE_S, _SLOWER_S, _LASTS_S = 5.0, 5.0, 600.0
 _TIMEOUT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class NewApp:
-    """An app that was created."""
-
-    app_id: str
-    app_secret: str
-    domain: str
-    owner: str
-    """The open_id of who created it; empty if unknown."""
-
-
-async def create_app(domain: str, show: Callable[[str], None]) -> NewApp:
+async def create_app(section: FeishuConfig, show: ShowStep, _: AskPerson) -> SignedIn:
     """Show a link, and wait until it has created an app. Raises NanobotError; safe to cancel."""
+    domain: str = section.domain
     await _ask(domain, action="init")
     begun = await _ask(
         domain, action="begin", archetype="PersonalAgent", auth_method="client_secret", request_user_info="open_id"
@@ -40,7 +30,8 @@ async def create_app(domain: str, show: Callable[[str], None]) -> NewApp:
     url, code = begun.text("verification_uri_complete"), begun.text("device_code")
     if not (url and code):
         raise NanobotError("Feishu creates no app this way now. Try again later, or create one in the console.")
-    show(url.replace("/page/launcher", "/page/cli"))
+    url = url.replace("/page/launcher", "/page/cli")
+    show(LoginStep("Scan this in Feishu or Lark, or open its link:", qr=url, link=url))
     pause_s = begun.number("interval") or _PAUSE_S
     until = time.monotonic() + (begun.number("expires_in") or _LASTS_S)
     while time.monotonic() < until:
@@ -53,7 +44,8 @@ async def create_app(domain: str, show: Callable[[str], None]) -> NewApp:
         if domain in _ACCOUNTS and user.text("tenant_brand") == "lark":
             domain = "lark"  # whose server has the secret
         if (app_id := answer.text("client_id")) and (secret := answer.text("client_secret")):
-            return NewApp(app_id, secret, domain, user.text("open_id"))
+            moved = {"domain": domain} if domain != section.domain else {}
+            return SignedIn({"app_id": app_id, "app_secret": secret, **moved}, user.text("open_id"))
         match answer.text("error"):
             case "slow_down":
                 pause_s += _SLOWER_S

@@ -38,6 +38,7 @@ from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming, quoted_lines
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.matrix.client import (
     MatrixState,
     PasswordLogin,
@@ -137,12 +138,12 @@ class MatrixChannel(ChatChannel):
             finally:
                 self._current = None
 
-    async def login(self, force: bool = False) -> bool:
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Log in. Raises ChannelSetupError; SendError if the homeserver is unreachable."""
         state = await self.load_state(self._new_state())
         async with open_client(self._settings, state, self.services.state, self._login) as client:
             await self.save_state(state)
-            print(f"The login works. Your bot is {client.user_id}; invite it to a chat.")  # noqa: T201 a person waits
+            show(LoginStep(f"The login works. Your bot is {client.user_id}; invite it to a chat."))
         return True
 
     def _new_state(self) -> MatrixState:

@@ -25,6 +25,7 @@ from nanobot.channels.errors import (
     UndeliverableError,
 )
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.mochat.api import MochatApi
 from nanobot.channels.mochat.incoming import merge, read_message, read_users
 from nanobot.channels.mochat.socket import Socket, SocketLostError, open_socket
@@ -125,12 +126,12 @@ class MochatChannel(ChatChannel):
                 failures += 1
                 await self._poll(self._pause_s(failures))
 
-    async def login(self, force: bool = False) -> bool:
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Test the token. Raises ChannelSetupError; SendError if Mochat is unreachable."""
         async with self._api as api:
             listed = await api.ask("sessions/list", {})
         count = len(listed.parts("sessions"))
-        print(f"The token works. The agent is in {count} chats; write to it in one of them.")  # noqa: T201 a person waits
+        show(LoginStep(f"The token works. The agent is in {count} chats; write to it in one of them."))
         return True
 
     # connection

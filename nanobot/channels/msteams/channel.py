@@ -24,6 +24,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import ChannelSetupError, SendError
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.msteams.api import TeamsApi, conversation_url
 from nanobot.channels.msteams.auth import RejectedError, TokenChecker
@@ -168,18 +169,20 @@ class TeamsChannel(ChatChannel):
             serving.cancel()
             await asyncio.wait([serving])
 
-    async def login(self, force: bool = False) -> bool:
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if Microsoft is unreachable."""
         async with self._api:
             await self._api.token()
         host, path = self._settings.host.strip(), self._settings.path
         where = f"port {self._settings.port}" if host else "gateway.port (18790)"
-        print(  # noqa: T201 a person waits
-            "The credentials work. Two steps are left, which the guide of Microsoft Teams describes:\n"
-            f"1. Let a tunnel or a reverse proxy with https lead to {where} of this machine.\n"
-            "   In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
-            f"   https://YOUR-ADDRESS{path if host else PATH}\n"
-            "2. At https://dev.teams.microsoft.com create an app with the bot, and preview it in Teams."
+        show(
+            LoginStep(
+                "The credentials work. Two steps are left, which the guide of Microsoft Teams describes:\n"
+                f"1. Let a tunnel or a reverse proxy with https lead to {where} of this machine.\n"
+                "   In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
+                f"   https://YOUR-ADDRESS{path if host else PATH}\n"
+                "2. At https://dev.teams.microsoft.com create an app with the bot, and preview it in Teams."
+            )
         )
         return True
 

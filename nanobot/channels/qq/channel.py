@@ -22,6 +22,7 @@ from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RefusedError, SendError, UndeliverableError
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
@@ -117,15 +118,17 @@ class QQChannel(ChatChannel):
                 await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
 
-    async def login(self, force: bool = False) -> bool:
-        """Print which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Show which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""
         async with self._api:
             bot = await self._api.call("GET", "/users/@me")
             await self._api.call("GET", "/gateway/bot")
-        print(  # noqa: T201 a person waits
-            f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}.\n"
-            f"{CONSOLE}, your bot, has the QR code with which you add it in QQ.\n"
-            "Until it is published, only the people and groups of its sandbox (沙箱配置) can use it."
+        show(
+            LoginStep(
+                f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}.\n"
+                f"{CONSOLE}, your bot, has the QR code with which you add it in QQ.\n"
+                "Until it is published, only the people and groups of its sandbox (沙箱配置) can use it."
+            )
         )
         return True
 

@@ -24,6 +24,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import CatchUp, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.payload import Payload
@@ -109,12 +110,12 @@ class SlackChannel(ChatChannel):
             await client.aiohttp_client_session.close()  # first: a dead connection answers no goodbye for ten seconds
             await client.close()  # type: ignore[no-untyped-call]
 
-    async def login(self, force: bool = False) -> bool:
-        """Print which bot the tokens belong to. Raises ChannelSetupError; SendError if Slack is unreachable."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Show which bot the tokens belong to. Raises ChannelSetupError; SendError if Slack is unreachable."""
         async with self._api as api:
             me = await api.log_in()
             await api.socket_url()
-        print(f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel.")  # noqa: T201 a person waits
+        show(LoginStep(f"The tokens work. Your bot is @{me.name}: write `/invite @{me.name}` in a channel."))
         return True
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:

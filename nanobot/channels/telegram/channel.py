@@ -34,6 +34,7 @@ from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, UndeliverableError
 from nanobot.channels.inbox import until_saved
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing
@@ -120,10 +121,10 @@ class TelegramChannel(ChatChannel):
                 menu.cancel()
                 await asyncio.wait([menu])
 
-    async def login(self, force: bool = False) -> bool:
-        """Print which bot the token belongs to. Raises ChannelSetupError; SendError if Telegram is unreachable."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Telegram is unreachable."""
         async with open_bot(self._section) as bot:
-            print(f"The token works. Your bot is {bot.first_name}:\n{bot.link}")  # noqa: T201 a person waits
+            show(LoginStep(f"The token works. Your bot is {bot.first_name}:", link=bot.link))
         return True
 
     # receiving

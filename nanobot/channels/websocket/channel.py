@@ -30,6 +30,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment, StoredAttachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.websocket.backlog import FrameBacklog
@@ -174,8 +175,8 @@ class WebSocketChannel(BaseChannel):
             server.close()
             await server.wait_closed()
 
-    async def login(self, force: bool = False) -> bool:
-        """Print where clients connect, and a generated token. Raises ChannelSetupError."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Show where clients connect, and a generated token. Raises ChannelSetupError."""
         section = self._section
         tokens = await asyncio.to_thread(self._load_tokens)
         lines = [f"Clients connect to {'wss' if section.ssl_certfile else 'ws'}://{section.host}:{section.port}"]
@@ -183,7 +184,7 @@ class WebSocketChannel(BaseChannel):
             lines.append(f"with the tokens that the config has for: {', '.join(tokens)}.")
         else:
             lines.append(f"with this token:\n  {tokens[DEFAULT_CLIENT]}")
-        print("\n".join(lines))  # noqa: T201 a person waits
+        show(LoginStep("\n".join(lines)))
         return True
 
     def _load_tokens(self) -> dict[str, str]:

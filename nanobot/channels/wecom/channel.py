@@ -21,6 +21,7 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
@@ -97,12 +98,14 @@ class WeComChannel(ChatChannel):
             finally:
                 self._current = None
 
-    async def login(self, force: bool = False) -> bool:
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Test the credentials. Raises ChannelSetupError; SendError if WeCom is unreachable."""
         async with connect_robot(self._settings, beat_s=self.beat_s, touch=self.status.touch):
-            print(  # noqa: T201 a person waits
-                "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人).\n"
-                "If a gateway was connected as this robot, WeCom has closed its connection: restart it."
+            show(
+                LoginStep(
+                    "The credentials work. Find the robot by its name in WeCom, under Smart Robots (智能机器人).\n"
+                    "If a gateway was connected as this robot, WeCom has closed its connection: restart it."
+                )
             )
         return True
 

@@ -28,6 +28,7 @@ from nanobot.channels.errors import (
     require_settings,
 )
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
@@ -141,7 +142,7 @@ class WeixinChannel(ChatChannel):
             async with await self._open_api() as api:
                 await api.call("msg/notifystop", {}, timeout_s=_STOP_S)
 
-    async def login(self, force: bool = False) -> bool:
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Test the login. Raises ChannelSetupError; SendError if WeChat is unreachable."""
         async with await self._open_api() as api:
             await self._announce(api)

@@ -21,6 +21,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Incoming
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing, stream_outgoing
@@ -38,7 +39,6 @@ from nanobot.net.http import is_loopback
 from nanobot.pairing.senders import Sender
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.files import make_private_folder
-from nanobot.utils.qr_code import qr_code
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _MOST_REMEMBERED = 1000
 _LINK = "Run `nanobot channels login whatsapp`."
 _LOST = 2
 """After so many states that are not connected, the first of which is the bridge's own, WhatsApp is out of reach."""
-_UNREACHED = "web.whatsapp.com cannot be reached yet, and a proxy is not supported. Still trying; Ctrl+C ends it."
+_UNREACHED = "web.whatsapp.com cannot be reached yet, and a proxy is not supported. Still trying."
 _SCAN = "On your phone: WhatsApp, Linked devices, Link a device."
 _LOGGED_OUT = 401
 _ENDS = {
@@ -110,18 +110,18 @@ class WhatsAppChannel(ChatChannel):
             finally:
                 self._current = None
 
-    async def login(self, force: bool = False) -> bool:
-        """Link an account: show a QR code, or the code for `phone`, until it is connected. Raises NanobotError."""
+    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
+        """Link an account: show a QR code, or the code for `phone`, until it is connected."""
         async with self._open_bridge() as connection:
             try:
                 async with asyncio.timeout(_LOGIN_S):
-                    is_linked = await self._link(connection, force=force)
+                    is_linked = await self._link(connection, show, force=force)
             except TimeoutError:
                 raise NanobotError(f"No account was linked within {_LOGIN_S / 60:.0f} minutes.") from None
         # else the account was linked once, and the bridge has forgotten it by now
-        return is_linked or await self.login(force=True)
+        return is_linked or await self.run_login(show, force=True)
 
-    async def _link(self, connection: Connection, *, force: bool) -> bool:
+    async def _link(self, connection: Connection, show: ShowStep, *, force: bool) -> bool:
         """Return whether the account is linked. With `force`, raise ChannelSetupError instead of returning False."""
         phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
         has_code = is_reached = False
@@ -130,21 +130,21 @@ class WhatsAppChannel(ChatChannel):
             match frame.get("type"):
                 case "status" if frame.get("status") == "connected":
                     account = address_of(frame.text("me")) or "this account"
-                    print(f"Linked as {Sender.of(account).id}.")  # noqa: T201 a person waits
+                    show(LoginStep(f"Linked as {Sender.of(account).id}."))
                     return True
                 case "status":
                     has_code = False
                     lost += 1
                     if lost == _LOST and not is_reached:
-                        print(_UNREACHED)  # noqa: T201
+                        show(LoginStep(_UNREACHED))
                 case "qr" if not phone:
                     is_reached = True
-                    print(f"{_SCAN} Scan this:\n{qr_code(frame.text('qr'))}")  # noqa: T201
+                    show(LoginStep(f"{_SCAN} Scan this:", qr=frame.text("qr")))
                 case "qr" if not has_code:
                     has_code = is_reached = True
                     await connection.tell({"type": "pair", "phone": phone})
                 case "code":
-                    print(f"{_SCAN} Link with phone number instead. Enter: {frame.get('code')}")  # noqa: T201
+                    show(LoginStep(f"{_SCAN} Link with phone number instead. Enter:", code=frame.text("code")))
                 case "logged_out" if frame.get("code") == _LOGGED_OUT and not force:
                     return False
                 case "logged_out":

@@ -2,46 +2,41 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import secrets
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.events import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
+from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnOutcome, TurnResult
+from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, ask, follow_turn, socket_frames, stop_turn
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
 from nanobot.cli.chat.inbound import current_folder, output_lines, parse_shell_command
-from nanobot.errors import NanobotError
-from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect, settings_in
+from nanobot.net.gateway_socket import Frame, GatewayError, connect, settings_in
 
 if TYPE_CHECKING:
     from nanobot.agent.commands.sessions import Conversation
 
-_GATEWAY_ENDED = "The gateway ended during this turn. The text so far is kept; your next message or chat continues it."
-_GATEWAY_GONE = (
-    "The gateway does not answer any more. Exit and start `nanobot agent` again; it continues this session, with or "
-    "without a gateway."
-)
 GATEWAY_BACK = "The gateway is back."
-_RETRY_S = 1.0
 _RETRIES = 5
-"""A gateway that does not answer that often has not just restarted."""
-
-
-class GatewayGoneError(GatewayError):
-    """No gateway is running any more."""
+"""Of a chat, which then continues without the gateway."""
 
 
 class GatewayBackend:
     """Runs everything in the gateway, which alone writes the sessions."""
 
-    def __init__(self, state: Path, about: Mapping[str, Any], *, retry_s: float = _RETRY_S) -> None:
+    def __init__(self, state: Path, about: Mapping[str, Any], *, retry_s: float = RETRY_S) -> None:
         """`about` describes the bot and the session; see `find_backend`. A lost gateway is tried every `retry_s`."""
         self._state = state
         self._retry_s = retry_s
         self._about = about
-        self._running: GatewayConnection | None = None
-        self._sends: set[asyncio.Task[None]] = set()
+        self._running: RemoteTurn | None = None
+        self._last: RemoteTurn | None = None
+        """The turn that was shown last: if the gateway has restarted meanwhile, it goes on."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._sending = asyncio.Lock()
 
     @property
     def session_key(self) -> str:
@@ -63,25 +58,15 @@ class GatewayBackend:
         """Available skills when the chat was opened."""
         return dict(self._about["skills"])
 
-    @asynccontextmanager
-    async def _connect(self) -> AsyncIterator[GatewayConnection]:
-        """Connect to the gateway. Raises GatewayGoneError if none is running."""
-        async with connect(self._state) as connection:
-            if connection is None:
-                raise GatewayGoneError(_GATEWAY_GONE)
-            yield connection
-
     async def session_info(self, session_key: str) -> SessionInfo:
-        async with self._connect() as connection:
-            reply = await connection.request({"do": "model", "session": session_key})
+        reply = await self._request({"do": "model", "session": session_key})
         model = str(reply["name"]), int(reply["window"]), str(reply["provider"])
         return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]), int(reply["window_used"]))
 
     async def conversations(self, session_key: str) -> "list[Conversation]":
         from nanobot.agent.commands.sessions import Conversation  # slow to import
 
-        async with self._connect() as connection:
-            reply = await connection.request({"do": "sessions", "session": session_key})
+        reply = await self._request({"do": "sessions", "session": session_key})
         return [Conversation(**row) for row in reply["sessions"]]
 
     async def run_turn(
@@ -94,35 +79,74 @@ class GatewayBackend:
         attended: bool = False,
     ) -> TurnResult:
         """Run the turn. Cancelling stops it and waits until it has ended."""
-        request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
-        request["folder"] = message.folder
-        async with self._connect() as connection:
-            await connection.send({**request, "shows": show is not None, "answers": attended})
-            return await self._run_until_end(connection, sink, waiting, show)
+
+        def on_frame(frame: Frame) -> None:
+            match frame:
+                case {"type": "lines_joined", "count": int(count)} if waiting is not None:
+                    waiting(count)
+                case {"type": "message", "text": text} if show is not None:
+                    show(text)
+
+        turn_id = secrets.token_hex(8)
+        request: Frame = {"do": "turn", "turn": turn_id, "text": message.content, "session": message.session_key}
+        request |= {"media": message.media, "folder": message.folder, "attended": attended, "shows": show is not None}
+        turn = RemoteTurn(sink or _ignore, turn_id)
+        if sink is not None:  # without a sink it is a command beside the turn
+            self._last = turn
+        return await self._follow(request, turn, on_frame)
 
     async def resume(self, session_key: str, sink: EventSink, *, attended: bool = False) -> None:
-        async with self._connect() as connection:
-            await connection.send({"do": "resume", "session": session_key, "answers": attended})
-            await self._run_until_end(connection, sink)
+        if self._last is None or self._last.sink != sink:
+            self._last = RemoteTurn(sink)
+        await self._follow({"do": "resume", "session": session_key, "attended": attended}, self._last)
+
+    async def _follow(
+        self, request: Frame, turn: RemoteTurn, on_frame: Callable[[Frame], object] = lambda frame: None
+    ) -> TurnResult:
+        if turn is self._last:
+            self._running = turn
+        try:
+            ended = await follow_turn(
+                turn,
+                partial(socket_frames, self._state, request, turn),
+                lambda: stop_turn(self._state, request["session"], turn.turn_id),
+                on_frame,
+                retry_s=self._retry_s,
+                retries=RETRIES if request.get("shows") else _RETRIES,
+            )
+        finally:
+            if self._running is turn:
+                self._running = None
+        if ended is None:
+            return TurnResult(TurnOutcome.ANSWERED, "")
+        return TurnResult(ended.outcome, ended.text, ended.error, ended.turn_id)
 
     async def stop_turn(self, session_key: str) -> bool:
         if self._running is None:
             return False
-        await self._running.send({"do": "stop"})
-        return True
+        return await stop_turn(self._state, session_key, self._running.turn_id)
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
         lines = [{"text": message.content, "media": message.media} for message in messages]
-        self._send_to_turn({"do": "waiting", "lines": lines})
+        if self._running is not None:
+            request = {"do": "waiting", "turn": self._running.turn_id, "lines": lines, "folder": current_folder()}
+            self._start(self._request(request))
 
     def answer(self, question: str, answer: Answer) -> None:
-        self._send_to_turn({"do": "answer", "question": question, "answer": answer})
+        self._start(self._request({"do": "answer", "question": question, "answer": answer}))
 
-    def _send_to_turn(self, frame: dict[str, Any]) -> None:
-        if self._running is not None:
-            sending = asyncio.ensure_future(self._running.send(frame))
-            self._sends.add(sending)
-            sending.add_done_callback(self._sends.discard)
+    async def _request(self, request: Frame) -> Frame:
+        """Requests are sent in order. Raises GatewayGoneError, GatewayError."""
+        return await ask(self._state, request)
+
+    def _start(self, request: Coroutine[Any, Any, Frame]) -> None:
+        async def send() -> None:
+            async with self._sending:
+                with suppress(GatewayError):
+                    await request
+
+        self._tasks.add(task := asyncio.create_task(send()))
+        task.add_done_callback(self._tasks.discard)
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
         """Run a `!command` in the gateway."""
@@ -130,8 +154,7 @@ class GatewayBackend:
         if problem:
             return [problem], False
         request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
-        async with self._connect() as connection:
-            reply = await connection.request(request)
+        reply = await self._request(request)
         return output_lines(str(reply["text"])), not reply["error"]
 
     async def check_for_terminal(self, line: str, session_key: str) -> str:
@@ -139,8 +162,7 @@ class GatewayBackend:
         if problem:
             return problem
         request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
-        async with self._connect() as connection:
-            return str((await connection.request({**request, "terminal": True}))["text"])
+        return str((await self._request({**request, "terminal": True}))["text"])
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
         """Messages for this chat, across restarts of the gateway, of which it tells. Ends if it does not come back."""
@@ -184,45 +206,9 @@ class GatewayBackend:
                 elif frame.get("type") == "message":
                     show(str(frame.get("text", "")))
 
-    async def _run_until_end(
-        self,
-        connection: GatewayConnection,
-        sink: EventSink | None,
-        waiting: Joining | None = None,
-        show: Show | None = None,
-    ) -> TurnResult:
-        if sink is not None:  # without a sink it is a command beside the turn
-            self._running = connection
-        try:
-            return await self._read_events(connection, sink, waiting, show)
-        except asyncio.CancelledError:
-            await connection.send({"do": "stop"})
-            with suppress(TimeoutError, NanobotError):
-                async with asyncio.timeout(_RETRY_S):
-                    await self._read_events(connection, sink, waiting, show)
-            raise
-        finally:
-            if self._running is connection:
-                self._running = None
 
-    async def _read_events(
-        self, connection: GatewayConnection, sink: EventSink | None, waiting: Joining | None, show: Show | None
-    ) -> TurnResult:
-        while (frame := await connection.receive()) is not None:
-            if frame.get("type") == "nothing":
-                return TurnResult(TurnOutcome.ANSWERED, "")
-            if frame.get("type") == "joined" and waiting is not None:
-                waiting(int(frame["count"]))
-                continue
-            if frame.get("type") == "message" and show is not None:
-                show(str(frame.get("text", "")))
-                continue
-            event = event_from_json(frame)
-            if event is not None and sink is not None:
-                sink(event)
-            if isinstance(event, TurnEnded):
-                return TurnResult(event.outcome, event.text, event.error, event.turn_id)
-        raise GatewayError(_GATEWAY_ENDED)
+def _ignore(event: TurnEvent) -> None:
+    """Drop an event."""
 
 
 async def find_backend(state: Path, session_key: str | None, *, continue_latest: bool) -> GatewayBackend | None:

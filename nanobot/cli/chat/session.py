@@ -20,7 +20,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.backends import ChatBackend, SessionInfo, choose_session
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.gateway_backend import GATEWAY_BACK, GatewayGoneError
+from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
 from nanobot.cli.chat.inbound import (
     EXIT_WORDS,
     SHELL_PREFIX,
@@ -36,6 +36,7 @@ from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_
 from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
+from nanobot.net.gateway_socket import GatewayGoneError
 from nanobot.usage.types import format_dollars, format_tokens
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun, duration

@@ -31,7 +31,7 @@ from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
-    from nanobot.cli.setup.platforms import PlatformSetup
+    from nanobot.channels.platforms import PlatformSetup
 
 BUILTIN_CHANNELS = tuple(spec.name for spec in CHANNELS)
 
@@ -82,14 +82,10 @@ def offline_status(config: Config) -> dict[str, dict[str, Any]]:
 
 def _missing_settings(name: str, config: Config) -> str:
     """Which required settings of a built-in channel are missing, as an error message; empty if none are."""
-    from nanobot.cli.setup.platforms import find_platform
+    from nanobot.channels.platforms import find_platform
 
     platform = find_platform(name)
-    if platform is None:
-        return ""
-    section = getattr(config.channels, name)
-    missing = [field.name for field in platform.fields if not field.is_set(section)]
-    missing += ["consent_granted"] if platform.consent and not section.consent_granted else []
+    missing = platform.missing_settings(config.channels.section(name)) if platform is not None else []
     return str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
 
 
@@ -104,8 +100,9 @@ def login(
     config: ConfigOption = None,
 ) -> None:
     """Set up a channel step by step. If it is set up already, check that it can connect. Without a name, ask which."""
-    from nanobot.cli.setup.channels import is_set_up, log_in  # slow to import
-    from nanobot.cli.setup.platforms import find_platform
+    from nanobot.channels.login import print_step
+    from nanobot.channels.platforms import find_platform
+    from nanobot.channels.setup import is_set_up, log_in  # slow to import
 
     setup = read_setup(config, None)
     name, places = (name or _ask_name(setup.config)).lower(), setup.paths
@@ -117,7 +114,7 @@ def login(
     _require_known(name, [*plugin_names(), *setup.config.channels.enabled])
     load_channel(name, setup.config.plugins.disabled)  # reports a missing package before `log_in` also logs it
     try:
-        asyncio.run(log_in(name, setup.config, places, force=force))
+        asyncio.run(log_in(name, setup.config, places, print_step, force=force))
     except ChannelSetupError as error:
         again = f"nanobot channels login {name} --force"
         hint = f" To enter it again: {again}" if platform is not None and again not in str(error) else ""
@@ -127,9 +124,9 @@ def login(
 
 def _ask_name(config: Config) -> str:
     """Ask for one of the channels, shown with their states. Raises UsageError without input."""
+    from nanobot.channels.platforms import PLATFORMS
+    from nanobot.channels.setup import is_set_up
     from nanobot.cli.setup import prompts
-    from nanobot.cli.setup.channels import is_set_up
-    from nanobot.cli.setup.platforms import PLATFORMS
 
     rows = [
         (
@@ -160,36 +157,31 @@ def _require_known(name: str, others: Iterable[str]) -> None:
 
 
 def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool, phone: str) -> None:
-    from nanobot.cli.setup.channels import ask_channel_setup, sdk_problem, start_instructions
-    from nanobot.config.loader import change_config, load_config
-
-    def load() -> Config:
-        loaded = load_config()
-        loaded.channels.whatsapp.phone = phone or loaded.channels.whatsapp.phone  # for the login; it is not saved
-        return loaded
+    from nanobot.channels.setup import sdk_problem
+    from nanobot.cli.setup.channels import ask_channel_setup, next_steps, start_instructions
+    from nanobot.config.loader import load_config
 
     places, flag = setup.paths, f" -c {config}" if config else ""
     try:
-        channel_setup = ask_channel_setup(platform, load, places, ask_all=force)
+        channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force, phone=phone)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("\nNothing was saved.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except EOFError:
-        keys = ", ".join(f"channels.{platform.name}.{camel(field.name)}" for field in platform.fields)
+        keys = ", ".join(f"channels.{platform.name}.{camel(field.name)}" for field in platform.required)
         raise NanobotError(
             f"{platform.title} is not set up, and there is no interactive input. Run this in a terminal, or set {keys} "
             f"in {setup.config_path}."
         ) from None
     if channel_setup is None:
         raise NanobotError("Nothing was saved.")
-    change_config(load_config, channel_setup.apply_to, setup.config_path)
-    channel_setup.admit_owner(places)
+    channel_setup.save(load_config, setup.config_path, places)
     print_line(f"Config saved: {setup.config_path}")
     if sdk_problem(platform.name):
         print_line(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
     else:
         print_line(start_instructions(places, flag))
-    print_line(channel_setup.next_steps(places, flag))
+    print_line(next_steps(channel_setup, places, flag))
 
 
 def test(

@@ -176,10 +176,8 @@ def search(
 
 def _search_index(setup: Setup, text: str, limit: int) -> list[SessionHit]:
     """Find messages that contain all words, best match first; none where there is no index."""
-    from nanobot.session.search.recall import Recall  # slow to import
-
     try:
-        result = Recall(_index(setup)).search(text, lambda file: bool(file.key), limit=limit)
+        result = _index(setup).search(text, lambda file: bool(file.key), limit=limit)
     except StorageError:
         return []
     return (
@@ -190,8 +188,8 @@ def _search_index(setup: Setup, text: str, limit: int) -> list[SessionHit]:
 
 
 def _index(setup: Setup) -> "SearchIndex":
-    from nanobot.session.search.index import SearchIndex
-    from nanobot.session.search.recall import sources_of
+    from nanobot.session.search.index import SearchIndex  # slow to import
+    from nanobot.session.search.sources import sources_of
 
     workspace, paths = setup.workspace, setup.paths
     sessions = SessionFolder(workspace, paths.legacy_sessions)

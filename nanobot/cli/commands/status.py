@@ -139,7 +139,7 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> StatusReport:
         subagents=_task_counts(setup),
         goals=_open_goals(setup),
         skills=skills.skills(),
-        plugins=_plugin_facts(setup),
+        plugins=_plugin_facts(setup, gateway),
         sandbox=_sandbox_report(setup),
         warnings=load_warnings(setup.config),
         missing_prices=missing_prices(setup.config, setup.data_dir),
@@ -186,15 +186,14 @@ def _summarize_jobs(setup: Setup) -> JobSummary:
     return JobSummary(len(jobs), format_time(jobs[0].state.wakes_at_ms, job_zone_or_host(jobs[0], service.timezone)))
 
 
-def _plugin_facts(setup: Setup) -> list[PluginFacts]:
+def _plugin_facts(setup: Setup, gateway: Mapping[str, Any] | None) -> list[PluginFacts]:
     if not setup.config.plugins.enabled:
         return []
     from nanobot.cli.doctor.plugins import load_plugins  # slow to import
-    from nanobot.runtime.plugins import saved_problems
 
-    places = setup.paths
-    plugins = load_plugins(setup.config, places, setup.workspace)
-    problems = [*plugins.troubles(), *saved_problems(places.plugin_failures, plugins.packages)]
+    plugins = load_plugins(setup.config, setup.paths, setup.workspace)
+    problems = plugins.troubles()
+    of_hooks = (gateway or {}).get("plugins", ())
     by_name = {package.name: package for package in plugins.packages}
     return [
         PluginFacts(
@@ -202,7 +201,10 @@ def _plugin_facts(setup: Setup) -> list[PluginFacts]:
             by_name[name].version if name in by_name else "",
             tuple(tool.name for tool in by_name[name].tools) if name in by_name else (),
             tuple(hook.name for hook in by_name[name].hooks) if name in by_name else (),
-            tuple(problem.text for problem in problems if problem.package == name),
+            (
+                *(problem.text for problem in problems if problem.package == name),
+                *(line for line in of_hooks if f" of {name}: " in line),
+            ),
         )
         for name in dict.fromkeys([*by_name, *(problem.package for problem in problems)])
     ]

@@ -12,14 +12,16 @@ from nanobot.runtime.policies import tool_policies
 from nanobot.runtime.tool_sources import mcp_servers, own_tools
 from nanobot.runtime.toolbox import SERVICE_TOOLS
 from nanobot.utils.clock import SystemClock
+from nanobot.utils.worker_thread import WorkerThread
 
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List the tools the agent can call. MCP tools are those offered last time; no server is started."""
     setup = read_setup(config, workspace, secrets=False)
+    worker = WorkerThread()
     tools = build_tools(tool_policies(setup.config, setup.data_dir, setup.workspace))
     if setup.config.tools.custom_tools:
-        asyncio.run(own_tools(setup.config, setup.workspace).refresh(tools))
+        asyncio.run(own_tools(setup.config, setup.workspace, worker).refresh(tools))
     servers = mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
     if servers is not None:
         asyncio.run(servers.load_listings())
@@ -29,7 +31,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     if setup.config.plugins.enabled:
         from nanobot.runtime.plugins import load_packages  # slow to import
 
-        load_packages(setup.config.plugins, setup.paths.plugin_failures).offer(tools)
+        load_packages(setup.config.plugins, worker).offer(tools)
     # These need the services of a running bot, but their classes have name and description too.
     shown: list[Tool | type[Tool]] = sorted([*tools, *SERVICE_TOOLS], key=lambda tool: tool.name)
     if json:

@@ -132,7 +132,7 @@ def _can_log_in(name: str, context: CheckContext) -> Iterator[Finding]:
                 f"{status['state']}: {status['lastError'] or 'no connection'}", f"nanobot channels login {name}"
             )
         return
-    from nanobot.cli.setup.channels import log_in  # slow to import
+    from nanobot.channels.setup import log_in  # slow to import
 
     try:
         load_channel(name, context.config.plugins.disabled)
@@ -140,7 +140,7 @@ def _can_log_in(name: str, context: CheckContext) -> Iterator[Finding]:
         yield error(str(exc), "")
         return
     try:
-        asyncio.run(log_in(name, context.config, context.places, force=False))
+        asyncio.run(log_in(name, context.config, context.places, lambda _: None))
     except NanobotError as exc:
         yield error(str(exc), f"Enter its settings again: nanobot channels login {name} --force")
     else:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.agent.tools.mcp.process import find_program, server_environment
+from nanobot.agent.tools.mcp.transport import find_program, server_environment
 from nanobot.channels.registry import find, plugin_names
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.cli.setup.probe import format_limits, missing_prices

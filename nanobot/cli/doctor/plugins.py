@@ -15,6 +15,7 @@ from nanobot.errors import NanobotError
 from nanobot.plugins import CHANNELS, HOOKS, PROVIDERS, TOOLS, Offer, load, names, offers
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
+from nanobot.utils.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
     from nanobot.runtime.plugins import Plugins
@@ -47,14 +48,12 @@ def load_plugins(config: Config, places: DataPaths, workspace: Path) -> "Plugins
     from nanobot.runtime.plugins import load_packages
     from nanobot.runtime.policies import tool_policies
 
-    plugins = load_packages(config.plugins, places.plugin_failures)
+    plugins = load_packages(config.plugins, WorkerThread())
     plugins.offer(build_tools(tool_policies(config, places.data, workspace)))
     return plugins
 
 
 def _enabled_findings(context: CheckContext) -> Iterator[Finding]:
-    from nanobot.runtime.plugins import saved_problems
-
     plugins = load_plugins(context.config, context.places, context.workspace)
     for problem in plugins.troubles():
         is_installed = problem not in plugins.missing
@@ -62,9 +61,6 @@ def _enabled_findings(context: CheckContext) -> Iterator[Finding]:
             f"{problem}.",
             _FIX_ADVICE if is_installed else "Correct the name, or install it beside nanobot.",
         )
-    if context.gateway is None:
-        for problem in saved_problems(context.places.plugin_failures, plugins.packages):
-            yield error(f"{problem.package}: in its last run, the hook {problem.text}.", _FIX_ADVICE)
     for package in plugins.packages:
         contents = [*(count_noun(len(package.tools), "tool"),) * bool(package.tools)]
         contents += [*(count_noun(len(package.hooks), "hook"),) * bool(package.hooks)]

@@ -5,22 +5,31 @@ Asks only for what is not known, and tries to log in before anything is saved.
 
 import asyncio
 import importlib
-import re
 import subprocess
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container
+from dataclasses import replace
 
 import typer
 
 from nanobot.channels.access import AccessControl, AccessPolicy, Decision, Ignored
-from nanobot.channels.base import BaseChannel
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.registry import find, load_channel
+from nanobot.channels.login import print_step
+from nanobot.channels.platforms import PLATFORMS, PlatformSetup, SetupField, find_platform
+from nanobot.channels.registry import find
+from nanobot.channels.setup import (
+    ChannelSetup,
+    SetupForm,
+    load_sign_in,
+    open_channel,
+    read_form,
+    sdk_problem,
+    try_form,
+)
 from nanobot.cli.common import ask_gateway, to_one_line
 from nanobot.cli.layout import print_heading, print_line
 from nanobot.cli.setup import prompts
-from nanobot.cli.setup.platforms import PLATFORMS, PlatformSetup, SetupField, Values, find_platform
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
+from nanobot.config.channels import ChannelConfig
 from nanobot.config.masking import mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -40,39 +49,15 @@ LoadConfig = Callable[[], Config]
 """Load the config without the new channel, fresh at each call."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelSetup:
-    """A channel to enable, its settings, and its owner if given."""
-
-    platform: PlatformSetup
-    values: Mapping[str, object] = field(repr=False)
-    """By attribute name of the channel's config section."""
-    owner: str = ""
-    owner_name: str = ""
-    """As the platform shows them; empty if unknown."""
-
-    def apply_to(self, config: Config) -> Config:
-        """Apply to the config and return it."""
-        section = config.channels.section(self.platform.name)
-        section.enabled = True
-        for name, value in self.values.items():
-            setattr(section, name, value)
-        return config
-
-    def admit_owner(self, places: DataPaths) -> None:
-        """Pair the owner. Raises StorageError."""
-        if self.owner:
-            PairingStore(places).admit(self.platform.name, self.owner, owner=True, name=self.owner_name)
-
-    def next_steps(self, places: DataPaths, config_flag: str) -> str:
-        """What the owner does next, in a few lines."""
-        first_step = self.platform.first_step.format(title=self.platform.title)
-        if self.owner or PairingStore(places).people(self.platform.name).owners:
-            return f"{first_step}: it recognises you as its owner."
-        return (
-            f"{first_step}: it answers with a code. Then run in another terminal:\n"
-            f"  nanobot pairing approve CODE --owner{config_flag}"
-        )
+def next_steps(setup: ChannelSetup, places: DataPaths, config_flag: str) -> str:
+    """What the owner does next, in a few lines."""
+    first_step = setup.platform.first_step.format(title=setup.platform.title)
+    if setup.owner or PairingStore(places).people(setup.platform.name).owners:
+        return f"{first_step}: it recognises you as its owner."
+    return (
+        f"{first_step}: it answers with a code. Then run in another terminal:\n"
+        f"  nanobot pairing approve CODE --owner{config_flag}"
+    )
 
 
 def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
@@ -118,15 +103,8 @@ def start_instructions(places: DataPaths, config_flag: str) -> str:
     return f"Start the gateway, and keep it running:\n  nanobot gateway{config_flag}"
 
 
-def is_set_up(platform: PlatformSetup, config: Config) -> bool:
-    """Whether it is enabled and all required settings are set."""
-    section = config.channels.section(platform.name)
-    has_consent = not platform.consent or bool(getattr(section, "consent_granted", True))
-    return section.enabled and has_consent and all(field_.is_set(section) for field_ in platform.fields)
-
-
 def ask_channel_setup(
-    platform: PlatformSetup, load: LoadConfig, places: DataPaths, *, ask_all: bool = False
+    platform: PlatformSetup, load: LoadConfig, places: DataPaths, *, ask_all: bool = False, phone: str = ""
 ) -> ChannelSetup | None:
     """Ask until the login works or the user gives up (None). `ask_all` also asks for what is set already.
 
@@ -140,20 +118,21 @@ def ask_channel_setup(
         print_line(f"{missing} Until then it can be set up, but not tested.\n")
     print_line(platform.instructions)
     typer.echo()
-    if _get_consent(platform, load(), ask_all=ask_all):
-        while (asked := _ask_values(platform, load(), ask_all=ask_all)) is not None:
-            values, known_owner = asked
-            channel_setup = ChannelSetup(platform, values)
-            can_be_tried = bool(platform.fields or platform.links_account) and not missing
-            decision = _try_login(platform, channel_setup.apply_to(load()), places) if can_be_tried else SAVE
+    section = load().channels.section(platform.name)
+    if _get_consent(platform, section, ask_all=ask_all):
+        while (form := _ask_form(platform, section, ask_all=ask_all)) is not None:
+            form.phone, form.untested = phone, bool(missing) or not platform.is_tested
+            try:
+                setup = asyncio.run(read_form(platform, form, section, print_step, _ask, replaces=ask_all))
+            except (NanobotError, OSError) as error:
+                print_line(to_one_line(error_text(error)))
+                break
+            decision = SAVE if form.untested else _try_login(setup, form, load, places)
             if decision in (CONNECTED, SAVE):
-                config = channel_setup.apply_to(load())
-                owner, owner_name = known_owner, ""
-                if not owner:
-                    owner, owner_name = _ask_owner(platform, config, places, can_wait=decision == CONNECTED)
-                owner_values = platform.owner_values(owner, load().channels.section(platform.name)) if owner else {}
-                values |= owner_values
-                return replace(channel_setup, values=values, owner=owner, owner_name=owner_name)
+                if not setup.owner:
+                    owner, name = _ask_owner(setup, load, places, can_wait=decision == CONNECTED)
+                    setup = setup.with_owner(owner, section, print_step, name)
+                return setup
             if decision == LEAVE:
                 break
             ask_all = True
@@ -161,35 +140,26 @@ def ask_channel_setup(
     return None
 
 
-def _get_consent(platform: PlatformSetup, config: Config, *, ask_all: bool) -> bool:
-    section = config.channels.section(platform.name)
+def _get_consent(platform: PlatformSetup, section: ChannelConfig, *, ask_all: bool) -> bool:
     has_agreed = not platform.consent or (getattr(section, "consent_granted", False) and not ask_all)
     return has_agreed or prompts.confirm(platform.consent)
 
 
-def _try_login(platform: PlatformSetup, config: Config, places: DataPaths) -> str:
+def _try_login(setup: ChannelSetup, form: SetupForm, load: LoadConfig, places: DataPaths) -> str:
     """Try to log in; if that fails, ask what to do. Returns CONNECTED, SAVE, AGAIN or LEAVE."""
+    title = setup.platform.title
     while True:
-        typer.echo(f"Trying {platform.title} ...")
+        typer.echo(f"Trying {title} ...")
         try:
-            asyncio.run(log_in(platform.name, config, places, force=False))
+            asyncio.run(try_form(setup, form, load(), places, print_step))
         except (NanobotError, OSError) as error:
             typer.echo()
             print_line(to_one_line(error_text(error)))
             typer.echo()
-            if (decision := prompts.choose_after_failure(f"Skip {platform.title}")) != RETRY:
+            if (decision := prompts.choose_after_failure(f"Skip {title}")) != RETRY:
                 return decision
         else:
             return CONNECTED
-
-
-def sdk_problem(name: str) -> str:
-    """What has to be installed for this channel, and how; empty if nothing is missing."""
-    try:
-        load_channel(name)
-    except NanobotError as error:
-        return str(error)
-    return ""
 
 
 def _install(name: str) -> bool:
@@ -204,27 +174,6 @@ def _install(name: str) -> bool:
     if done.returncode:
         print_line("\nThe installation failed.")  # the caller says how to do it by hand
     return not done.returncode
-
-
-async def log_in(name: str, config: Config, places: DataPaths, *, force: bool) -> None:
-    """Run the channel's login. Raises NanobotError if it fails, OSError."""
-    if not await (await _open_channel(name, config, places)).login(force):
-        raise NanobotError(f"{name} is not logged in yet. Try again with --force, or see its guide.")
-
-
-async def _open_channel(name: str, config: Config, places: DataPaths) -> BaseChannel:
-    """Create the channel as the gateway does. Raises NanobotError."""
-    from nanobot.bus.queue import MessageBus  # slow to import
-    from nanobot.gateway.channels import GatewayChannels
-    from nanobot.utils.clock import SystemClock
-
-    clock = SystemClock()
-    channels = GatewayChannels(config, MessageBus(), places, clock, PairingStore(places, clock))
-    if not await channels.open(name):
-        raise NanobotError(channels.broken[name])
-    channel = channels.manager.get(name)
-    assert channel is not None  # noqa: S101 `open` has added it
-    return channel
 
 
 class _SenderWatch(AccessControl):
@@ -249,7 +198,7 @@ async def _first_sender(name: str, config: Config, places: DataPaths, refused: C
     """Run the channel until somebody else than `refused` writes to the bot in private. None after OWNER_WAIT_S."""
     from nanobot.channels.supervisor import ChannelSupervisor
 
-    channel = await _open_channel(name, config, places)
+    channel = await open_channel(name, config, places)
     policy = AccessPolicy.of(name, config.channels.section(name))
     watch = _SenderWatch(policy, PairingStore(places), refused)
     channel.attach(replace(channel.services, access=watch, state=None))
@@ -264,43 +213,41 @@ async def _first_sender(name: str, config: Config, places: DataPaths, refused: C
         await asyncio.wait([serving])
 
 
-def _ask_values(platform: PlatformSetup, config: Config, *, ask_all: bool) -> tuple[Values, str] | None:
-    """The settings of the section, and the owner's id if signing in told it. None if a required setting is missing."""
-    section = config.channels.section(platform.name)
-    if platform.sign_in is not None and (ask_all or not all(getattr(section, one.name) for one in platform.fields)):
-        try:
-            if (signed_in := platform.sign_in(section)) is not None:
-                return signed_in
-        except (NanobotError, OSError) as error:
-            print_line(to_one_line(str(error) or type(error).__name__))
-            return None
-    values: Values = {"consent_granted": True} if platform.consent else {}
+def _ask_form(platform: PlatformSetup, section: ChannelConfig, *, ask_all: bool) -> SetupForm | None:
+    """What the user answers. None if a required setting is missing."""
+    if (ask_all or platform.missing_settings(section)) and load_sign_in(platform) and _wants_sign_in(platform):
+        return SetupForm(agrees=True, signs_in=True)
+    answers: dict[str, str] = {}
     for field_ in platform.fields:
-        if field_.alternative and getattr(section, field_.alternative) and not ask_all:
-            continue
-        answer = _ask_field(platform, field_, str(getattr(section, field_.name)), ask_all=ask_all)
-        if not answer:
-            return None
-        values[field_.name] = answer
-    answers = {name: value for name, value in values.items() if isinstance(value, str)}
-    return values | platform.derive_values(answers, section, ask_all), ""
+        if field_.suggest is not None:
+            if suggested := field_.suggest(answers, section, ask_all):
+                answers[field_.name] = _ask_valid(field_, default=suggested)
+        elif ask_all or not field_.is_set(section):
+            if not (answer := _ask_valid(field_, "empty: skip")):
+                return None
+            answers[field_.name] = answer
+        elif current := str(getattr(section, field_.name)):
+            answers[field_.name] = current
+            path = ("channels", platform.name, camel(field_.name))
+            print_line(f"{field_.label}: {mask_value(path, current)}, already set")
+    return SetupForm(answers=answers, agrees=True)
 
 
-def _ask_field(platform: PlatformSetup, field_: SetupField, current: str, *, ask_all: bool) -> str:
-    """The answer; empty if the user skips the channel."""
-    if current and not ask_all:
-        path = ("channels", platform.name, camel(field_.name))
-        print_line(f"{field_.label}: {mask_value(path, current)}, already set")
-        return current
-    return _ask_valid(field_, "empty: skip")
+def _wants_sign_in(platform: PlatformSetup) -> bool:
+    return not platform.ways or prompts.choose("Which app?", platform.ways) == platform.ways[0][0]
 
 
-def _ask_owner(platform: PlatformSetup, config: Config, places: DataPaths, *, can_wait: bool) -> tuple[str, str]:
+async def _ask(question: str) -> str:
+    return await asyncio.to_thread(prompts.ask, question)
+
+
+def _ask_owner(setup: ChannelSetup, load: LoadConfig, places: DataPaths, *, can_wait: bool) -> tuple[str, str]:
     """The owner's id and name on the platform; empty if one is paired already or will pair with a code."""
+    platform = setup.platform
     if PairingStore(places).people(platform.name).owners:
         return "", ""
     if can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places):
-        return _wait_for_owner(platform, config, places)
+        return _wait_for_owner(platform, setup.apply_to(load()), places)
     try:
         return _ask_valid(platform.owner, "empty: pair with a code"), ""
     except EOFError:
@@ -338,10 +285,10 @@ def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) 
     return "", ""
 
 
-def _ask_valid(field_: SetupField, empty: str) -> str:
-    ask = prompts.ask_secret if field_.is_secret else prompts.ask
+def _ask_valid(field_: SetupField, empty: str = "", default: str = "") -> str:
+    label = f"{field_.label} ({empty})" if empty else field_.label
     while True:
-        answer = ask(f"{field_.label} ({empty})").strip()
-        if not answer or re.fullmatch(field_.pattern, answer):
+        answer = (prompts.ask_secret(label) if field_.is_secret else prompts.ask(label, default)).strip()
+        if not answer or field_.accepts(answer):
             return answer
         print_line(field_.hint)

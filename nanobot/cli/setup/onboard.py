@@ -13,10 +13,11 @@ from typing import Annotated
 
 import typer
 
+from nanobot.channels.setup import ChannelSetup
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
 from nanobot.cli.layout import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
-from nanobot.cli.setup.channels import ChannelSetup, offer_channels, start_instructions
+from nanobot.cli.setup.channels import next_steps, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.cli.setup.provider import (
@@ -277,5 +278,5 @@ def _print_next_steps(plan: SetupPlan, config: str) -> None:
     if plan.channels:
         places = DataPaths(paths.get_data_dir())
         typer.echo(f"\n{start_instructions(places, config)}")
-        for line in {channel.next_steps(places, config): None for channel in plan.channels}:
+        for line in {next_steps(channel, places, config): None for channel in plan.channels}:
             print_line(line)

@@ -2,15 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nanobot.agent.commands.sessions import list_conversations
-from nanobot.agent.events import Answer, TurnEvent
-from nanobot.agent.pipeline.turn import TurnOptions
+from nanobot.agent.events import Answer
+from nanobot.agent.feed import Feed, FeedClosedError
+from nanobot.agent.pipeline.interrupted import find_interrupted_turn, stored_view
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
@@ -24,6 +28,8 @@ from nanobot.net.gateway_socket import Frame, decode_frame, encode_frame
 from nanobot.runtime.build import Runtime
 from nanobot.session.file_names import is_terminal_session
 
+ABANDONED_S = 2.0
+"""A turn is stopped this time after its client has left."""
 SEND_S = 60.0
 """How long `send` waits for the platform's answer."""
 _MAX_UNREAD = 64 * 1024 * 1024
@@ -46,14 +52,16 @@ class ControlClient:
         if transport.get_write_buffer_size() > _MAX_UNREAD:
             transport.abort()
 
-    def send_event(self, event: TurnEvent) -> None:
-        """Send a turn event."""
-        self.send(event.to_json())
-
     async def receive(self) -> Frame | None:
         """Return the next frame, or None if the client left. Raises ValueError for an invalid frame."""
         line = await self._reader.readline()
         return decode_frame(line) if line.endswith(b"\n") else None
+
+    async def wait_left(self) -> None:
+        """Wait until the client has left."""
+        with suppress(OSError, ValueError):
+            while await self.receive() is not None:
+                pass
 
     def abort(self) -> None:
         """Close at once; a pending `receive` returns None."""
@@ -72,6 +80,7 @@ class ControlRequests:
     def __init__(
         self,
         runtime: Runtime,
+        feed: Feed,
         reporter: HealthReporter,
         shutdown: ShutdownRequests,
         terminal: TerminalChannel,
@@ -82,6 +91,10 @@ class ControlRequests:
         self._api_urls = api_urls
         self._new_link = new_link
         self._runtime = runtime
+        self._feed = feed
+        self._followers: Counter[str] = Counter()
+        """Connections of the clients that have sent a message, by the id of its turn."""
+        self._tasks: set[asyncio.Task[object]] = set()
         self._reporter = reporter
         self._shutdown = shutdown
         self._terminal = terminal
@@ -91,6 +104,8 @@ class ControlRequests:
             "sessions": self._sessions,
             "turn": self._turn,
             "resume": self._resume,
+            "waiting": self._waiting,
+            "answer": self._answer_question,
             "stop turn": self._stop_turn,
             "exec": self._exec,
             "listen": self._listen,
@@ -105,7 +120,7 @@ class ControlRequests:
         }
 
     async def answer(self, request: Frame, client: ControlClient) -> None:
-        """Handle a request; errors are sent to the client. Raises OSError and ValueError if the client is gone."""
+        """Handle a request; errors are sent to the client. Raises OSError if the client is gone."""
         handler = self._handlers.get(str(request.get("do")))
         if handler is None:
             client.send(
@@ -120,7 +135,7 @@ class ControlRequests:
             await handler(request, client)
         except NanobotError as error:
             client.send({"type": "error", "text": str(error), "code": error.exit_code})
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             client.send({"type": "error", "text": f"The request is incomplete: {error!r}."})
 
     async def _about(self, request: Frame, client: ControlClient) -> None:
@@ -178,69 +193,117 @@ class ControlRequests:
         client.send({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, client: ControlClient) -> None:
-        """Run the turn of a message and send its events. Lines typed meanwhile may be merged into it.
+        """Accept a message, heard once however often it is sent, and follow its turn.
 
-        With `shows`, outbound messages to this chat are sent too.
+        A turn that its client has left is stopped soon after, unless the client comes back.
         """
-        key = self._session_of(request)
+        key, turn_id = self._session_of(request), str(request["turn"])
+        text = str(request["text"])
+        self._followers[turn_id] += 1
+        try:
+            if not self._is_open(key, turn_id) and self._feed.view(turn_id) is None:
+                await self._runtime.bus.publish_inbound(await self._message(request, key, turn_id, text))
+            with self._forward_messages(key, client) if request.get("shows") else nullcontext():
+                await self._follow(request, key, turn_id, client, partial(self._is_open, key))
+        finally:
+            self._followers[turn_id] -= 1
+            if not self._followers[turn_id]:
+                del self._followers[turn_id]
+                if self._is_open(key, turn_id):
+                    asyncio.get_running_loop().call_later(ABANDONED_S, self._stop_abandoned, key, turn_id)
+                else:
+                    self._terminal.waiting_lines.pop(turn_id, None)
+
+    async def _message(self, request: Frame, key: str, turn_id: str, text: str) -> InboundMessage:
         media = [str(path) for path in request.get("media", ())]
-        folder = str(request.get("folder", ""))
-        waiting: list[InboundMessage] = []
+        if media:
+            from nanobot.providers.transcription import transcribe_media  # brings httpx
 
-        def drain_waiting(limit: int) -> Sequence[InboundMessage]:
-            merged = waiting[:limit]
-            del waiting[:limit]
-            if merged:
-                client.send({"type": "joined", "count": len(merged)})
-            return merged
-
-        async def turn() -> None:
-            text = str(request["text"])
-            if media:
-                from nanobot.providers.transcription import transcribe_media  # brings httpx
-
-                text = await transcribe_media(text, media, self._runtime.config, os.environ)
-            asked: Frame | None = request.get("options")  # of a program
-            if asked is None:
-                message, model, options = _terminal_message(text, key, media, folder), None, None
-            else:
-                message, model, options = self._program_message(text, key, media), asked.get("model"), _options(asked)
-            attended = bool(request.get("answers"))
-            await self._runtime.loop.run_turn(
-                message, client.send_event, waiting=drain_waiting, attended=attended, model=model, options=options
-            )
-
-        def on_frame(frame: Frame) -> None:
-            self._answer_approval(frame)
-            if frame.get("do") == "waiting":
-                waiting[:] = [
-                    _terminal_message(str(line["text"]), key, line.get("media", ()), folder) for line in frame["lines"]
-                ]
-
-        with self._forward_messages(key, client) if request.get("shows") else nullcontext():
-            await _run_for_client(turn(), client, on_frame)
+            text = await transcribe_media(text, media, self._runtime.config, os.environ)
+        options: Frame | None = request.get("options")  # of a program
+        if options is None:
+            message = _terminal_message(text, key, media, str(request.get("folder", "")))
+        else:
+            message = self._program_message(text, key, media)
+        return replace(
+            message,
+            message_id=turn_id,
+            turn_id=turn_id,
+            attended=bool(request.get("attended")),
+            request=options or {},
+        )
 
     async def _resume(self, request: Frame, client: ControlClient) -> None:
-        """Resume the interrupted turn of a session, if there is one."""
-
-        async def turn() -> None:
-            key, attended = self._session_of(request), bool(request.get("answers"))
-            if await self._runtime.loop.resume(key, client.send_event, attended=attended) is None:
+        """Follow the turn that a terminal or program has begun in a session, or resume an interrupted one."""
+        key = self._session_of(request)
+        running = (view.started for view in self._feed.views(key))
+        turn_id = next((started.turn_id for started in running if started.turn_id == started.message_id), "")
+        is_open: Callable[[str], bool] = partial(self._is_open, key)
+        if not turn_id:
+            folder = self._reporter.channels.places.turns
+            interrupted = await asyncio.to_thread(find_interrupted_turn, folder, key)
+            turn_id = interrupted.turn_id if interrupted is not None else ""
+        if not is_open(turn_id):  # the loop resumes what was journaled
+            resuming = self._start(self._runtime.loop.resume(key, attended=bool(request.get("attended"))))
+            if not turn_id:
+                await asyncio.wait([resuming])
                 client.send({"type": "nothing"})
+                return
+            is_open = lambda turn_id: not resuming.done()  # noqa: E731 it is one line
+        await self._follow(request, key, turn_id, client, is_open)
 
-        await _run_for_client(turn(), client, self._answer_approval)
+    async def _follow(
+        self, request: Frame, key: str, turn_id: str, client: ControlClient, is_open: Callable[[str], bool]
+    ) -> None:
+        """Send the events of a turn until it ends or the client leaves. It may begin as long as it `is_open`."""
 
-    def _answer_approval(self, frame: Frame) -> None:
-        """Answer an approval question of the client's turn. Raises ValueError for an unknown answer."""
-        if frame.get("do") == "answer":
-            self._runtime.questions.answer(str(frame.get("question")), Answer(str(frame.get("answer"))))
+        async def send() -> None:
+            view = await self._feed.wait_view(turn_id, lambda: is_open(turn_id))
+            if view is None:
+                session = await asyncio.to_thread(self._runtime.sessions.read, key)
+                view = stored_view(session, turn_id, Origin.CLI) if session is not None else None
+            if view is None:
+                raise NanobotError(f"The session {key} has no turn {turn_id}.")
+            async for frame in self._feed.follow_turn(view, str(request.get("seen", ""))):
+                client.send(frame)
+
+        with suppress(FeedClosedError):  # the client comes back
+            await _run_for_client(send(), client)
+
+    def _is_open(self, key: str, turn_id: str) -> bool:
+        return self._runtime.bus.is_open(key, turn_id)
+
+    def _stop_abandoned(self, key: str, turn_id: str) -> None:
+        if turn_id not in self._followers:
+            self._terminal.waiting_lines.pop(turn_id, None)
+            if self._is_open(key, turn_id) and not self._runtime.loop.is_stopping:
+                self._start(self._runtime.loop.stop_turn(key, turn_id))
+
+    def _start(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
+        """Run work that goes on when its client leaves."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _waiting(self, request: Frame, client: ControlClient) -> None:
+        """Replace the lines that wait in a terminal, which its turn may take."""
+        key, folder = self._session_of(request), str(request.get("folder", ""))
+        if request["turn"] in self._followers:
+            self._terminal.waiting_lines[request["turn"]] = [
+                _terminal_message(str(line["text"]), key, line.get("media", ()), folder) for line in request["lines"]
+            ]
+        client.send({"type": "waiting"})
+
+    async def _answer_question(self, request: Frame, client: ControlClient) -> None:
+        """Answer an approval question as the owner."""
+        answered = self._runtime.questions.answer(str(request["question"]), Answer(request["answer"]))
+        client.send({"type": "answered", "answered": answered})
 
     async def _listen(self, request: Frame, client: ControlClient) -> None:
         """Send outbound messages to a terminal chat until the client leaves."""
         with self._forward_messages(str(request["session"]), client, for_all=True):
-            client.send({"type": "listening"})
-            while await client.receive() is not None:
-                pass
+            await client.wait_left()
 
     async def _background(self, request: Frame, client: ControlClient) -> None:
         """Wait for the background work of a session, and send outbound messages to its chat meanwhile."""
@@ -248,7 +311,7 @@ class ControlRequests:
         with self._forward_messages(key, client):
             if running := background.list_running(key):
                 client.send({"type": "working", "running": running})
-            await _run_for_client(background.wait_until_delivered(key), client, self._answer_approval)
+            await _run_for_client(background.wait_until_delivered(key), client)
         client.send({"type": "delivered"})
 
     def _forward_messages(
@@ -317,8 +380,9 @@ class ControlRequests:
         client.send({"type": "api urls", "urls": self._api_urls()})
 
     async def _stop_turn(self, request: Frame, client: ControlClient) -> None:
-        """Stop the running turn of a session, whoever began it."""
-        client.send({"type": "stopped", "stopped": await self._runtime.loop.stop_turn(str(request["session"]))})
+        """Stop a turn, or the running turn of a session, whoever began it."""
+        key, turn_id = str(request["session"]), request.get("turn")
+        client.send({"type": "stopped", "stopped": await self._runtime.loop.stop_turn(key, turn_id)})
 
     async def _stop_gateway(self, request: Frame, client: ControlClient) -> None:
         client.send({"type": "leaving"})
@@ -341,39 +405,18 @@ class ControlRequests:
         return InboundMessage.from_owner(channel, chat_id, text, session_key=key, origin=Origin.API, media=media)
 
 
-async def _run_for_client(work: Awaitable[None], client: ControlClient, on_frame: Callable[[Frame], None]) -> None:
-    """Run `work` until it ends, or the client stops it or leaves. Other frames go to `on_frame`."""
+async def _run_for_client(work: Awaitable[object], client: ControlClient) -> None:
+    """Run `work` until it ends or the client leaves."""
     running = asyncio.ensure_future(work)
-    receiving = asyncio.ensure_future(_receive_until_stop(client, on_frame))
+    leaving = asyncio.ensure_future(client.wait_left())
     try:
-        await asyncio.wait((running, receiving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        running.cancel()  # a cancelled turn keeps its partial result
-        receiving.cancel()
-        await asyncio.wait((running, receiving))
+        running.cancel()
+        leaving.cancel()
+        await asyncio.wait((running, leaving))
     if not running.cancelled():
         running.result()
-
-
-async def _receive_until_stop(client: ControlClient, on_frame: Callable[[Frame], None]) -> None:
-    with suppress(OSError, ValueError):
-        while (frame := await client.receive()) is not None and frame.get("do") != "stop":
-            on_frame(frame)
-
-
-def _options(asked: Frame) -> TurnOptions:
-    output = None
-    if asked.get("schema") is not None:
-        from nanobot.sdk.output import OutputFormat  # brings pydantic's validators, for programs only
-
-        output = OutputFormat(asked["schema"])
-    return TurnOptions(
-        instructions=str(asked.get("instructions") or ""),
-        budget_usd=asked.get("budget_usd"),
-        ephemeral=bool(asked.get("ephemeral")),
-        answer_format=output.describe() if output is not None else "",
-        format_problem=output.problem if output is not None else None,
-    )
 
 
 def _terminal_message(text: str, key: str, media: Sequence[str] = (), folder: str = "") -> InboundMessage:

@@ -1,7 +1,7 @@
 """The server of the local socket, for commands and terminal chats.
 
 Terminal chats request their turns here, so that the gateway is the only writer of its sessions. Whoever can open the
-socket is the owner. When a client disconnects, its turn stops and keeps its partial result.
+socket is the owner. When a client leaves and does not come back, its turn stops and keeps its partial result.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nanobot import __version__
+from nanobot.agent.feed import Feed
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.requests import ControlClient, ControlRequests
 from nanobot.gateway.control.terminal import TerminalChannel
@@ -52,6 +53,7 @@ class ControlServer(Listener):
         self,
         places: DataPaths,
         runtime: Runtime,
+        feed: Feed,
         reporter: HealthReporter,
         shutdown: ShutdownRequests,
         terminal: TerminalChannel,
@@ -61,7 +63,7 @@ class ControlServer(Listener):
         super().__init__()
         self._places = places
         self._workspace = runtime.workspace
-        self._requests = ControlRequests(runtime, reporter, shutdown, terminal, new_link, api_urls)
+        self._requests = ControlRequests(runtime, feed, reporter, shutdown, terminal, new_link, api_urls)
         self._token: str | None = None
         self._clients: set[ControlClient] = set()
 

@@ -1,11 +1,14 @@
-"""The terminal as a channel: messages to `cli:...` appear in the terminal chats that are open."""
+"""The terminal as a channel: messages to `cli:...` appear in the terminal chats that are open, and lines that wait
+there join the running turn.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.agent.feed import Feed
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import UndeliverableError
@@ -27,13 +30,16 @@ class _OpenTerminal:
 
 
 class TerminalChannel(BaseChannel):
-    """Shows messages in open terminal chats. Outbound only: their turns are requested through the control socket."""
+    """Shows messages in open terminal chats. What is typed there comes through the control socket."""
 
     name = TERMINAL
     stall_s = 0.0
 
-    def __init__(self, bus: MessageBus) -> None:
+    def __init__(self, bus: MessageBus, feed: Feed) -> None:
         super().__init__({}, bus)
+        self._feed = feed
+        self.waiting_lines: dict[str, list[InboundMessage]] = {}
+        """Lines typed while a turn runs, by its id."""
         self._open: list[_OpenTerminal] = []
         self._opened = asyncio.Event()
 
@@ -50,6 +56,14 @@ class TerminalChannel(BaseChannel):
             yield
         finally:
             self._open.remove(terminal)
+
+    def take_lines(self, turn_id: str, limit: int) -> Sequence[InboundMessage]:
+        """Remove and return lines that wait for a turn, which they join."""
+        waiting = self.waiting_lines.get(turn_id, [])
+        joining, waiting[:limit] = waiting[:limit], []
+        if joining:
+            self._feed.join_lines(turn_id, len(joining))
+        return joining
 
     async def start(self) -> None:
         self.status.set_state(ChannelState.UP)

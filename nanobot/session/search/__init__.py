@@ -1,5 +1,5 @@
 """Full-text search over all stored conversations and memory files, for the tool `session_search` and `/search`.
 
-`recall` searches, `index` and `open_index` keep the database, `query` tokenizes, `sources` and `rows` tell what is
-searchable. The index stores no text and is rebuilt from the files if it is lost.
+`index` searches and owns the database, which is rebuilt from the files if it is lost; `tables` is its content,
+`sources` and `rows` say what is searchable, and `query` parses what people search for.
 """

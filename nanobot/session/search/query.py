@@ -1,8 +1,8 @@
-"""Tokenization for the search index: text to index words, and a question to index queries. Pure, no I/O.
+"""What people search for, as terms that the index finds in folded text. Pure, no I/O.
 
-Words are folded: case, width and accents are ignored. Text without spaces (Chinese, Japanese, Thai) or with suffixes
-attached to words (Korean) becomes overlapping pairs of characters, and the last character of a run is added alone. One
-character is then the prefix of a pair, two are a pair, and more are consecutive pairs, so each is found anywhere.
+Folded text ignores case, width, accents and punctuation, and stands between spaces, so that a term with a space before
+it begins a word. Scripts without capitals (Chinese, Japanese, Korean, Thai, Arabic ...) are matched anywhere, since
+words run together there or have prefixes.
 """
 
 import re
@@ -11,168 +11,129 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-_UNSPACED = (
-    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u1049\u1780-\u17d3"  # Thai, Lao, Burmese, Khmer
-    "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3"  # Korean
-    "\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3105-\u312f"  # kana, bopomofo
-    "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-_MARKS = (
-    "\u0483-\u0487\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u0900-\u0903\u093a-\u094f\u0951-\u0957"
-)
-"""Combining vowels and accents of widely read scripts."""
-_RUN = re.compile(rf"[{_UNSPACED}]+|(?:[^\W_{_UNSPACED}]|[{_MARKS}])+")
-_IS_UNSPACED = re.compile(rf"[{_UNSPACED}]")
+"""Scripts without spaces between words (or, in Korean, with endings that are words elsewhere)."""
 _CHUNK = re.compile(r'["“”„]([^"“”„]*)["“”„]?|(\S+)')
 
-_LONGEST = 48
-"""Indexed characters of a word; longer ones are keys or base64."""
-_MOST_WORDS = 24
-"""Words of a question that are searched."""
-_LONGEST_SHOWN = 60_000
+_MAX_CHARS = 48
+"""Characters of a term that are searched."""
+_MAX_TERMS = 24
+_MAX_SHOWN = 60_000
 """Characters of a text that are searched for the place to show."""
 _ENDINGS = ("ings", "ing", "ies", "ed", "ly", "s", "y")
-_EMPTY_WORDS = """
+_STOP_WORD_TEXT = """
 a about an and any are as at be but by can did do does for from had has have he her his how i if in is it its me
 my of on or our she so that the their them then there they this to us was we were what when where which who why will
 with you your
 """
-"""English stop words."""
-_EMPTY = frozenset(_EMPTY_WORDS.split())
+_STOP_WORDS = frozenset(_STOP_WORD_TEXT.split())
 
 
-class _Accents(dict[int, int | None]):
-    """Maps letters to letters without accents, for Latin, Greek and Cyrillic."""
+class _Folding(dict[int, str | None]):
+    """Maps letters to letters without accents, for Latin, Greek and Cyrillic, and anything between words to a space."""
 
-    def __missing__(self, code: int) -> int | None:
-        base: int | None = code
-        if 0x300 <= code <= 0x36F:
-            base = None
-        elif code < 0x530 or 0x1E00 <= code < 0x2000:
-            base = ord(unicodedata.normalize("NFD", chr(code))[0])
-        self[code] = base
-        return base
+    def __missing__(self, code: int) -> str | None:
+        char = chr(code)
+        if unicodedata.category(char)[0] in "PSZC":
+            folded: str | None = " "
+        elif 0x300 <= code <= 0x36F:
+            folded = None
+        else:
+            folded = unicodedata.normalize("NFD", char)[0] if code < 0x530 or 0x1E00 <= code < 0x2000 else char
+        self[code] = folded
+        return folded
 
 
-_ACCENTS = _Accents()
+_FOLDING = _Folding()
 
 
 def fold(text: str) -> str:
-    """Return the text without case, width and accents."""
-    if text.isascii():
-        return text.lower()
-    return unicodedata.normalize("NFKC", text).casefold().translate(_ACCENTS)
-
-
-def index_words(text: str) -> str:
-    """Return the index words of a text, separated by spaces."""
-    text = fold(text)
-    runs = _RUN.findall(text)
-    if text.isascii() or not _IS_UNSPACED.search(text):
-        return " ".join(run if len(run) <= _LONGEST else run[:_LONGEST] for run in runs)
-    return " ".join(word for run in runs for word in _cut(run))
-
-
-def _cut(run: str) -> Iterator[str]:
-    if _IS_UNSPACED.match(run):
-        yield from map("".join, pairwise(run))
-        yield run[-1]
-    else:
-        yield run[:_LONGEST]
+    """Return the words of a text without case, width, accents and punctuation, each between two spaces."""
+    lower = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    return f" {' '.join(lower.translate(_FOLDING).split())} "
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """A phrase to search: one or more consecutive words."""
+class Query:
+    """Terms to find in folded text: all of them, or any."""
 
-    words: tuple[str, ...]
-    """As in the index."""
-    runs: tuple[str, ...]
-    """As written, folded."""
-    is_prefix: bool = False
-    """Whether the last word is a prefix."""
+    terms: tuple[str, ...]
+    is_all: bool = True
 
-    def __str__(self) -> str:
-        """Return the FTS5 query. The words contain no quotes."""
-        return f'"{" ".join(self.words)}"{" *" if self.is_prefix else ""}'
-
-    def is_in(self, words: str) -> bool:
-        """Whether the words of a text, as returned by `index_words`, contain it."""
-        sought = f" {' '.join(self.words)}{'' if self.is_prefix else ' '}"
-        return sought in f" {words} "
-
-    @property
-    def shape(self) -> str:
-        """Return a pattern that matches it in folded text."""
-        open_end = self.is_prefix or _IS_UNSPACED.match(self.runs[-1])
-        begin = "" if _IS_UNSPACED.match(self.runs[0]) else r"(?<![^\W_])"
-        return begin + r"[\W_]*".join(map(re.escape, self.runs)) + ("" if open_end else r"(?![^\W_])")
+    def matches(self, text: str) -> bool:
+        folded = fold(text)
+        return (all if self.is_all else any)(term in folded for term in self.terms)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A parsed search."""
+def parse_query(text: str) -> list[Query]:
+    """Return the queries for what a person typed, from strict to loose. Quotes group words into a phrase.
 
-    text: str
-    terms: tuple[Term, ...]
-    """As typed."""
-    wider: tuple[Term, ...]
-    """With other endings, and with runs without spaces cut into pairs."""
-
-    @classmethod
-    def of(cls, text: str) -> "Question":
-        """Parse a search. Quotes group words into a phrase, a trailing star allows any ending."""
-        terms: list[Term] = []
-        wider: list[Term] = []
-        for quoted, chunk in _CHUNK.findall(text):
-            is_prefix = chunk.endswith("*")
-            term = _term(quoted or chunk, is_prefix=is_prefix)
-            if term is not None and term not in terms and len(terms) < _MOST_WORDS:
-                terms.append(term)
-                wider += [term] if quoted or is_prefix else _widen(term)
-        return cls(text, tuple(terms), tuple(dict.fromkeys(wider))[: 2 * _MOST_WORDS])
-
-    @property
-    def some(self) -> tuple[Term, ...]:
-        """The wider terms without stop words, unless there are only stop words."""
-        return tuple(term for term in self.wider if term.words[0] not in _EMPTY) or self.wider
-
-
-def _term(text: str, *, is_prefix: bool) -> Term | None:
-    runs = tuple(run[:_LONGEST] for run in _RUN.findall(fold(text)))
-    words = tuple(word for run in runs for word in _cut(run))
+    First all words, at the beginning of words; then as parts of words, with other endings, and with text without spaces
+    cut into pairs; then any of the words but stop words.
+    """
+    words: list[str] = []
+    parts: list[str] = []
+    for quoted, chunk in _CHUNK.findall(text):
+        word = fold(quoted or chunk).strip()[:_MAX_CHARS]
+        if not word or word in words or len(words) == _MAX_TERMS:
+            continue
+        words.append(word)
+        parts += [word] if quoted or chunk.endswith("*") else _parts_of(word)
     if not words:
-        return None
-    if _IS_UNSPACED.match(runs[-1]):  # the word may continue
-        return Term(words[:-1], runs, is_prefix) if len(runs[-1]) > 1 else Term(words, runs, is_prefix=True)
-    return Term(words, runs, is_prefix)
+        return []
+    significant = [part for part in parts if part.strip() not in _STOP_WORDS] or parts
+    queries = [
+        Query(tuple(map(_at_word_start, words))),
+        Query(tuple(dict.fromkeys(map(_unless_short, parts)))),
+        Query(tuple(dict.fromkeys(map(_unless_short, significant))), is_all=False),
+    ]
+    if len(queries[2].terms) == 1:  # what has any of one word has all
+        del queries[2]
+    return list(dict.fromkeys(queries))
 
 
-def _widen(term: Term) -> list[Term]:
-    word = term.words[0]
-    if len(term.words) > 1:
-        return [Term((pair,), (pair,)) for pair in term.words] if _IS_UNSPACED.match(word) else [term]
+def _has_case(word: str) -> bool:
+    return word[0].isdecimal() or word[0].upper() != word[0].lower()
+
+
+def _at_word_start(word: str) -> str:
+    return _unless_short(f" {word}" if _has_case(word) and len(word) > 2 else word)
+
+
+def _unless_short(word: str) -> str:
+    """Return a part of words; a word of one or two letters is searched as a whole word only."""
+    return f" {word} " if len(word) < 3 and _has_case(word) else word
+
+
+def _parts_of(word: str) -> list[str]:
+    if _UNSPACED.match(word) and " " not in word and len(word) > 2:
+        return list(map("".join, pairwise(word)))
     if len(word) < 4 or not word.isascii() or not word.isalpha():
-        return [Term(term.words, term.runs, is_prefix=len(word) > 2 or term.is_prefix)]
-    end = next((end for end in _ENDINGS if word.endswith(end) and len(word) - len(end) > 2), "")
-    stem = word.removesuffix(end)
-    return [Term((stem,), (stem,), is_prefix=True)]
+        return [word]
+    return [word.removesuffix(next((end for end in _ENDINGS if word.endswith(end) and len(word) - len(end) > 2), ""))]
 
 
-def find_match(text: str, question: Question) -> tuple[int, int]:
+def find_match(text: str, queries: Sequence[Query]) -> tuple[int, int]:
     """Return start and end of the longest term found in a text; (0, 0) if there is none."""
-    folded_text, positions = _fold_with_positions(text[:_LONGEST_SHOWN])
-    for terms in (question.terms, question.wider):
-        for term in sorted(terms, key=lambda candidate: -len("".join(candidate.runs))):
-            if match := re.search(term.shape, folded_text):
-                return positions[match.start()], positions[match.end() - 1] + 1
+    pairs = list(_folded_chars(text[:_MAX_SHOWN]))
+    folded = "".join(char for char, _ in pairs)
+    for query in queries:
+        for term in sorted(query.terms, key=len, reverse=True):
+            if (at := folded.find(term)) >= 0:
+                inner = at + (len(term) - len(term.lstrip()))
+                return pairs[inner][1], pairs[inner + len(term.strip()) - 1][1] + 1
     return 0, 0
 
 
-def _fold_with_positions(text: str) -> tuple[str, Sequence[int]]:
-    """Fold the text, and return the original position of each folded character."""
-    folded_text = fold(text)
-    if len(folded_text) == len(text):
-        return folded_text, range(len(text))
-    pieces = [fold(letter) for letter in text]
-    return "".join(pieces), [at for at, piece in enumerate(pieces) for _ in piece]
+def _folded_chars(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the characters of the folded text, each with the position in the text that it comes from."""
+    previous = " "
+    yield " ", 0
+    for at, letter in enumerate(text):
+        for char in fold(letter).strip() or (" " if letter.translate(_FOLDING).isspace() else ""):
+            if char != " " or previous != " ":
+                yield char, at
+            previous = char
+    yield " ", len(text)

@@ -13,7 +13,7 @@ from datetime import datetime
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted, stored_provenance
 from nanobot.security.provenance import IN_PART
-from nanobot.session.lines import Row, decode, is_record
+from nanobot.session.lines import Row, is_record
 from nanobot.utils.text import json_objects
 
 SEARCH_TOOL = "session_search"
@@ -25,31 +25,30 @@ LONGEST_SAID = 60_000
 _MESSAGES = ("message", "message_user")
 """Tools that send a message to people."""
 
-_STAMP = re.compile(rb"^\[(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+_STAMP = re.compile(r"\[(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})[^\]\n]*\]")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_GAP = re.compile(rb"\n[ \t\r]*\n")
+_GAP = re.compile(r"\n[ \t\r]*\n")
 
 
 @dataclass(frozen=True, slots=True)
 class SearchableText:
-    """A searchable text: offset and size of its line or entry, and which message of the line it is."""
+    """A searchable message or memory entry."""
 
-    at: int
-    size: int
-    nth: int
     time: float
+    """In seconds since 1970; 0 if unknown."""
     role: str
     text: str
+    trust: Provenance
+    turn_id: str = ""
 
 
-def messages_in(data: bytes, begin: int) -> Iterator[tuple[int, int, int, Row]]:
-    """Yield offset, size, number within the line, and row for the rows in these bytes, which start at `begin`."""
-    at = begin
-    for line in data.split(b"\n"):
-        if line:
-            for nth, row in enumerate(decode(line)[0]):
-                yield at, len(line), nth, row
-        at += len(line) + 1
+def message_in(row: Row, key: str) -> SearchableText | None:
+    """Return what of a session's row is searchable."""
+    text = searchable_text(row)
+    if not text:
+        return None
+    time = seconds_of(row.get("timestamp"))
+    return SearchableText(time, str(row["role"]), text, trust_in(row, key), str(row.get("turn_id") or ""))
 
 
 def searchable_text(row: Row) -> str:
@@ -76,42 +75,29 @@ def _sent_texts(calls: object) -> Iterator[str]:
             continue  # files may hold anything
 
 
-def entries_in(data: bytes, begin: int, name: str, changed: float) -> Iterator[SearchableText]:
+def entries_in(data: bytes, name: str, changed: float) -> Iterator[SearchableText]:
     """Yield the entries of a memory file: those of a log with their stamps, else paragraphs with the file's date."""
     if name == OLD_LOG:
-        yield from _entries_of_rows(data, begin)
+        for row in json_objects(data):
+            if isinstance(content := row.get("content"), str) and content.strip():
+                stamp = row.get("timestamp")
+                text = f"{stamp}\n{content}" if isinstance(stamp, str) else content
+                yield _entry(seconds_of(stamp), text.strip())
         return
     day = _DAY.fullmatch(name.removesuffix(".md"))
     time = seconds_of(day[0]) if day else changed
-    at = 0
-    for gap in [*_GAP.finditer(data), None]:
-        end = gap.start() if gap else len(data)
-        entry = data[at:end]
-        stamp = _STAMP.match(entry.lstrip())
-        if stamp:
-            time = seconds_of(f"{stamp[1].decode()}T{stamp[2].decode()}")
-        text = entry.decode(errors="replace").strip()
+    for paragraph in _GAP.split(data.decode(errors="replace")):
+        text = paragraph.strip()
+        if stamped := _STAMP.match(text):
+            time = seconds_of(f"{stamped[1]}T{stamped[2]}")
         if text and not text.startswith("#"):
-            yield SearchableText(begin + at, len(entry), 0, time, "memory", text)
-        at = gap.end() if gap else end
+            yield _entry(time, text)
 
 
-def format_entry(data: bytes, name: str) -> str:
-    """Return an entry of a memory file as readable text."""
-    text = data.decode(errors="replace").strip()
-    if name != OLD_LOG:
-        return text
-    [row, *_] = [*json_objects(data), {}]
-    return "\n".join(str(row[field]) for field in ("timestamp", "content") if isinstance(row.get(field), str)).strip()
-
-
-def _entries_of_rows(data: bytes, begin: int) -> Iterator[SearchableText]:
-    at = begin
-    for line in data.split(b"\n"):
-        for row in json_objects(line):
-            if isinstance(text := row.get("content"), str) and text.strip():
-                yield SearchableText(at, len(line), 0, seconds_of(row.get("timestamp")), "memory", text)
-        at += len(line) + 1
+def _entry(time: float, text: str) -> SearchableText:
+    """Return an entry of the memory, trusted according to its own marks."""
+    marks = (kind for kind, mark in IN_PART.items() if mark in text)
+    return SearchableText(time, "memory", text, least_trusted([Provenance.FILE, *marks]))
 
 
 def seconds_of(timestamp: object) -> float:
@@ -126,11 +112,6 @@ def trust_in(row: Row, key: str) -> Provenance:
     """Return the trust of a message and its turn; for old messages, by their kind."""
     marks = [str(row[name]) for name in ("provenance", "own_provenance") if row.get(name)]
     return least_trusted(marks) if marks else stored_provenance(row, key)
-
-
-def trust_in_entry(text: str) -> Provenance:
-    """Return the trust of a memory entry according to its own marks."""
-    return least_trusted([Provenance.FILE, *(kind for kind, mark in IN_PART.items() if mark in text)])
 
 
 def as_message(row: Row) -> ChatMessage:

@@ -1,130 +1,76 @@
-"""Searchable files: what each is, how the index recognises it, and which part of it is new."""
+"""The searchable files of a workspace, and what the index knows of each."""
 
 import os
+import re
 import stat
-import zlib
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
-from nanobot.session.lines import decode
+from nanobot.session.folder import SessionFolder
+from nanobot.session.search.rows import OLD_LOG
 
-_BLOCK = 1 << 18
-_MARK = 256
-"""Bytes at the start, and before the indexed end, whose checksums identify a file."""
-
-
-class SourceKind(StrEnum):
-    SESSION = "session"
-    MEMORY = "memory"
-
-
-KINDS = {str(kind): kind for kind in SourceKind}
+_MEMORY_FILE = re.compile(r"(?:MEMORY|HISTORY|ARCHIVE|SHARED|\d{4}-\d{2}-\d{2})\.md")
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSource:
-    """A searchable file."""
+    """A searchable file: a session or a memory file."""
 
-    place: str
-    """Its path, as text: of thousands of files most are only compared."""
-    kind: SourceKind = SourceKind.SESSION
+    path: Path
+    is_memory: bool = False
     archived: bool = False
     folder: str = ""
     """The folder of the chat a memory file belongs to; empty for the owner's memory."""
 
     @property
-    def path(self) -> Path:
-        return Path(self.place)
+    def only_grows(self) -> bool:
+        """Whether the file is append-only, so that its indexed part need not be read again."""
+        return not self.is_memory or self.path.name in ("HISTORY.md", "ARCHIVE.md")
+
+    def stamp(self) -> str:
+        """Return inode, size and modification time as text; empty if it is missing or a link."""
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return ""
+        return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}" if stat.S_ISREG(status.st_mode) else ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class IndexedFile:
-    """The index entry of a file."""
+    """What the index knows of a file."""
 
     id: int
     source: IndexSource
     key: str
     """The session key; empty for memory files."""
-    stamp: str
-    read_to: int
-    head: int
-    tail: int
+    stamp: str = ""
+    read_to: int = 0
+    tail: int = 0
+    """Checksum of the last bytes before `read_to`: if they differ, the file was edited."""
     outside: bool = False
     """Whether people other than the owner wrote in it."""
-    senders: frozenset[str] = frozenset()
-    scopes: frozenset[str] = frozenset()
-    """The chats whose memory its turns could read; empty for the owner's."""
+    senders: set[str] = field(default_factory=set)
+    scopes: set[str] = field(default_factory=set)
+    """The chats whose memory its turns could read; empty text for the owner's."""
+
+    @property
+    def inode(self) -> str:
+        return self.stamp.partition(":")[0]
 
     @property
     def name(self) -> str:
         """The name shown to people, which the commands accept."""
-        if self.source.kind is SourceKind.SESSION:
+        if not self.source.is_memory:
             return self.source.path.stem if self.source.archived else self.key
         return "/".join(filter(None, ["memory", self.source.folder, self.source.path.name]))
 
 
-@dataclass(frozen=True, slots=True)
-class FilePosition:
-    """The position of a searchable text."""
-
-    row: int
-    file: int
-    at: int
-    size: int
-    nth: int
-    time: float
-    role: str
-
-
-def whole_lines(file: BinaryIO, start: int, size: int, *, everything: bool) -> bytes:
-    """Read the next bytes up to a line end, and a complete last line without one. Empty if there are none."""
-    file.seek(start)
-    if everything:
-        return file.read(size - start)
-    data = b""
-    while start + len(data) < size:
-        more = file.read(min(_BLOCK, size - start - len(data)))
-        if not more:
-            break
-        data += more
-        if cut := data.rfind(b"\n") + 1:
-            return data[:cut]
-    return data if decode(data)[1] else b""
-
-
-def file_checksums(file: BinaryIO, read_to: int) -> tuple[int, int]:
-    """Return checksums of the file's start, and of the bytes before an offset."""
-    file.seek(0)
-    head = zlib.crc32(file.read(min(_MARK, read_to)))
-    file.seek(max(0, read_to - _MARK))
-    return head, zlib.crc32(file.read(min(_MARK, read_to)))
-
-
-def file_stamp(source: IndexSource) -> str:
-    """Return inode, size and modification time as text; empty if it is missing or a link."""
-    try:
-        status = os.lstat(source.place)
-    except OSError:
-        return ""
-    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}" if stat.S_ISREG(status.st_mode) else ""
-
-
-def inode_in(stamp: str) -> str:
-    return stamp.partition(":")[0]
-
-
-def age_in(stamp: str) -> int:
-    """Return the modification time in nanoseconds since the epoch."""
-    return int(stamp.rpartition(":")[2])
-
-
-def only_grows(source: IndexSource) -> bool:
-    """Whether a memory file is append-only."""
-    return source.path.name in ("HISTORY.md", "ARCHIVE.md")
-
-
-def is_same(known: IndexedFile | None, source: IndexSource, stamp: str) -> bool:
-    """Whether the file is unchanged since it was indexed."""
-    return known is not None and known.stamp == stamp and known.source == source
+def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[IndexSource]:
+    """Yield every searchable file. The revisions of memory are not searched: outdated facts stay hidden."""
+    for path, archived in sessions.files():
+        yield IndexSource(path, archived=archived)
+    for path in [*memory.glob("*.md"), *memory.glob("chats/*/*.md"), *memory.glob(OLD_LOG)]:
+        if _MEMORY_FILE.fullmatch(path.name) or path.name == OLD_LOG:
+            yield IndexSource(path, is_memory=True, folder="" if path.parent == memory else f"chats/{path.parent.name}")

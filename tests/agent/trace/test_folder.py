@@ -12,39 +12,34 @@ from typing import Any
 import pytest
 
 from nanobot.agent.trace.store import TraceLimits, TraceStore
-from nanobot.agent.trace.turn_trace import TraceRecord
 from nanobot.security.secrets import Redactor
 
+Pieces = dict[tuple[str, str], list[dict[str, Any]]]
 
-def piece(turn: str, session: str = "cli:direct", prompt: dict[str, object] | None = None, **facts: Any) -> TraceRecord:
-    return TraceRecord({"turn": turn, "session": session, **facts}, prompt or {})
+
+def piece(turn: str, session: str = "cli:direct", prompt: dict[str, object] | None = None, **facts: Any) -> Pieces:
+    return {(session, turn): [{"type": "notice", **facts, **(prompt or {})}]}
 
 
 def turns(folder: TraceStore, session: str = "cli:direct") -> list[str]:
-    return [facts["turn"] for facts in folder.turns(session)]
+    return [*folder.turns(session)]
 
 
 def test_pieces_of_a_turn_come_back_as_one(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces")
-    folder.write([piece("a", message="hi", steps=[{"at": 0}]), piece("b")])
-    folder.write([piece("a", steps=[{"at": 1}], outcome="answered")])
+    folder.write({**piece("a", text="hi"), **piece("b")})
+    folder.write(piece("a", text="there"))
 
-    first, second = folder.turns("cli:direct")
+    found = folder.turns("cli:direct")
 
-    assert first == {
-        "turn": "a",
-        "session": "cli:direct",
-        "message": "hi",
-        "steps": [{"at": 0}, {"at": 1}],
-        "outcome": "answered",
-    }
-    assert second["turn"] == "b"
+    assert [*found] == ["a", "b"]
+    assert found["a"] == [{"type": "notice", "text": "hi"}, {"type": "notice", "text": "there"}]
 
 
 def test_two_sessions_whose_files_have_one_name_do_not_see_each_other(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces")
 
-    folder.write([piece("a", "x:y"), piece("b", "x_y")])
+    folder.write({**piece("a", "x:y"), **piece("b", "x_y")})
 
     assert (turns(folder, "x:y"), turns(folder, "x_y")) == (["a"], ["b"])
     assert len([*(tmp_path / "traces").glob("*.jsonl")]) == 1
@@ -53,13 +48,13 @@ def test_two_sessions_whose_files_have_one_name_do_not_see_each_other(tmp_path: 
 def test_a_file_that_is_turned_over_while_it_is_read_hides_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = TraceStore(tmp_path / "traces", limits=TraceLimits(file_bytes=100))
     for turn in "abc":
-        folder.write([piece(turn, text="x" * 60)])  # a file for each, and two are kept
+        folder.write(piece(turn, text="x" * 60))  # a file for each, and two are kept
     read, writing = Path.read_bytes, iter("d")
 
     def writes_meanwhile(path: Path) -> bytes:
         data = read(path)
         for turn in writing:
-            folder.write([piece(turn, text="x" * 60)])
+            folder.write(piece(turn, text="x" * 60))
         return data
 
     monkeypatch.setattr(Path, "read_bytes", writes_meanwhile)
@@ -69,7 +64,7 @@ def test_a_file_that_is_turned_over_while_it_is_read_hides_no_turn(tmp_path: Pat
 
 @pytest.mark.skipif(os.name == "nt", reason="file modes are a POSIX thing")
 def test_only_the_owner_may_read_it(tmp_path: Path):
-    TraceStore(tmp_path / "traces").write([piece("a", prompt={"system": "be good"})])
+    TraceStore(tmp_path / "traces").write(piece("a", prompt={"system": "be good"}))
 
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "traces").rglob("*") if path.is_file()}
 
@@ -83,9 +78,10 @@ def test_what_prompts_are_made_of_is_stored_once_and_comes_back(tmp_path: Path):
         {"type": "function", "function": {"name": "x", "parameters": {"properties": {"token": {"type": "string"}}}}}
     ]
 
-    folder.write([piece(turn, prompt={"system": "be good", "tools": tools}) for turn in "abc"])
+    for turn in "abc":
+        folder.write(piece(turn, prompt={"system": "be good", "tools": tools}))
 
-    facts = folder.turns("cli:direct")[2]
+    [facts] = folder.turns("cli:direct")["c"]
     assert folder.blob(facts["system"]) == "be good"
     assert json.loads(folder.blob(facts["tools"]) or "") == tools
     assert len([*(tmp_path / "traces" / "blobs").iterdir()]) == 2
@@ -94,12 +90,12 @@ def test_what_prompts_are_made_of_is_stored_once_and_comes_back(tmp_path: Path):
 def test_a_blob_that_is_damaged_or_gone_is_none_and_is_written_again(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces")
     prompt: dict[str, object] = {"system": "be good"}
-    folder.write([piece("a", prompt=prompt)])
-    name = folder.turns("cli:direct")[0]["system"]
+    folder.write(piece("a", prompt=prompt))
+    name = folder.turns("cli:direct")["a"][0]["system"]
     (tmp_path / "traces" / "blobs" / name).write_text("be", encoding="utf-8")
     damaged = folder.blob(name)
 
-    folder.write([piece("b", prompt=prompt)])
+    folder.write(piece("b", prompt=prompt))
 
     assert damaged is None
     assert folder.blob(name) == "be good"
@@ -108,14 +104,24 @@ def test_a_blob_that_is_damaged_or_gone_is_none_and_is_written_again(tmp_path: P
 
 def test_long_texts_and_big_arguments_keep_their_head(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces")
-    small = {"args": {"path": "a.txt", "content": "x" * 100_000}, "error": "e" * 100_000}
-    big = {"args": {f"key{number}": "y" * 150 for number in range(16)}}
+    arguments: dict[str, Any] = {"path": "a.txt", "content": "x" * 100_000}
+    wide = {f"key{number}": "y" * 150 for number in range(100)}
+    deep = {"list": [*range(100)], "nested": [[[[["deep"]]]]]}
+    events: list[dict[str, Any]] = [
+        {"type": "turn_started", "message": "m" * 100_000},
+        *({"type": "tool_started", "call_id": "c", "name": "x", "arguments": each} for each in (arguments, wide, deep)),
+        {"type": "tool_ended", "ok": False, "content": "e" * 100_000},
+        {"type": "tool_ended", "ok": True, "content": "r" * 100_000},
+    ]
 
-    folder.write([piece("a", message="m" * 100_000, steps=[{"calls": [small, big]}])])
+    folder.write({("cli:direct", "a"): events})
 
-    (facts,) = folder.turns("cli:direct")
-    assert facts["steps"][0]["calls"][0]["args"]["path"] == "a.txt"
-    assert facts["steps"][0]["calls"][0]["args"]["content"].endswith("... [99840 more characters]")
+    _, first, _, third, failed, fine = folder.turns("cli:direct")["a"]
+    assert first["arguments"]["path"] == "a.txt"
+    assert first["arguments"]["content"].endswith("... [99840 more characters]")
+    assert third["arguments"] == {"list": [*range(8), "... 92 more"], "nested": [["[1 items]"]]}
+    assert failed["content"].startswith("eeee")
+    assert "content" not in fine
     assert (tmp_path / "traces" / "cli_direct.jsonl").stat().st_size < 3000
 
 
@@ -124,7 +130,7 @@ def test_five_thousand_turns_do_not_grow_beyond_the_caps(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces", limits=caps)
 
     for number in range(5000):
-        folder.write([piece(f"t{number}", f"cli:{number % 4}", message="hello " * 10)])
+        folder.write(piece(f"t{number}", f"cli:{number % 4}", text="hello " * 10))
 
     files = [path.stat().st_size for path in (tmp_path / "traces").glob("*.jsonl*")]
     kept = turns(folder, "cli:3")
@@ -137,13 +143,14 @@ def test_five_thousand_turns_do_not_grow_beyond_the_caps(tmp_path: Path):
 def test_sweeping_throws_away_the_old_the_most_and_what_nobody_refers_to(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces", limits=TraceLimits(total_bytes=1500))
     for age, name in enumerate(("new", "recent", "many")):
-        folder.write([piece("a", name, message="x" * 190, prompt={"system": name})] * 2)
+        for _ in range(2):
+            folder.write(piece("a", name, text="x" * 190, prompt={"system": name}))
         made_old(tmp_path / "traces" / f"{name}.jsonl", days=age * 2)
-    folder.write([piece("a", "old")])
+    folder.write(piece("a", "old"))
     made_old(tmp_path / "traces" / "old.jsonl", days=31)
     for blob in (tmp_path / "traces" / "blobs").iterdir():
         made_old(blob, days=2)
-    folder.write([piece("b", "new", prompt={"system": "stored a moment ago"})])
+    folder.write(piece("b", "new", prompt={"system": "stored a moment ago"}))
 
     folder.sweep()
 
@@ -158,7 +165,7 @@ def made_old(path: Path, days: float) -> None:
 
 
 def test_it_is_swept_once_a_day_by_whichever_process_comes_first(tmp_path: Path):
-    TraceStore(tmp_path / "traces").write([piece("a")])
+    TraceStore(tmp_path / "traces").write(piece("a"))
     first, second = TraceStore(tmp_path / "traces"), TraceStore(tmp_path / "traces")
     first.sweep_if_due()
     made_old(tmp_path / "traces" / "cli_direct.jsonl", days=31)
@@ -176,20 +183,20 @@ def test_a_disk_that_refuses_costs_the_trace_and_one_line_in_the_log(tmp_path: P
     (tmp_path / "traces").write_text("a file where a folder should be", encoding="utf-8")
     folder = TraceStore(tmp_path / "traces")
 
-    folder.write([piece("a")])
-    folder.write([piece("b")])
+    folder.write(piece("a"))
+    folder.write(piece("b"))
 
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert folder.turns("cli:direct") == []
+    assert folder.turns("cli:direct") == {}
 
 
 def test_behind_half_a_line_a_new_one_begins_and_damage_costs_only_itself(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces")
-    folder.write([piece("a")])
+    folder.write(piece("a"))
     with open(tmp_path / "traces" / "cli_direct.jsonl", "ab") as file:
         file.write(b'\xff\xfe\n[1]\n{"turn": "cut", "sess')
 
-    folder.write([piece("b")])
+    folder.write(piece("b"))
 
     assert turns(folder) == ["a", "b"]
 
@@ -199,12 +206,10 @@ def test_processes_at_once_append_whole_lines(tmp_path: Path):
         import sys
         from pathlib import Path
         from nanobot.agent.trace.store import TraceStore
-        from nanobot.agent.trace.turn_trace import TraceRecord
         folder = TraceStore(Path(sys.argv[1]))
         for number in range(300):
             turn = f"{sys.argv[2]}-{number}"
-            facts = {"turn": turn, "session": "cli:direct", "message": "x" * 150}
-            folder.write([TraceRecord(facts, {"system": "same"})])
+            folder.write({("cli:direct", turn): [{"type": "prompt", "text": "x" * 150, "system": "same"}]})
     """
     command = [sys.executable, "-c", script, str(tmp_path / "traces")]
     writers = [subprocess.Popen([*command, str(number)]) for number in range(3)]
@@ -217,7 +222,8 @@ def test_processes_at_once_append_whole_lines(tmp_path: Path):
 
 def test_forgetting_a_session_leaves_its_neighbours(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces")
-    folder.write([piece("a", "x:y", model="m"), piece("b", "x:y", model="m"), piece("help", "x:y"), piece("c", "x_y")])
+    ran = [{"type": "run_started", "model": "m"}]
+    folder.write({("x:y", "a"): ran, ("x:y", "b"): ran, **piece("help", "x:y"), **piece("c", "x_y")})
 
     folder.forget("x:y", {"a"})
 
@@ -227,21 +233,17 @@ def test_forgetting_a_session_leaves_its_neighbours(tmp_path: Path):
 
 def test_secrets_are_taken_out_of_all_that_is_written(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces", Redactor(lambda: ["plain config key"]))
-    call = {"args": {"command": "echo plain config key"}, "error": "no: plain config key"}
-    notice = {"text": "tried with plain config key"}
+    said = "a plain config key"
+    events: list[dict[str, Any]] = [
+        {"type": "turn_started", "message": said},
+        {"type": "prompt", "system": said, "tools": [{"a": said}]},
+        {"type": "tool_started", "name": said, "arguments": {"command": said}, "asked": {"command": said}},
+        {"type": "tool_ended", "name": said, "ok": False, "content": said},
+        {"type": "approval_asked", "text": said, "reaches": [said], "source": said},
+        {"type": "turn_ended", "text": said, "error": said},
+    ]
 
-    folder.write(
-        [
-            piece(
-                "a",
-                message="my plain config key",
-                text="plain config key",
-                steps=[{"calls": [call]}],
-                notices=[notice],
-                prompt={"system": "the plain config key", "tools": [{"a": "plain config key"}]},
-            )
-        ]
-    )
+    folder.write({("cli:direct", "a"): events})
 
     written = [path.read_text() for path in (tmp_path / "traces").rglob("*") if path.is_file()]
     assert len(written) == 3

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nanobot.agent import events
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.hooks.api import CallSeen, Hook, NewArguments
-from nanobot.agent.trace.reader import RecordedCall, RecordedStep, Recording, read_recording
+from nanobot.agent.trace.reader import RecordedCall, RecordedStep, RecordedTurn, Recording, read_recording
+from nanobot.agent.trace.recorder import MAX_NOTICES, TurnTrace
 from nanobot.agent.trace.replay import Replay, first_difference, first_request, replay
 from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
@@ -18,9 +21,10 @@ from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Origin
 from nanobot.providers.base import CallContext, LLMResponse, call_context
 from nanobot.providers.errors import ModelOverloadedError
+from nanobot.session.lines import encode
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
-from nanobot.utils.clock import SystemClock
+from nanobot.utils.clock import FrozenClock, SystemClock
 from tests.support.eventually import eventually
 
 LOOK = calls(("list_dir", {"path": "."}), ("read_file", {"path": "a.txt"}), text="Let me look.")
@@ -350,9 +354,77 @@ async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
     assert [turn.message for turn in recording(tmp_path, archived).turns] == ["before"]
 
 
+def heard(*happened: events.TurnEvent | float) -> RecordedTurn:
+    """A turn as its trace alone tells it, after these events and seconds between them."""
+    clock, told = FrozenClock(datetime(2026, 1, 2, 3, 4, 5)), list[dict[str, Any]]()
+    trace = TurnTrace(InboundMessage("cli", "owner", "direct", "hello"), clock, told.append)
+    for event in happened:
+        if isinstance(event, events.TurnEvent):
+            trace(event)
+        else:
+            clock.advance(event)
+    [turn] = Recording("cli:direct", [], {"t1": [json.loads(encode(entry)) for entry in told]}).turns
+    return turn
+
+
+def test_a_trace_tells_times_tokens_price_and_how_calls_ended():
+    usage = {"prompt_tokens": 12, "completion_tokens": 5, "cached_tokens": 4}
+    turn = heard(
+        events.RunStarted(session_key="cli:direct", model="m"),
+        events.StepStarted(step=0),
+        0.5,
+        events.TextStarted(),
+        events.TextEnded(text="Let me look.", final=False),
+        events.ToolStarted(call_id="c1", name="list_dir", arguments={"path": "."}, asked={"path": "x"}),
+        0.25,
+        events.ToolEnded(call_id="c1", name="list_dir", ok=False, content="no such folder", seconds=0.25),
+        events.StepEnded(step=0, finish_reason="tool_calls", usage=usage, cost_usd=0.5),
+        events.TurnEnded(outcome=events.TurnOutcome.ANSWERED, text="x", usage=usage, phase_seconds={"run": 0.75}),
+        events.Notice(text="late"),
+    )
+
+    [step] = turn.steps
+    assert (turn.at, turn.origin, turn.message, turn.model) == ("2026-01-02T03:04:05", "user", "hello", "m")
+    assert (turn.outcome, turn.seconds, turn.phases, turn.usage, turn.notices) == (
+        "answered", 0.75, {"run": 0.75}, usage, []
+    )  # fmt: skip
+    assert (step.seconds, step.first_s, step.finish, step.cost_usd, turn.cost_usd) == (
+        0.75,
+        0.5,
+        "tool_calls",
+        0.5,
+        0.5,
+    )
+    assert step.calls == [
+        RecordedCall(
+            "c1", "list_dir", {"path": "."}, content="no such folder", seconds=0.25, ok=False, asked={"path": "x"}
+        )
+    ]
+
+
+def test_a_trace_tells_what_was_approved_and_what_nobody_could_be_asked():
+    call: Any = {"call_id": "c1", "name": "exec", "arguments": {}, "reaches": ["exec:ls"]}
+    turn = heard(
+        events.StepStarted(step=0),
+        events.StepEnded(step=0, finish_reason="tool_calls", usage={}),
+        1,
+        events.ApprovalAsked(question="q", text="May I run ls?", expires_s=600, **call),
+        events.ApprovalAnswered(question="q", answer=events.Answer.ONCE),
+        events.ApprovalRefused(text="May I run rm?", reason="Nobody is here.", **call),
+        *(events.Notice(text=f"try {number}") for number in range(1000)),
+    )
+
+    asked, answered, refused, *tries = turn.notices
+    assert asked == {"at": 1.0, "step": 1, "kind": "asked", "text": "May I run ls?"}
+    assert (answered["kind"], answered["text"]) == ("answered", "once")
+    assert (refused["kind"], refused["text"]) == ("refused", "May I run rm?\nNobody is here.")
+    assert (len(tries), tries[0]["kind"]) == (MAX_NOTICES, "note")
+    assert turn.outcome is None
+
+
 def test_rows_without_ids_are_turns_by_their_place():
     rows: list[ChatMessage] = [{"role": "user", "content": str(number)} for number in range(12)]
-    found = Recording("s", [rows], [])
+    found = Recording("s", [rows], {})
 
     assert (found.find("row-1").message, found.find("row-10").message) == ("1", "10")
 
@@ -363,7 +435,7 @@ async def test_what_a_kill_left_is_shown_with_the_turn_it_belongs_to(tmp_path: P
         {"role": "assistant", "content": "The answer is", "error": "interrupted", "provenance": "system"},
     ]
 
-    (turn,) = Recording("cli:direct", [rows], [{"turn": "t1", "session": "cli:direct", "model": "m"}]).turns
+    (turn,) = Recording("cli:direct", [rows], {"t1": [{"type": "run_started", "model": "m"}]}).turns
 
     assert (turn.outcome, turn.model) == (None, "m")
     assert turn.steps[0].text == "The answer is"
@@ -378,7 +450,7 @@ async def test_words_that_joined_stand_where_they_were_heard(tmp_path: Path):
         {"role": "assistant", "content": "second", "turn_id": "t1"},
     ]
 
-    (turn,) = Recording("cli:direct", [rows], []).turns
+    (turn,) = Recording("cli:direct", [rows], {}).turns
 
     assert (turn.message, [step.joined for step in turn.steps]) == ("go", [[], [rows[2]]])
 
@@ -399,7 +471,10 @@ async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
 
 
 def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
-    odd = {"turn": "t1", "session": "s", "steps": [1, {"calls": 3}, {"calls": [4, {}]}], "notices": "x", "at": None}
+    names = ["turn_started", "prompt", "step_started", "text_ended", "tool_started", "tool_ended", "step_ended"]
+    names += ["notice", "approval_asked", "turn_ended", "unheard_of"]
+    fields = ["t", "at", "call_id", "arguments", "asked", "usage", "phase_seconds", "text", "outcome", "kind"]
+    odd = [{"type": name, **dict.fromkeys(fields, value)} for name in names for value in (None, 3, "x", [1], {"a": 1})]
     rows: Any = [
         {"role": "user", "content": "go", "turn_id": "t1"},
         {"role": "assistant", "content": None, "turn_id": "t1", "tool_calls": [{"id": 1}, {"function": {}}]},
@@ -408,7 +483,7 @@ def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
         {"role": "assistant", "content": ["odd"], "turn_id": "t1", "reasoning_content": 3},
     ]
 
-    (turn,) = Recording("s", [rows], [json.loads(json.dumps(odd))]).turns
+    (turn,) = Recording("s", [rows], {"t1": json.loads(json.dumps(odd))}).turns
 
     assert turn.message == "go"
 

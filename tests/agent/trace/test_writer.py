@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.events import TurnOutcome
+from nanobot.agent.events import TurnEvent, TurnOutcome
+from nanobot.agent.trace.reader import RecordedTurn, Recording
 from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
@@ -21,8 +22,14 @@ from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from tests.support.eventually import wait_until
 
 
-def traces(home: Path, session: str = "cli:direct") -> list[dict[str, Any]]:
-    return TraceStore(home / "state" / "traces").turns(session)
+def traces(home: Path, session: str = "cli:direct") -> list[list[dict[str, Any]]]:
+    """The events of each turn."""
+    return [*TraceStore(home / "state" / "traces").turns(session).values()]
+
+
+def recorded(home: Path, session: str = "cli:direct") -> list[RecordedTurn]:
+    """The turns as the traces alone tell them."""
+    return Recording(session, [], TraceStore(home / "state" / "traces").turns(session)).turns
 
 
 async def test_a_turn_leaves_a_trace_with_its_steps_tokens_and_cost(tmp_path: Path):
@@ -31,23 +38,32 @@ async def test_a_turn_leaves_a_trace_with_its_steps_tokens_and_cost(tmp_path: Pa
         bot.provider.script(calls(("list_dir", {"path": "."})), LLMResponse("Two files.", usage=usage, cost_usd=0.002))
         result = await bot.turn("what is here?")
 
-    (facts,) = traces(tmp_path)
-    first, second = facts["steps"]
-    assert facts["turn"] == result.turn_id
-    assert (facts["model"], facts["provider"], facts["outcome"]) == ("scripted", "ScriptedProvider", "answered")
-    assert {"restore", "command", "build", "run", "save"} <= facts["phases"].keys()
-    assert first["calls"][0] | {"at": 0, "seconds": 0} == {
-        "id": "call_0",
-        "tool": "list_dir",
-        "at": 0,
-        "args": {"path": "."},
-        "seconds": 0,
-        "ok": True,
-        "size": first["calls"][0]["size"],
-    }
-    assert (second["finish"], second["usage"], second["usd"]) == ("stop", usage, 0.002)
-    assert facts["usd"] == 0.002
-    assert (tmp_path / "state" / "traces" / "cli_direct.jsonl").stat().st_size < 1200
+    (turn,) = recorded(tmp_path)
+    first, second = turn.steps
+    assert turn.turn_id == result.turn_id
+    assert (turn.model, turn.provider, turn.outcome) == ("scripted", "ScriptedProvider", "answered")
+    assert {"restore", "command", "build", "run", "save"} <= turn.phases.keys()
+    [call] = first.calls
+    assert (call.id, call.summary, call.ok) == ("call_0", 'list_dir {"path": "."}', True)
+    assert call.seconds is not None
+    assert (second.finish, second.usage, second.cost_usd) == ("stop", usage, 0.002)
+    assert turn.cost_usd == 0.002
+    assert (tmp_path / "state" / "traces" / "cli_direct.jsonl").stat().st_size < 3000
+
+
+async def test_the_trace_is_what_a_sink_of_the_turn_hears_without_deltas(tmp_path: Path):
+    heard: list[TurnEvent] = []
+    message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
+    async with open_bot(tmp_path, calls(("list_dir", {"path": "."})), "Two files.") as bot:
+        await bot.run_turn(message, heard.append)
+
+    (events,) = traces(tmp_path)
+    started, *rest = [event["type"] for event in events]
+    assert started == "turn_started"
+    assert [kind for kind in rest if kind != "prompt"] == [
+        event.type for event in heard if not event.type.endswith("_delta")
+    ]
+    assert rest.count("prompt") == 1
 
 
 async def test_a_command_a_failure_and_a_stop_leave_theirs_too(tmp_path: Path):
@@ -62,11 +78,11 @@ async def test_a_command_a_failure_and_a_stop_leave_theirs_too(tmp_path: Path):
         await bot.stop("cli:direct")
         await turn
 
-    command, failed, stopped = traces(tmp_path)
-    assert "steps" not in command
-    assert (failed["outcome"], failed["error"]) == ("failed", "ValueError")
-    assert "surprise" in failed["text"]
-    assert (stopped["outcome"], stopped["steps"][0]["finish"]) == ("stopped", "interrupted")
+    command, failed, stopped = recorded(tmp_path)
+    assert (command.steps, command.text != "") == ([], True)
+    assert (failed.outcome, failed.error) == ("failed", "ValueError")
+    assert "surprise" in failed.text
+    assert (stopped.outcome, stopped.steps[0].finish) == ("stopped", "interrupted")
 
 
 async def test_a_sink_of_somebody_elses_that_breaks_costs_no_trace(tmp_path: Path):
@@ -77,8 +93,8 @@ async def test_a_sink_of_somebody_elses_that_breaks_costs_no_trace(tmp_path: Pat
     async with open_bot(tmp_path, "hi") as bot:
         await bot.run_turn(message, broken)
 
-    (facts,) = traces(tmp_path)
-    assert (facts["outcome"], len(facts["steps"])) == ("answered", 1)
+    (turn,) = recorded(tmp_path)
+    assert (turn.outcome, len(turn.steps)) == ("answered", 1)
 
 
 CANARIES = {
@@ -161,13 +177,12 @@ def test_a_killed_process_leaves_what_it_knew(tmp_path: Path):
         asyncio.run(main())
     """
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    wait_until(lambda: any(facts.get("message") == "two" for facts in traces(tmp_path)), 20)
+    wait_until(lambda: any(turn.message == "two" and turn.model for turn in recorded(tmp_path)), 40)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
 
-    done, killed = traces(tmp_path)
+    done, killed = recorded(tmp_path)
     lines = (tmp_path / "state" / "traces" / "cli_direct.jsonl").read_text().splitlines()
-    assert done["outcome"] == "answered"
-    assert (killed["message"], killed["model"]) == ("two", "scripted")
-    assert "outcome" not in killed
+    assert done.outcome == "answered"
+    assert (killed.message, killed.model, killed.outcome) == ("two", "scripted", None)
     assert all(json.loads(line) for line in lines)

@@ -117,7 +117,7 @@ async def test_login_with_a_number_shows_a_code_instead(whatsapp, capsys):
 
     assert await login
     said = capsys.readouterr().out
-    assert "Enter: ABCD-EFGH" in said
+    assert "\n  ABCD-EFGH\n" in said
     assert "Scan" not in said
     assert bridge.requests == [{"type": "pair", "phone": "4930123456"}]
 

@@ -60,7 +60,7 @@ async def test_a_number_is_for_this_login_and_is_not_saved(whatsapp, settings):
     result = await setup
 
     assert result.exit_code == 0, result.output
-    assert "Enter: ABCD-EFGH" in result.stdout
+    assert "\n  ABCD-EFGH\n" in result.stdout
     assert "phone" not in section()
 
 

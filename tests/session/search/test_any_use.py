@@ -11,7 +11,7 @@ import pytest
 from nanobot.session.folder import SessionFolder
 from nanobot.session.manager import SessionManager
 from nanobot.session.search.index import SearchIndex
-from nanobot.session.search.recall import Recall, sources_of
+from nanobot.session.search.sources import sources_of
 
 
 class Life:
@@ -52,7 +52,8 @@ class Life:
         manager, key = self.open()
         session = manager.get_or_create(key)
         if session.messages:
-            self.chance.choice(session.messages)["content"] = self.word()
+            at = self.chance.randrange(len(session.messages))
+            session.messages[at] = {**session.messages[at], "content": self.word()}
             manager.save(session)
 
     def delete(self) -> None:
@@ -97,7 +98,7 @@ class Life:
         return [self.chance.choice(files)] if files else []
 
     def found(self, index: Path) -> list[tuple[str, str]]:
-        recall = Recall(SearchIndex(index, lambda: sources_of(self.files, self.folder / "memory")), timeout_s=60)
+        recall = SearchIndex(index, lambda: sources_of(self.files, self.folder / "memory"), timeout_s=60)
         return sorted((hit.time, hit.text) for hit in recall.search("canary", lambda file: True, limit=9_999).hits)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.session.search.recall import Recall
+from nanobot.session.search.index import SearchIndex
 from tests.programs.session_recall import recall_of
 
 RECALL = [sys.executable, "-m", "tests.programs.session_recall"]
@@ -59,7 +59,7 @@ def plant(folder: Path, count: int) -> None:
         (folder / "sessions" / f"cli_{session}.jsonl").write_text(text, encoding="utf-8")
 
 
-def timed(recall: Recall, language: str) -> Iterator[float]:
+def timed(recall: SearchIndex, language: str) -> Iterator[float]:
     for text in questions(language, random.Random(11)):
         began = time.process_time()
         found = recall.search(text, lambda file: True)

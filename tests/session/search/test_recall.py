@@ -2,7 +2,9 @@
 
 import json
 import os
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,8 @@ from nanobot.messages.types import Provenance
 from nanobot.security import redaction as vault
 from nanobot.session.folder import SessionFolder
 from nanobot.session.manager import SessionManager
-from nanobot.session.search.index import SearchIndex
-from nanobot.session.search.recall import Recall, RecallResult, sources_of
-from nanobot.session.search.sources import IndexedFile
+from nanobot.session.search.index import RecallResult, SearchIndex
+from nanobot.session.search.sources import IndexedFile, sources_of
 
 
 def anything(file: IndexedFile) -> bool:
@@ -30,8 +31,8 @@ class Place:
         self.memory = folder / "memory"
         self.path = folder / "state" / "search.db"
         files = SessionFolder(folder)
-        self.index = SearchIndex(self.path, lambda: sources_of(files, self.memory))
-        self.recall = Recall(self.index)
+        self.sources = lambda: sources_of(files, self.memory)
+        self.recall = SearchIndex(self.path, self.sources)
 
     def say(self, key: str, *texts: str, role: str = "user", **more: Any) -> None:
         session = self.sessions.get_or_create(key)
@@ -91,23 +92,34 @@ def test_only_what_grew_is_read(place: Place):
 
 
 def test_an_archived_session_is_the_same_one(place: Place):
-    place.say("a:1", *(f"old {number}" for number in range(300)))
-    place.find("old")
-    change_the_middle_of(place.sessions.find("a:1"))
+    place.say("a:1", "alpha", "beta")
+    before = place.search("alpha").hits[0].number
     path = place.sessions.archive("a:1")
     place.say("a:1", "after")
 
+    [hit] = place.search("alpha").hits
+
     assert path is not None
-    assert {hit.name for hit in place.search("old").hits} == {path.stem}
+    assert (hit.name, hit.number) == (path.stem, before)
     assert place.find("after") == ["after"]
-    assert place.find("unread") == []
+
+
+def test_a_word_that_was_replaced_by_one_of_the_same_length_is_not_found(place: Place):
+    place.say("a:1", "alpha")
+    place.find("alpha")
+    path = place.sessions.find("a:1")
+    assert path is not None
+    path.write_bytes(path.read_bytes().replace(b"alpha", b"gamma"))
+
+    assert place.find("alpha") == []
+    assert place.find("gamma") == ["gamma"]
 
 
 def test_a_session_that_was_written_anew_is_read_anew(place: Place):
     place.say("a:1", "the old word", "another")
     place.find("old")
     session = place.sessions.get_or_create("a:1")
-    session.messages[0]["content"] = "the new word"
+    session.messages[0] = {**session.messages[0], "content": "the new word"}
     place.sessions.save(session)
 
     assert place.find("new") == ["the new word"]
@@ -135,16 +147,35 @@ def test_what_was_deleted_is_not_found(place: Place):
     assert place.find("alpha") == ["alpha beta"]
 
 
-def test_a_cleared_index_holds_nothing_and_is_made_anew(place: Place):
+def test_nothing_of_a_deleted_session_is_left_in_the_index(place: Place):
     place.say("a:1", "xylophone " * 40)
+    place.say("a:2", "another word")
     place.find("xylophone")
-    before = place.path.read_bytes()
-    place.index.clear()
-    after = b"".join(path.read_bytes() for path in place.path.parent.iterdir())
+    before = stored(place)
+    place.sessions.delete("a:1")
+    place.recall.forget_deleted()
 
     assert b"xylophone" in before
-    assert b"xylophone" not in after
-    assert len(place.find("xylophone")) == 1
+    assert b"xylophone" not in stored(place)
+    assert b"xyl" not in stored(place)  # nor a part of it
+    assert place.find("another") == ["another word"]
+
+
+def test_nothing_of_a_session_that_is_gone_is_shown_while_another_process_holds_the_index(place: Place):
+    place.say("a:1", "alpha")
+    place.say("a:2", "alpha of another")
+    place.find("alpha")
+    place.sessions.delete("a:1")
+    with closing(sqlite3.connect(place.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        found = place.search("alpha")
+
+    assert not found.is_whole
+    assert [hit.text for hit in found.hits] == ["alpha of another"]
+
+
+def stored(place: Place) -> bytes:
+    return b"".join(path.read_bytes() for path in place.path.parent.glob("search.db*"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"no database at all", None])
@@ -205,6 +236,7 @@ def test_a_secret_is_neither_shown_nor_found(place: Place):
         shown = place.find("alpha")
 
     assert by_secret == []
+    assert b"verysecret" not in stored(place)
     assert len(shown) == 1
     assert "verysecret" not in shown[0]
 
@@ -226,6 +258,31 @@ def test_all_words_first_then_other_endings_then_some(place: Place):
     assert [hit.text for hit in both.hits] == ["the meeting is on Monday"]
     assert [hit.text for hit in endings.hits] == ["meetings on Tuesday"]
     assert (some.is_loose, [hit.text for hit in some.hits]) == (True, ["budget for Monday"])
+
+
+def test_words_come_before_parts_of_words_and_endings(place: Place):
+    place.say("a:1", "the invoices of March", "a voice", "an invoice", "in 東京tower", "tower of 京東")
+
+    assert place.find("voice", limit=1) == ["a voice"]
+    assert place.find("voice") == ["a voice", "an invoice", "the invoices of March"]
+    assert place.find("tower") == ["tower of 京東", "in 東京tower"]
+    assert place.find("東京") == ["in 東京tower"]
+
+
+@pytest.mark.parametrize("text", ['"', "'", "a'b", "(", "NOT x", "x* OR", "100%", "_", "\x00", "a\x00b", "ﷺ", "𠀀"])
+def test_any_text_can_be_searched(place: Place, text: str):
+    place.say("a:1", "something else")
+
+    assert place.find(text) == []
+
+
+def test_half_a_character_and_names_that_are_no_text_harm_nothing(place: Place, tmp_path: Path):
+    place.say("a:\ud800", "alpha \ud800 beta", turn_id="\udc00", sender_id="\ud800")
+    name = os.fsdecode(b"caf\xe9.jsonl")
+    (tmp_path / "sessions" / name).write_text(json.dumps({"role": "user", "content": "alpha gamma"}), encoding="utf-8")
+
+    assert len(place.find("alpha")) == 2
+    assert len(place.find("beta")) == len(place.find("gamma")) == 1
 
 
 def test_of_equals_the_newer_comes_first(place: Place):
@@ -311,7 +368,7 @@ def test_half_a_line_waits_for_its_other_half(place: Place):
 
 def test_an_index_that_has_no_time_says_that_it_is_not_whole(place: Place):
     place.say("a:1", *("alpha " + "x" * 4000 for _ in range(100)))
-    hurried = Recall(place.index, timeout_s=0.0)
+    hurried = SearchIndex(place.path, place.sources, timeout_s=0.0)
 
     first = hurried.search("alpha", anything)
 
@@ -349,6 +406,24 @@ def test_a_file_that_became_a_link_since_it_was_read_shows_nothing_of_where_it_l
     note.symlink_to("../../MEMORY.md")
 
     assert place.find("decoy") == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_a_file_that_becomes_a_link_while_it_is_opened_shows_nothing_of_where_it_leads(place: Place):
+    note = place.memory / "chats" / "a-1" / "2026-01-01.md"
+    note.parent.mkdir(parents=True)
+    (place.memory / "MEMORY.md").write_text("- told in private\n", encoding="utf-8")
+    note.write_text("decoy\n", encoding="utf-8")
+
+    def swap_and_open(path: str, flags: int) -> int:
+        if Path(path) == note:
+            note.unlink()
+            note.symlink_to("../../MEMORY.md")
+        return os.open(path, flags)
+
+    found = SearchIndex(place.path, place.sources, swap_and_open).search("private", anything)
+
+    assert [hit.name for hit in found.hits] == ["memory/MEMORY.md"]
 
 
 def test_the_log_that_later_releases_of_the_original_wrote_is_found(place: Place):

@@ -1,4 +1,4 @@
 """Tools of MCP servers: programs the config starts, or URLs it names (https://modelcontextprotocol.io).
 
-`source` registers the tools, `server` manages a server's connection, `stdio` and `remote` are the transports.
+`source` registers the tools, `server` connects and asks a server, `transport` has the SDK's transports.
 """

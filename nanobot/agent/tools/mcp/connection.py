@@ -1,4 +1,7 @@
-"""One connection to a server, used by any number of calls at once, and closed in the task that opened it."""
+"""One connection to a server, used by any number of calls at once.
+
+The SDK's context managers have to be left in the task that entered them, so each connection is a task.
+"""
 
 import asyncio
 import logging
@@ -8,6 +11,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from nanobot.agent.tools.mcp.transport import ServerReport
+
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client._transport import TransportStreams
@@ -15,75 +20,79 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OpenStreams = Callable[["McpConnection"], AbstractAsyncContextManager["TransportStreams"]]
-"""Opens the transport, and notifies the connection when the server hangs up."""
-
-_CLOSE_TIMEOUT_S = 1.0
+_CLOSE_TIMEOUT_S = 5.0
+"""A program may take two seconds to exit by itself, and one more to be killed with all it started."""
 
 
 class McpConnection:
-    """A connection. Once `closed` is set it is over, and never comes back."""
+    """A connection. Once it is not open any more, it never comes back."""
 
-    def __init__(self, open_streams: OpenStreams, on_change: Callable[[], None], *, use_legacy: bool) -> None:
-        """`on_change` is called when the server reports changed tools; `use_legacy` skips the newest handshake."""
-        self._open_streams = open_streams
+    def __init__(self, report: ServerReport, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when the server reports changed tools."""
+        self.report = report
         self._on_change = on_change
-        self._use_legacy = use_legacy
         self._closing = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self.closed = asyncio.Event()
-        self.session_lost = False
-        """Whether the server has lost our session, so that it did nothing of the last request."""
+        """Set when everything is released: a program may take seconds to end."""
         self.cause: Exception | None = None
         """The error that ended the connection, if any."""
 
-    async def open(self) -> None:
-        """Connect. Raises what the transport or the handshake raises; cancelling releases everything."""
+    async def open(self, streams: AbstractAsyncContextManager["TransportStreams"], *, use_legacy: bool) -> None:
+        """Connect; `use_legacy` skips the newest handshake. Raises what the transport or the handshake raises; close it
+        then, and also when cancelled.
+        """
         await asyncio.to_thread(import_module, "mcp")  # 0.6 s of imports, off the event loop
-        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # we report lost connections ourselves, in a line
-        self._task = asyncio.create_task(self._run(), name="mcp connection")
-        try:
-            await asyncio.wait((self._ready, self._task), return_when=asyncio.FIRST_COMPLETED)
-            if not self._ready.done():
-                raise self.cause or ConnectionError("it hung up during the handshake")
-        except BaseException:
-            await self.close()
-            raise
+        for name in ("mcp", "client"):  # the SDK's; we report lost connections ourselves, in a line
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if self._closing.is_set():
+            raise ConnectionError("nanobot is shutting down")
+        self._task = asyncio.create_task(self._run(streams, use_legacy), name="mcp connection")
+        await asyncio.wait((self._ready, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            raise self.cause or ConnectionError("it hung up during the handshake")
+
+    @property
+    def is_open(self) -> bool:
+        return self._ready.done() and not self._closing.is_set() and not self.closed.is_set()
 
     @property
     def client(self) -> "Client":
         """The SDK's client. Only available once the connection is open."""
         return self._ready.result()
 
-    def on_disconnect(self) -> None:
-        """The server has hung up."""
+    def start_closing(self) -> None:
+        """Close in the background: the server hung up, or is not used any more."""
         self._closing.set()
-
-    def on_session_lost(self) -> None:
-        """The server does not know our session any more."""
-        self.session_lost = True
-
-    def close_soon(self) -> None:
-        """Close in the background. No call may be in flight."""
-        self._closing.set()
-        self.closed.set()
+        if self._task is None:
+            self.closed.set()
+        elif not self._ready.done():
+            self._task.cancel()
 
     async def close(self) -> None:
         """Close. Never raises, and does not wait long."""
-        self._closing.set()
-        if self._task is not None and not self._task.done():
-            if not self._ready.done():
-                self._task.cancel()
+        self.start_closing()
+        if self._task is not None:
             await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT_S)
-            if not self._task.done():
-                self._task.cancel()
-                await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT_S)
-        self.closed.set()
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT_S)
 
-    async def _run(self) -> None:
+    async def _run(self, streams: AbstractAsyncContextManager["TransportStreams"], use_legacy: bool) -> None:
+        from mcp import Client
+        from mcp.types import Implementation
+
+        # No roots: a file server would use them instead of the folders the owner gave it. No sampling and no
+        # elicitation either: the SDK declines them.
+        manager = Client(
+            streams,
+            client_info=Implementation(name="nanobot", version=version("nanobot")),
+            message_handler=self._on_message,
+            mode="legacy" if use_legacy else "auto",
+            cache=None,
+        )
         try:
-            async with self._client() as client, self._watch_changes(client):
+            async with manager as client, self._watch_changes(client):
                 self._ready.set_result(client)
                 await self._closing.wait()
         except Exception as error:  # isolate connections: the next caller gets the error
@@ -91,23 +100,6 @@ class McpConnection:
             logger.debug("A connection to an MCP server ended.", exc_info=True)
         finally:
             self.closed.set()
-
-    @asynccontextmanager
-    async def _client(self) -> "AsyncIterator[Client]":
-        from mcp import Client
-        from mcp.types import Implementation
-
-        # No roots: a file server would use them instead of the folders the owner gave it. No sampling and no
-        # elicitation either: the SDK declines them.
-        manager = Client(
-            self._open_streams(self),
-            client_info=Implementation(name="nanobot", version=version("nanobot")),
-            message_handler=self._on_message,
-            mode="legacy" if self._use_legacy else "auto",
-            cache=None,
-        )
-        async with manager as client:
-            yield client
 
     async def _on_message(self, message: "IncomingMessage") -> None:
         from mcp.types import ToolListChangedNotification

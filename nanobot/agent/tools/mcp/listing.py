@@ -5,13 +5,16 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from nanobot.utils.files import make_private_folder, write_atomic, write_in_place
 
@@ -48,7 +51,7 @@ class ServerTool:
 class Listing:
     """Everything a server offers."""
 
-    tools: tuple[ServerTool, ...] = ()
+    tools: tuple[ServerTool, ...]
     resources: bool = False
     prompts: bool = False
     server: str = ""
@@ -127,26 +130,21 @@ def _within_limits(tools: "Sequence[SdkTool]") -> "Iterator[SdkTool]":
 
 
 class ListingFile:
-    """Stores a server's listing, with a fingerprint of the settings it belongs to."""
+    """Stores a server's listing, in a file named by the settings it belongs to."""
 
-    def __init__(self, path: Path, fingerprint: str) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._slow = path.with_suffix(".slow")
-        self._fingerprint = fingerprint
 
     def load(self) -> Listing | None:
-        """Return the listing; None if there is none, or one of other settings. Never raises."""
+        """Return the listing; None if there is none. Never raises."""
         try:
             if self._path.stat().st_size > _FILE_CAP:
                 return None
-            stored = json.loads(self._path.read_bytes())
-            if stored.pop("fingerprint") != self._fingerprint:
-                return None
-            tools = tuple(ServerTool(**_known_fields(tool, ServerTool)) for tool in stored.pop("tools"))
-            return replace(Listing(**_known_fields(stored, Listing)), tools=tools)
+            return _codec().validate_json(self._path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             logger.warning("The stored tools of an MCP server could not be read: %s: %s", self._path, error)
             return None
 
@@ -168,13 +166,14 @@ class ListingFile:
         try:
             make_private_folder(self._path.parent)
             self._slow.unlink(missing_ok=True)
-            write_atomic(self._path, json.dumps({"fingerprint": self._fingerprint, **asdict(listing)}))
-        except (OSError, RecursionError) as error:
+            write_atomic(self._path, _codec().dump_json(listing))
+        except (OSError, ValueError, RecursionError) as error:
             logger.warning("The tools of an MCP server could not be stored: %s: %s", self._path, error)
 
 
-def _known_fields(stored: Mapping[str, Any], shape: type[ServerTool] | type[Listing]) -> dict[str, Any]:
-    return {field.name: stored[field.name] for field in fields(shape) if field.name in stored}
+@cache
+def _codec() -> TypeAdapter[Listing]:
+    return TypeAdapter(Listing)
 
 
 _MAX_NAME_CHARS = 64

@@ -2,8 +2,8 @@
 
 Each yields two. `checked` means the same in keywords our validation handles safely: references are inlined, and what
 could make it slow (patterns, exclusions, endless recursion) is dropped. It never refuses what the original allows: the
-server has the last word. `shown` is for the model: one type per value, no references, no unions where one type will do,
-nothing that any provider refuses; where that loses meaning, the description says it.
+server has the last word. `shown` is for the model: one type per value and nothing that a provider refuses; where that
+loses meaning, the description says it.
 """
 
 import hashlib
@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 from nanobot.utils.text import clip_line
 
@@ -21,262 +21,204 @@ Schema = dict[str, Any]
 MAX_DEPTH = 8
 MAX_SCHEMAS = 1500
 """Number of schemas in one, once its references are inlined."""
-MAX_PROPERTIES = 128
 MAX_SHOWN_CHARS = 24_000
-"""Characters of a shown schema; a longer one loses its descriptions, then its inner levels."""
-MAX_DESCRIPTION_CHARS = 600
-_MAX_VALUES_CHARS = 400
-_MAX_VALUES = 200
-
-_TYPES = ("object", "array", "string", "integer", "number", "boolean")
+"""Characters of a shown schema; a longer one loses its inner levels."""
+_MAX_DESCRIPTION_CHARS = 600
+_MAX_PROPERTIES = 128
+_MAX_BRANCHES = 64
+_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _BOUNDS = {
-    "minimum": (int, float), "maximum": (int, float),
-    "exclusiveMinimum": (int, float), "exclusiveMaximum": (int, float),
-    "minLength": (int,), "maxLength": (int,), "minItems": (int,), "maxItems": (int,), "minProperties": (int,),
-    "maxProperties": (int,),
-}  # fmt: skip
-_OPEN = frozenset({"patternProperties", "if", "dependentSchemas", "$ref", "$dynamicRef"})
-"""Dropped keywords by which a schema may name more properties than it lists."""
-_SHOWN_BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
-_VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+    "array": ("minItems", "maxItems"),
+    "string": ("minLength", "maxLength"),
+    "integer": ("minimum", "maximum"),
+    "number": ("minimum", "maximum"),
+}
+_OPEN = frozenset({"patternProperties", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef", "allOf"})
+"""Keywords by which a schema may name more properties than it lists."""
+_VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _INVALID = re.compile(r"[^A-Za-z0-9_.-]+")
 _ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "object"}]}
 
 
 @dataclass(frozen=True, slots=True)
 class NormalizedSchema:
-    """Both forms of a schema."""
-
     checked: Schema
     shown: Schema
+    renamed: dict[str, str] = field(default_factory=dict)
+    """The server's names of arguments, by those that are shown instead."""
 
     def restore(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments with the server's property names, where the model saw others. Never raises."""
-        with suppress(RecursionError):
-            return cast(dict[str, Any], _restore_names(arguments, [self.checked]))
-        return arguments
+        """Return the arguments with the server's names."""
+        return {self.renamed.get(name, name): value for name, value in arguments.items()}
 
 
 def normalize_schema(schema: object) -> NormalizedSchema:
     """Normalize the schema of a tool's arguments. One that is not for an object becomes one that takes any names."""
-    checked = _Normalizer(schema).normalize()
+    checked = _Inliner(schema).inline(schema, 0, ())
+    if checked.get("type", "object") != "object":
+        checked = {}
+    checked = {**checked, "type": "object"}
     with suppress(RecursionError):  # a value may be too deep, too
-        for depth, with_texts in ((MAX_DEPTH, True), (MAX_DEPTH, False), (3, False), (1, False)):
-            shown = _shown_object(checked, depth, with_texts=with_texts)
+        for depth in (MAX_DEPTH, 4, 2, 1):
+            names: dict[str, str] = {}
+            shown = _show_object(checked, depth, names)
             if len(json.dumps(shown)) <= MAX_SHOWN_CHARS:
-                return NormalizedSchema(checked, shown)
+                return NormalizedSchema(checked, shown, names)
     return NormalizedSchema(checked, {"type": "object", "properties": {}})
 
 
-class _Normalizer:
-    """Makes the checked form, with a limit on the number of schemas."""
+class _Inliner:
+    """Makes the checked form. Beyond the limits, it allows anything."""
 
     def __init__(self, root: object) -> None:
         self._root = root
         self._left = MAX_SCHEMAS
 
-    def normalize(self) -> Schema:
-        result = self._schema(self._root, 0, ())
-        kinds = result.get("type", "object")
-        return {**result, "type": "object"} if "object" in _as_list(kinds) else {"type": "object"}
-
-    def _schema(self, schema: object, depth: int, trail: tuple[str, ...]) -> Schema:
-        """Return a schema that allows at least what this one does. Beyond the limit it allows anything."""
+    def inline(self, schema: object, depth: int, references: tuple[str, ...]) -> Schema:
+        """Return a schema that allows at least what this one does. `references` are those that led here."""
         self._left -= 1
         if not isinstance(schema, dict) or depth > 2 * MAX_DEPTH or self._left < 0:
             return {}
+        result = {name: schema[name] for name in ("title", "description") if isinstance(schema.get(name), str)}
+        if isinstance(schema.get("default"), str | int | float):
+            result["default"] = schema["default"]
         reference = schema.get("$ref")
         if reference is not None:
-            target = self._target(reference) if isinstance(reference, str) and reference not in trail else None
-            if target is None:
-                return _copy_texts(schema)
-            return {**self._schema(target, depth + 1, (*trail, str(reference))), **_copy_texts(schema)}
-        if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            return _copy_texts(schema)
-        result = {**_copy_texts(schema), **_copy_types(schema), **_copy_values(schema), **_copy_bounds(schema)}
-        result |= self._members(schema, depth, trail)
+            target = self._target(reference) if reference not in references else None
+            return {**self.inline(target, depth + 1, (*references, str(reference))), **result}
+        types = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+        if all(name in _TYPES for name in types):
+            types = [*dict.fromkeys([*types, "null"] if schema.get("nullable") is True else types)]
+            result["type"] = types if len(types) > 1 else types[0]
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list) and values:
+            result["enum"] = values
+        for bound in {bound for bounds in _BOUNDS.values() for bound in bounds}:
+            if isinstance(schema.get(bound), int | float) and not isinstance(schema[bound], bool):
+                result[bound] = schema[bound]
+        self._add_members(result, schema, depth, references)
         for word in ("anyOf", "oneOf"):  # oneOf as anyOf: of relaxed schemas, more than one may match
             branches = schema.get(word)
-            if isinstance(branches, list) and branches and "anyOf" not in result:
-                result["anyOf"] = [self._schema(branch, depth + 1, trail) for branch in branches[:64]]
-                if len(branches) > len(result["anyOf"]):
-                    del result["anyOf"]
-        all_of = schema.get("allOf")
-        if isinstance(all_of, list) and all_of:
-            result["allOf"] = [self._schema(part, depth + 1, trail) for part in all_of[:64]]
+            if isinstance(branches, list) and 0 < len(branches) <= _MAX_BRANCHES and "anyOf" not in result:
+                result["anyOf"] = [self.inline(branch, depth + 1, references) for branch in branches]
+        parts = schema["allOf"] if isinstance(schema.get("allOf"), list) else []
+        for part in parts[:_MAX_BRANCHES]:
+            _merge(result, self.inline(part, depth + 1, references))
         return result
 
-    def _members(self, schema: Schema, depth: int, trail: tuple[str, ...]) -> Schema:
-        result: Schema = {}
-        properties = schema.get("properties")
-        if isinstance(properties, dict):
-            names = [name for name in properties if isinstance(name, str)][:MAX_PROPERTIES]
-            result["properties"] = {name: self._schema(properties[name], depth + 1, trail) for name in names}
-        required = schema.get("required")
-        if isinstance(required, list):
-            result["required"] = sorted({name for name in required if isinstance(name, str)})
+    def _add_members(self, result: Schema, schema: Schema, depth: int, references: tuple[str, ...]) -> None:
+        properties = schema["properties"] if isinstance(schema.get("properties"), dict) else {}
+        named = [name for name in properties if isinstance(name, str)][:_MAX_PROPERTIES]
+        if named:
+            result["properties"] = {name: self.inline(properties[name], depth + 1, references) for name in named}
+        required = schema["required"] if isinstance(schema.get("required"), list) else []
+        if names := sorted({name for name in required if isinstance(name, str)}):
+            result["required"] = names
         others = schema.get("additionalProperties")
-        all_named = len(result.get("properties", {})) == len(properties if isinstance(properties, dict) else {})
-        if not all_named or not _OPEN.isdisjoint(schema):
-            result["additionalProperties"] = True
-        elif isinstance(others, bool | dict):
-            result["additionalProperties"] = (
-                others if isinstance(others, bool) else self._schema(others, depth + 1, trail)
-            )
-        items = schema.get("items")
-        if isinstance(items, dict) and "prefixItems" not in schema:
-            result["items"] = self._schema(items, depth + 1, trail)
-        return result
+        if isinstance(others, bool | dict):
+            is_open = len(named) < len(properties) or not _OPEN.isdisjoint(schema)
+            result["additionalProperties"] = is_open or (others and self.inline(others, depth + 1, references))
+        if isinstance(schema.get("items"), dict) and "prefixItems" not in schema:
+            result["items"] = self.inline(schema["items"], depth + 1, references)
 
-    def _target(self, reference: str) -> object:
+    def _target(self, reference: object) -> object:
         """Resolve a reference within the document. No other document is ever fetched."""
-        if not reference.startswith("#"):
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             return None
         target: object = self._root
-        for step in reference[1:].split("/")[1:]:
+        for step in reference.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, dict):
-                target = target.get(name)
-            elif isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+            if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
                 target = target[int(name)]
+            elif isinstance(target, dict):
+                target = target.get(name)
             else:
                 return None
-        return target if reference in {"#", ""} or "/" in reference else None
+        return target
 
 
-def _copy_texts(schema: Schema) -> Schema:
-    texts = {word: schema[word] for word in ("title", "description") if isinstance(schema.get(word), str)}
-    is_plain = isinstance(schema.get("default"), str | int | float)
-    return texts | ({"default": schema["default"]} if is_plain else {})
-
-
-def _copy_types(schema: Schema) -> Schema:
-    kinds = schema.get("type")
-    if isinstance(kinds, str):
-        kinds = [kinds, "null"] if schema.get("nullable") is True else [kinds]
-    known = isinstance(kinds, list) and kinds and all(kind in (*_TYPES, "null") for kind in kinds)
-    if not known or not isinstance(kinds, list):
-        return {}
-    return {"type": kinds[0] if len(kinds) == 1 else list(dict.fromkeys(kinds))}
-
-
-def _copy_values(schema: Schema) -> Schema:
-    if "const" in schema:
-        return {"enum": [schema["const"]]}
-    values = schema.get("enum")
-    return {"enum": values} if isinstance(values, list) and values else {}
-
-
-def _copy_bounds(schema: Schema) -> Schema:
-    return {
-        word: schema[word]
-        for word, kinds in _BOUNDS.items()
-        if isinstance(schema.get(word), kinds) and not isinstance(schema[word], bool)
-    }
+def _merge(result: Schema, part: Schema) -> None:
+    """Merge one of `allOf` into the schema: what both state is stated by the first only, which refuses less."""
+    properties = {**part.get("properties", {}), **result.get("properties", {})}
+    required = sorted({*part.get("required", []), *result.get("required", [])})
+    closed = {"additionalProperties": True} if "additionalProperties" in {**part, **result} else {}
+    result |= {**part, **result, **closed}
+    result |= {**({"properties": properties} if properties else {}), **({"required": required} if required else {})}
 
 
 # -- for the model ------------------------------------------------------------------------------------------------
 
 
-def _shown_object(schema: Schema, depth: int, *, with_texts: bool) -> Schema:
-    """Make an object. At the top no provider accepts a union, so the properties of all branches are merged."""
-    properties, required = _all_properties(schema)
-    shown: Schema = {
-        _shown_name(name): _shown(part, depth - 1, with_texts=with_texts)
-        for name, part in list(properties.items())[:MAX_PROPERTIES]
+def _show_object(schema: Schema, depth: int, renamed: dict[str, str] | None = None) -> Schema:
+    """Make an object. At the top no provider accepts a union, so the properties of all branches are merged.
+
+    An invalid name would make the strictest provider refuse the whole request: it is replaced where `renamed` records
+    it, and else left out.
+    """
+    properties: Schema = {}
+    for part in _with_branches(schema):
+        properties = {**part.get("properties", {}), **properties}
+    names = {}
+    for name in list(properties)[: _MAX_PROPERTIES if depth > 0 else 0]:
+        if _VALID_NAME.fullmatch(name):
+            names[name] = name
+        elif renamed is not None:
+            digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:6]
+            names[name] = f"{_INVALID.sub('_', name)[:50].strip('_')}_{digest}"
+            renamed[names[name]] = name
+    required = [names[name] for name in schema.get("required", []) if name in names]
+    return {
+        "type": "object",
+        "properties": {shown: _show(properties[name], depth - 1) for name, shown in names.items()},
+        **({"required": required} if required else {}),
     }
-    result: Schema = {"type": "object", "properties": shown if depth > 0 else {}}
-    required_names = [name for name in map(_shown_name, required) if name in result["properties"]]
-    return result | ({"required": required_names} if required_names else {})
 
 
-def _shown_name(name: str) -> str:
-    """Return a property name that the strictest provider accepts: an invalid one makes it refuse the whole request."""
-    if _VALID_NAME.match(name):
-        return name
-    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:6]
-    return f"{_INVALID.sub('_', name)[:50].strip('_')}_{digest}"
-
-
-def _restore_names(value: Any, schemas: list[Schema]) -> Any:
-    parts = [part for schema in schemas for part, _ in _branches(schema, certain=True)]
-    if isinstance(value, list):
-        items = [part["items"] for part in parts if "items" in part]
-        return [_restore_names(item, items) for item in value] if items else value
-    if not isinstance(value, dict):
-        return value
-    properties = [(name, prop) for part in parts for name, prop in part.get("properties", {}).items()]
-    originals = {_shown_name(name): name for name, _ in properties}
-    result = {}
-    for key, item in value.items():
-        name = originals.get(key, key)
-        result[name] = _restore_names(item, [schema for other, schema in properties if other == name])
-    return result
-
-
-def _all_properties(schema: Schema) -> tuple[dict[str, Schema], list[str]]:
-    """Return the properties of the schema and its branches, and the names that are certainly required."""
-    properties: dict[str, Schema] = {}
-    required: list[str] = []
-    for part, certain in _branches(schema, certain=True):
-        for name, prop in part.get("properties", {}).items():
-            properties.setdefault(name, prop)
-        required += part.get("required", []) if certain else []
-    return properties, sorted(set(required))
-
-
-def _branches(schema: Schema, *, certain: bool) -> Iterator[tuple[Schema, bool]]:
-    yield schema, certain
-    for part in schema.get("allOf", ()):
-        yield from _branches(part, certain=certain)
+def _with_branches(schema: Schema) -> Iterator[Schema]:
+    yield schema
     for branch in schema.get("anyOf", ()):
-        yield from _branches(branch, certain=False)
+        yield from _with_branches(branch)
 
 
-def _shown(schema: Schema, depth: int, *, with_texts: bool) -> Schema:
-    result = _shown_kind(schema, depth, with_texts=with_texts)
-    text = _describe(schema, result) if with_texts else ""
-    return {"description": text, **result} if text else result
+def _show(schema: Schema, depth: int) -> Schema:
+    shown = _show_value(schema, depth)
+    text = " ".join(str(schema.get("description") or schema.get("title") or "").split())
+    notes = [clip_line(text, _MAX_DESCRIPTION_CHARS)] if text else []
+    if "enum" in schema and "enum" not in shown:
+        notes.append(f"One of: {_list_values(schema['enum'])}.")
+    if "default" in schema:
+        notes.append(f"Default: {_list_values([schema['default']])}.")
+    if schema.get("additionalProperties") and not schema.get("properties"):
+        notes.append("Any names are allowed.")
+    return {"description": " ".join(notes), **shown} if notes else shown
 
 
-def _shown_kind(schema: Schema, depth: int, *, with_texts: bool) -> Schema:
-    kinds = [kind for kind in _as_list(schema.get("type", [])) if kind != "null"]
-    branches = [
-        branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null" and branch.get("enum") != [None]
-    ]
-    if schema.get("allOf") and not kinds and not branches:
-        merged: Schema = {}
-        for part in schema["allOf"]:
-            merged = {**part, **merged}
-        is_object = any(part.get("properties") for part in schema["allOf"])
-        return (
-            _shown_object(schema, depth, with_texts=with_texts)
-            if is_object
-            else _shown_kind(merged, depth, with_texts=with_texts)
-        )
-    if len(kinds) != 1 and branches and not schema.get("properties"):
-        shown = [_shown(branch, depth - 1, with_texts=with_texts) for branch in branches]
-        different = [item for index, item in enumerate(shown) if item not in shown[:index]]
-        return different[0] if len(different) == 1 or depth <= 0 else {"anyOf": different[:16]}
-    if len(kinds) > 1:
-        return {"anyOf": [_shown_kind({**schema, "type": kind}, depth, with_texts=with_texts) for kind in kinds]}
-    kind = kinds[0] if kinds else _guess_type(schema)
-    if kind is None:
+def _show_value(schema: Schema, depth: int) -> Schema:
+    types = schema.get("type", [])
+    names = [name for name in ([types] if isinstance(types, str) else types) if name != "null"]
+    branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
+    if len(names) != 1 and branches and not schema.get("properties"):
+        choices = [_show(branch, depth - 1) for branch in branches]
+        return _choice(choices) if depth > 0 else _ANYTHING
+    if len(names) > 1:
+        return _choice([_show_value({**schema, "type": name}, depth) for name in names])
+    name = names[0] if names else _guess_type(schema)
+    if name is None:
         return _ANYTHING
-    if kind == "object":
-        return _shown_object(schema, depth, with_texts=with_texts)
-    result: Schema = {"type": kind}
-    values = schema.get("enum")
-    if (
-        kind == "string"
-        and values
-        and len(values) <= _MAX_VALUES
-        and all(isinstance(value, str) and value for value in values if value is not None)
-    ):
-        result["enum"] = list(dict.fromkeys(value for value in values if value is not None))
-    if kind == "array":
-        result["items"] = _shown(schema.get("items", {}), depth - 1, with_texts=with_texts) if depth > 0 else _ANYTHING
-    return result | {word: schema[word] for word in _SHOWN_BOUNDS if word in schema and _applies_to(word, kind)}
+    if name == "object":
+        return _show_object(schema, depth)
+    shown: Schema = {"type": name}
+    values = [value for value in schema.get("enum", ()) if value is not None]
+    if name == "string" and 0 < len(values) <= 200 and all(isinstance(value, str) and value for value in values):
+        shown["enum"] = list(dict.fromkeys(values))
+    if name == "array":
+        shown["items"] = _show(schema.get("items", {}), depth - 1) if depth > 0 else _ANYTHING
+    return shown | {bound: schema[bound] for bound in _BOUNDS.get(name, ()) if bound in schema}
+
+
+def _choice(shown: list[Schema]) -> Schema:
+    different = [item for index, item in enumerate(shown) if item not in shown[:index]]
+    return different[0] if len(different) == 1 else {"anyOf": different[:16]}
 
 
 def _guess_type(schema: Schema) -> str | None:
@@ -289,29 +231,5 @@ def _guess_type(schema: Schema) -> str | None:
     return "array" if "items" in schema else None
 
 
-def _applies_to(bound: str, kind: str) -> bool:
-    return kind in {"Items": ("array",), "Length": ("string",)}.get(bound[3:], ("integer", "number"))
-
-
-def _describe(schema: Schema, shown: Schema) -> str:
-    """Return the description, with what the shown schema does not state."""
-    text = " ".join(str(schema.get("description") or schema.get("title") or "").split())
-    sentences = [clip_line(text, MAX_DESCRIPTION_CHARS)] if text else []
-    if schema.get("enum") and "enum" not in shown:
-        sentences.append(f"One of: {_values(schema['enum'])}.")
-    if schema.get("default") is not None:
-        sentences.append(f"Default: {_values([schema['default']])}.")
-    if isinstance(schema.get("additionalProperties"), dict) or (
-        schema.get("additionalProperties") is True and not schema.get("properties")
-    ):
-        sentences.append("Any names are allowed.")
-    return " ".join(sentences)
-
-
-def _values(values: list[Any]) -> str:
-    texts = (json.dumps(value, ensure_ascii=False) for value in values[:_MAX_VALUES])
-    return clip_line(", ".join(texts), _MAX_VALUES_CHARS)
-
-
-def _as_list(kinds: Any) -> list[Any]:
-    return [kinds] if isinstance(kinds, str) else list(kinds)
+def _list_values(values: list[Any]) -> str:
+    return clip_line(", ".join(json.dumps(value, ensure_ascii=False) for value in values[:200]), 400)

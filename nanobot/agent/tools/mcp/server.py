@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,10 +19,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nanobot.agent.tools.mcp.connection import McpConnection
 from nanobot.agent.tools.mcp.listing import Listing, ListingFile, fetch_listing, tool_names
-from nanobot.agent.tools.mcp.process import ServerDiagnostics, resolve_program, server_environment
-from nanobot.agent.tools.mcp.remote import OpenClient, open_client, remote_streams
 from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
-from nanobot.agent.tools.mcp.stdio import stdio_streams
+from nanobot.agent.tools.mcp.transport import (
+    OpenClient,
+    ServerReport,
+    open_client,
+    open_streams,
+    resolve_program,
+    server_environment,
+)
 from nanobot.errors import NanobotError
 from nanobot.net.egress import NoSuchHostError
 from nanobot.utils.clock import Clock
@@ -31,7 +36,6 @@ from nanobot.utils.storage_error import error_text
 
 if TYPE_CHECKING:
     from mcp import Client
-    from mcp.client._transport import TransportStreams
 
 T = TypeVar("T")
 
@@ -110,17 +114,15 @@ class McpServer:
         self.is_slow = False
         """Whether a turn recently waited for it in vain."""
         stem = _UNSAFE_IN_FILES.sub("_", settings.name)[:80]
-        self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json", settings.fingerprint)
+        self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json")
         name_hash = hashlib.sha256(settings.name.encode(errors="surrogatepass")).hexdigest()[:8]
         self._folder = Path(settings.cwd) if settings.cwd else state_dir / f"{stem}-{name_hash}"
         self._clock = clock
         self._timeouts = timeouts or McpTimeouts()
         self._open_client = open_client
         self._connection: McpConnection | None = None
-        self._status = 0
-        """The last HTTP status of a server with a URL."""
+        self._unclosed: set[McpConnection] = set()
         self._opening: asyncio.Task[McpConnection] | None = None
-        self._diagnostics = ServerDiagnostics()
         self._reason = ""
         self._pause_s = 0.0
         self._next_try = 0.0
@@ -135,7 +137,7 @@ class McpServer:
     @property
     def state(self) -> ServerState:
         """The present state."""
-        if self._connection is not None and not self._connection.closed.is_set():
+        if self._connection is not None and self._connection.is_open:
             return ServerState(Phase.READY)
         if self._opening is not None:
             return ServerState(Phase.STARTING, self._reason)
@@ -180,20 +182,38 @@ class McpServer:
         self.is_slow = True
         await asyncio.to_thread(self._file.record_slowness)
 
-    def start(self) -> asyncio.Task[McpConnection] | None:
+    def start(self) -> "asyncio.Task[McpConnection] | None":
         """Start connecting, unless connected or failed a moment ago. The task may fail; nobody has to await it."""
-        if self._closed or self.state.phase is Phase.READY:
-            return None
-        if self._opening is None:
+        if self._opening is None and not self._closed and self.state.phase is not Phase.READY:
             if self._clock.monotonic() < self._next_try:
                 return None
             self._opening = asyncio.create_task(self._open(), name=f"mcp {self.settings.name}")
-            self._opening.add_done_callback(self._on_open_done)
+            self._opening.add_done_callback(self._on_opened)
         return self._opening
 
-    async def connect(self) -> None:
-        """Wait until connected. Raises ServerFailedError with the reason and what to do."""
-        await self._ensure_connected()
+    def _on_opened(self, opening: "asyncio.Task[McpConnection]") -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()  # logged, and told to whoever calls; mark it as retrieved
+
+    async def connect(self) -> McpConnection:
+        """Wait until connected; a cancelled call leaves the server starting. Raises ServerFailedError with the reason
+        and what to do.
+        """
+        while not self._closed:
+            if self._connection is not None and self._connection.is_open:
+                return self._connection
+            pause = self._next_try - self._clock.monotonic()
+            if self._opening is None and pause > _MAX_WAIT_S:
+                reason = self._describe_unreachable(self._reason)
+                raise ServerFailedError(f"{reason} It is tried again in {pause:.0f} s.")
+            if self._opening is None and pause > 0:
+                await asyncio.sleep(pause)
+            if (opening := self.start()) is not None:
+                await asyncio.wait((opening,))
+                if not opening.cancelled():
+                    return opening.result()
+        raise ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
 
     async def relist(self) -> None:
         """List the tools again, if the server reported a change. Never raises, and does not wait long.
@@ -201,7 +221,7 @@ class McpServer:
         After a report without a change, or a slow listing, reports are ignored for a pause that doubles up to a minute.
         """
         connection, previous, started = self._connection, self.listing, self._clock.monotonic()
-        if not self._changed or connection is None or connection.closed.is_set() or started < self._next_relist:
+        if not self._changed or connection is None or not connection.is_open or started < self._next_relist:
             return
         self._changed = False
         try:
@@ -239,18 +259,17 @@ class McpServer:
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        opening, connection = self._opening, self._connection
-        if opening is not None:
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
-        if connection is not None:
-            await connection.close()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        self._drop_connection()
+        await asyncio.gather(*(connection.close() for connection in self._unclosed))
 
     # -- requests --------------------------------------------------------------------------------------------------
 
     async def _ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool) -> T:
         for last in (False, True):
-            connection = await self._ensure_connected()
+            connection = await self.connect()
             try:
                 return await request(connection.client)
             except Exception as error:  # any error may mean that the connection is lost; else it is raised again
@@ -273,67 +292,46 @@ class McpServer:
         from mcp.types import CONNECTION_CLOSED
 
         closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-        if not (closed or connection.session_lost or connection.closed.is_set()):
+        report = connection.report
+        if not closed and connection.is_open and not report.session_lost:
             return None
-        if not connection.session_lost:
+        if not report.session_lost:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CAUSE_WAIT_S):
                     await connection.closed.wait()
         if self._connection is connection:
-            self._connection = None
-        await connection.close()
-        if connection.session_lost:
+            self._drop_connection()
+        if report.session_lost:
             return _ConnectionLost("it lost our session", not_done=True)
-        reason = await self._describe_failure(connection.cause or error)
+        reason = await self._describe_failure(connection.cause or error, report)
         return _ConnectionLost(reason, not_done=_was_never_sent(connection.cause))
 
     # -- connecting ------------------------------------------------------------------------------------------------
 
-    async def _ensure_connected(self) -> McpConnection:
-        if self._closed:
-            raise ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
-        if self._connection is not None and not self._connection.closed.is_set():
-            return self._connection
-        pause = self._next_try - self._clock.monotonic()
-        if self._opening is None and pause > 0:
-            if pause > _MAX_WAIT_S:
-                reason = self._describe_unreachable(self._reason)
-                raise ServerFailedError(f"{reason} It is tried again in {pause:.0f} s.")
-            await asyncio.sleep(pause)
-        opening = self.start()
-        if opening is None:
-            return await self._ensure_connected()
-        try:
-            return await asyncio.shield(opening)
-        except ServerFailedError:
-            raise
-        except asyncio.CancelledError:
-            if not opening.cancelled():
-                raise
-            raise ServerFailedError(f"The MCP server {self.settings.name} is closed.") from None
-
     async def _open(self) -> McpConnection:
+        self._drop_connection()
         use_legacy = self.listing is not None and self.listing.is_legacy
-        self._diagnostics, self._status = ServerDiagnostics(), 0
-        connection = McpConnection(self._streams, self._on_tools_changed, use_legacy=use_legacy)
+        report = ServerReport()
+        connection = McpConnection(report, self._on_tools_changed)
+        self._unclosed = {connection, *(other for other in self._unclosed if not other.closed.is_set())}
+        streams = open_streams(self.settings, self._folder, self._open_client, report, connection.start_closing)
         try:
             async with asyncio.timeout(self._timeouts.to_connect_s):
                 await self._check()
-                await connection.open()
+                await connection.open(streams, use_legacy=use_legacy)
                 await self._list(connection)
         except Exception as error:  # isolate servers
-            await connection.close()
+            connection.start_closing()
             self._pause_s = _next_pause(self._pause_s)
             self._next_try = self._clock.monotonic() + self._pause_s
             if use_legacy and self.listing is not None:
                 self.listing = None  # it may have been upgraded: try the newest handshake next
-            first = not self._reason
-            self._reason = await self._describe_failure(connection.cause or error)
-            log = logger.warning if first else logger.info
+            log = logger.info if self._reason else logger.warning
+            self._reason = await self._describe_failure(connection.cause or error, report)
             log("The MCP server %s cannot be used: %s", self.settings.name, self._reason)
             raise ServerFailedError(self._describe_unreachable(self._reason)) from error
         except BaseException:
-            await connection.close()
+            connection.start_closing()
             raise
         if self._reason:
             logger.info("The MCP server %s is back.", self.settings.name)
@@ -342,10 +340,11 @@ class McpServer:
         self._schedule_stop()
         return connection
 
-    def _on_open_done(self, opening: "asyncio.Task[McpConnection]") -> None:
-        self._opening = None
-        if not opening.cancelled():
-            opening.exception()  # those who wait for the task get it; mark it as retrieved
+    def _drop_connection(self) -> None:
+        """Close the connection in the background: a program may take seconds to end."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.start_closing()
 
     async def _check(self) -> None:
         """Check what can be known before anything is imported or started. Raises NanobotError."""
@@ -366,22 +365,12 @@ class McpServer:
                 "full path of an existing folder, or remove the setting."
             )
 
-    def _streams(self, connection: McpConnection) -> AbstractAsyncContextManager["TransportStreams"]:
-        if self.settings.transport is Transport.STDIO:
-            return stdio_streams(self.settings, self._folder, self._diagnostics, connection.on_disconnect)
-        return remote_streams(
-            self.settings, self._open_client, connection.on_disconnect, connection.on_session_lost, self._set_status
-        )
-
     async def _list(self, connection: McpConnection) -> None:
         self._changed = False
         listing = await fetch_listing(connection.client)
         if listing != self.listing:
             self.listing = listing
             await asyncio.to_thread(self._file.save, listing)
-
-    def _set_status(self, status: int) -> None:
-        self._status = status
 
     def _on_tools_changed(self) -> None:
         self._changed = True
@@ -394,25 +383,20 @@ class McpServer:
         may_stop = self.settings.transport is Transport.STDIO or self._retired
         if may_stop and not self._busy and not self._closed:
             idle_s = min(self._timeouts.idle_s, _RETIRED_IDLE_S) if self._retired else self._timeouts.idle_s
-            self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._stop_idle)
-
-    def _stop_idle(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close_soon()
+            self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._drop_connection)
 
     # -- texts -----------------------------------------------------------------------------------------------------
 
-    async def _describe_failure(self, error: Exception) -> str:
+    async def _describe_failure(self, error: Exception, report: ServerReport) -> str:
         """Explain the failure: what went wrong, and what the server itself reported."""
         text = error_text(error)
         if isinstance(error, TimeoutError):
             text = f"it did not answer in time ({self._timeouts.to_connect_s:g} s)"
         elif _was_never_sent(error) and not isinstance(error, NoSuchHostError):
             text = f"nothing answers at {self.settings.location}"
-        elif self._connection is None and self._status >= _MIN_ERROR_STATUS:  # the SDK reports all of them alike
-            text = f"{self.settings.location} answers {self._status}; look at the url and the headers"
-        reported = await self._diagnostics.wait_for_report() if self.settings.transport is Transport.STDIO else ""
+        elif self._connection is None and report.http_status >= _MIN_ERROR_STATUS:  # the SDK reports all of them alike
+            text = f"{self.settings.location} answers {report.http_status}; look at the url and the headers"
+        reported = await report.describe() if self.settings.transport is Transport.STDIO else ""
         return "; ".join(part for part in (text, reported) if part)[:1000]
 
     def _describe_unreachable(self, reason: str) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.mcp.listing import Listing
-from nanobot.agent.tools.mcp.remote import OpenClient, open_client
 from nanobot.agent.tools.mcp.server import McpServer, McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.agent.tools.mcp.tool import tools_of
 from nanobot.agent.tools.mcp.tool_search import hide_heavy_tools, is_heavy
+from nanobot.agent.tools.mcp.transport import OpenClient, open_client
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import count_noun

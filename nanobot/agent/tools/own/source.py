@@ -3,48 +3,49 @@
 import asyncio
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
-from nanobot.agent.tools.own.loading import LoadedTool, load_tool
+from nanobot.agent.tools.own.loading import InvalidToolError, load_tool, name_from
 from nanobot.agent.tools.own.tool import BrokenTool, wrap_tool
-from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.utils.storage_error import error_text
+from nanobot.utils.worker_thread import WorkerThread
 
 logger = logging.getLogger(__name__)
 
 MAX_FILES = 100
+_LOAD_TIMEOUT_S = 10.0
 
 _Stamp = tuple[int, int, int]
 """Changes with the file: modification time, size, inode."""
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    stamp: _Stamp
-    loaded: LoadedTool
-
-
 class OwnTools:
     """The user's own tools."""
 
-    def __init__(self, workspace: Path, allowed: Sequence[Path] = ()) -> None:
-        """`allowed` are the folders besides the workspace that are passed to tools as allowed."""
+    def __init__(self, workspace: Path, worker: WorkerThread, allowed: Sequence[Path] = ()) -> None:
+        """They are loaded and run in `worker`; `allowed` are the folders besides the workspace that they may use."""
         self._folder = workspace / "tools"
         self._allowed_dirs = [workspace, *allowed]
-        self._files: dict[str, _File] = {}
+        self._stamps: dict[str, _Stamp] = {}
+        self._loaded: dict[str, Tool] = {}
+        """The tool of each file."""
         self._tools: dict[str, Tool] = {}
-        self._worker = WorkerLoop()
+        """Those registered, by name."""
+        self._worker = worker
         self._refreshing = asyncio.Lock()
 
     async def refresh(self, registry: ToolRegistry) -> None:
         """Bring the registry up to date with the folder. Never raises."""
         async with self._refreshing:
-            files = await asyncio.to_thread(self._scan)
-            if files != self._files:
-                self._files = files
+            stamps = await asyncio.to_thread(self._scan)
+            if stamps != self._stamps:
+                unchanged = stamps.items() & self._stamps.items()
+                kept = {file: self._loaded[file] for file, _ in unchanged}
+                self._loaded = {file: kept.get(file) or await self._load(file) for file in stamps}
+                self._stamps = stamps
                 self._offer(registry)
 
     def withdraw(self, registry: ToolRegistry) -> None:
@@ -53,24 +54,12 @@ class OwnTools:
             registry.unregister(name)
 
     async def close(self) -> None:
-        """Stop the thread they run in."""
-        self._worker.close()
+        """Nothing is held: whoever made the worker closes it."""
 
-    def _scan(self) -> dict[str, _File]:
-        """Return each file with its tool; an unchanged file keeps its tool."""
-        files = {}
-        for name, stamp in sorted(self._stamps().items())[:MAX_FILES]:
-            known = self._files.get(name)
-            if known is not None and known.stamp == stamp:
-                files[name] = known
-            else:
-                files[name] = _File(stamp, load_tool(self._folder / name, self._allowed_dirs))
-        return files
-
-    def _stamps(self) -> dict[str, _Stamp]:
+    def _scan(self) -> dict[str, _Stamp]:
         try:
             with os.scandir(self._folder) as entries:
-                return {
+                stamps = {
                     entry.name: (stat.st_mtime_ns, stat.st_size, stat.st_ino)
                     for entry in entries
                     if entry.name.endswith(".py") and not entry.name.startswith(("_", "."))
@@ -78,36 +67,45 @@ class OwnTools:
                 }
         except OSError:
             return {}
+        return dict(sorted(stamps.items())[:MAX_FILES])
+
+    async def _load(self, file: str) -> Tool:
+        """Load the tool of a file, or one that reports why there is none."""
+        path = self._folder / file
+
+        async def load() -> Tool:
+            return load_tool(path, self._allowed_dirs)
+
+        try:
+            return wrap_tool(await self._worker.run(load, _LOAD_TIMEOUT_S), self._worker)
+        except TimeoutError:
+            reason = f"Loading it took more than {_LOAD_TIMEOUT_S:g} s."
+        except InvalidToolError as error:
+            reason = str(error)
+        except Exception as error:  # isolate the user's code
+            reason = f"{type(error).__name__}: {error_text(error)[:500]}."
+        return self._broken(name_from(path), file, reason)
+
+    def _broken(self, name: str, file: str, reason: str) -> Tool:
+        logger.warning("The tool in tools/%s was not loaded. %s", file, reason)
+        return BrokenTool(name, file, reason)
 
     def _offer(self, registry: ToolRegistry) -> None:
         tools: dict[str, Tool] = {}
-        for file, entry in self._files.items():
-            tool = self._tool_of(file, entry.loaded, registry, tools)
-            if tool is not None:
-                tools[tool.name] = tool
+        files: dict[str, str] = {}
+        for file, tool in self._loaded.items():
+            name = tool.name
+            if name in tools or (registry.has(name) and name not in self._tools):
+                reason = f"Another tool has the name {name}; a tool of your own cannot replace it."
+                if name in tools:
+                    reason = f"tools/{files[name]} has the name {name} already."
+                name = f"own_{name}"[:64]
+                if name in tools or (registry.has(name) and name not in self._tools):
+                    continue
+                tool = self._broken(name, file, reason)  # noqa: PLW2901 - in its place
+            tools[name], files[name] = tool, file
         for name in self._tools.keys() - tools.keys():
             registry.unregister(name)
         for tool in tools.values():
             registry.register(tool)
         self._tools = tools
-
-    def _tool_of(self, file: str, loaded: LoadedTool, registry: ToolRegistry, wanted: dict[str, Tool]) -> Tool | None:
-        """Return the tool to register for a file: its own, or one that reports the problem; None if no name is free."""
-        taken = loaded.name in wanted or (registry.has(loaded.name) and loaded.name not in self._tools)
-        if not taken and loaded.tool is not None:
-            return wrap_tool(loaded.tool, self._worker)
-        reason = self._explain_conflict(loaded.name, wanted) if taken else loaded.reason
-        logger.warning("The tool in tools/%s was not loaded. %s", file, reason)
-        name = loaded.name if not taken else f"own_{loaded.name}"[:64]
-        return BrokenTool(name, file, reason) if name not in wanted and not self._is_others(name, registry) else None
-
-    def _explain_conflict(self, name: str, wanted: Mapping[str, Tool]) -> str:
-        first = next(
-            (file for file, entry in self._files.items() if name in wanted and entry.loaded.name == name), None
-        )
-        if first is not None:
-            return f"tools/{first} has the name {name} already."
-        return f"Another tool has the name {name}; a tool of your own cannot replace it."
-
-    def _is_others(self, name: str, registry: ToolRegistry) -> bool:
-        return registry.has(name) and name not in self._tools

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.messages.types import Provenance, ToolFailure, least_trusted
+from nanobot.utils.worker_thread import WorkerThread
 
 TIMEOUT_S = 120.0
 
@@ -18,7 +19,7 @@ TIMEOUT_S = 120.0
 class OwnTool(Tool):
     """Wraps the user's tool: its name and schema, our timeout and error isolation."""
 
-    def __init__(self, tool: Tool, worker: WorkerLoop, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, tool: Tool, worker: WorkerThread, timeout_s: float = TIMEOUT_S) -> None:
         self.name = tool.name
         self.description = tool.description
         self.parameters = tool.parameters
@@ -40,7 +41,7 @@ class OwnTool(Tool):
         if isinstance(ctx, ToolContext):
             arguments["ctx"] = replace(ctx, emit=_thread_safe(ctx.emit))
         try:
-            returned: ToolResult | str = await self._worker.run(self._run(arguments), self._timeout_s)
+            returned: ToolResult | str = await self._worker.run(partial(self._run, arguments), self._timeout_s)
             return _sanitize(returned, self.provenance) if isinstance(returned, ToolResult) else returned
         except TimeoutError:
             return ToolResult.failed(f"{self.name} was stopped after {self._timeout_s:g} s. Ask it for less.")
@@ -87,7 +88,7 @@ def _thread_safe(emit: Callable[[str], None]) -> Callable[[str], None]:
     return emit_here
 
 
-def wrap_tool(tool: Tool, worker: WorkerLoop, timeout_s: float = TIMEOUT_S) -> OwnTool:
+def wrap_tool(tool: Tool, worker: WorkerThread, timeout_s: float = TIMEOUT_S) -> OwnTool:
     """Wrap the tool. Its own attributes count as far as they do not make it more trusted."""
     attributes = {word: getattr(tool, word) for word in ("effect", "alone", "polls", "derives")}
     provenance = least_trusted([Provenance.TOOL, Provenance(tool.provenance)])

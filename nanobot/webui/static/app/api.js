@@ -33,6 +33,23 @@ export async function request(method, path, body, headers = {}) {
   return answer;
 }
 
+/** Send a request, and yield the events of its answer as they come. It ends when `signal` aborts it. */
+export async function* stream(path, body, signal) {
+  const response = await fetch(path, {
+    method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal,
+  });
+  if (response.status === 401) isSignedIn.value = false;
+  if (!response.ok) throw new ApiError(response.status, await response.json().catch(() => null));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ; ) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith("data: ")) yield JSON.parse(line.slice(6));
+  }
+}
+
 export const get = (path) => request("GET", path);
 export const post = (path, body = {}) => request("POST", path, body);
 

@@ -43,6 +43,12 @@ const ICONS = {
   more: "M5 10h.01M10 10h.01M15 10h.01",
 };
 
+/** A QR code, from its rows. */
+export function QrCode({ rows, label }) {
+  const path = rows.flatMap((row, y) => [...row].map((square, x) => (square === "1" ? `M${x + 2} ${y + 2}h1v1h-1z` : ""))).join("");
+  return html`<svg class="qr" viewBox=${`0 0 ${rows.length + 4} ${rows.length + 4}`} role="img" aria-label=${label}><path d=${path} /></svg>`;
+}
+
 export function Icon({ name }) {
   return html`<svg class="icon" viewBox="0 0 20 20" aria-hidden="true"><path d=${ICONS[name]} /></svg>`;
 }

@@ -50,12 +50,11 @@ def test_a_kill_that_nobody_can_hear_leaves_no_survivors(tmp_path: Path):
 async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tmp_path: Path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
     lamp = await bench(child("lamp", "daemon", mark))
-    before = len(alive(mark))
+    wait_until(lambda: len(alive(mark)) >= 2)
     begun = time.monotonic()
 
     await lamp.registry.close()
     waited = time.monotonic() - begun
 
-    assert before >= 2
-    assert waited < 5
+    assert waited < 20  # the daemon would stay for a minute
     wait_until(lambda: alive(mark) == [])

@@ -107,11 +107,10 @@ def port() -> int:
 
 
 @contextmanager
-def served(wire: str, port: int) -> Iterator[None]:
-    environment = {**os.environ, "PORT": str(port)}
+def served(*command: str, **environment: str) -> Iterator[None]:
     with subprocess.Popen(
-        [from_npm("mcp-server-everything"), wire],
-        env=environment,
+        command,
+        env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -133,15 +132,44 @@ async def until_it_listens(port: int) -> None:
             return
 
 
+@pytest.mark.timeout(180)  # each server imports the SDK
+@pytest.mark.parametrize(("wire", "path"), [("streamable-http", "/mcp"), ("sse", "/sse")])
+async def test_a_server_of_the_sdk_at_an_address_also_after_it_was_restarted(
+    bench: OpenBench, port: int, wire: str, path: str
+):
+    command = (sys.executable, "-m", "tests.programs.mcp_web_server", wire, str(port))
+    with served(*command):
+        await until_it_listens(port)
+        web = await bench(ServerSettings("web", url=f"http://127.0.0.1:{port}{path}"))
+        before = await web.call("mcp_web_echo", message="hi")
+        picture = await web.call("mcp_web_picture")
+        listed = await web.call("mcp_web_resources")
+        note = await web.call("mcp_web_resources", uri="note://today")
+        greeting = await web.call_with("mcp_web_prompts", {"name": "greeting", "arguments": {"name": "Ada"}})
+        wrong = await web.call("mcp_web_resources", uri="note://tomorrow")
+    with served(*command):
+        await until_it_listens(port)
+        after = await web.call("mcp_web_echo", message="hi again")
+
+    assert before.content == "Echo: hi"
+    assert '"image_url"' in words_of(picture)
+    assert "note://today" in words_of(listed)
+    assert words_of(note) == '"Water the plants."'
+    assert "Greet Ada." in words_of(greeting)
+    assert "was refused by its server" in str(wrong.content)
+    assert after.content == "Echo: hi again"
+
+
 @pytest.mark.parametrize(("wire", "path"), [("streamableHttp", "/mcp"), ("sse", "/sse")])
 async def test_everything_of_npm_at_an_address_also_after_it_was_restarted(
     bench: OpenBench, port: int, wire: str, path: str
 ):
-    with served(wire, port):
+    command = (from_npm("mcp-server-everything"), wire)
+    with served(*command, PORT=str(port)):
         await until_it_listens(port)
         every = await bench(ServerSettings("every", url=f"http://127.0.0.1:{port}{path}"))
         before = await every.call("mcp_every_echo", message="hi")
-    with served(wire, port):
+    with served(*command, PORT=str(port)):
         await until_it_listens(port)
         after = await every.call("mcp_every_echo", message="hi again")
 

@@ -13,13 +13,13 @@ from nanobot.agent.tools.base import Effect, Tool, ToolContext, number, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.own.source import OwnTools
 from nanobot.agent.tools.own.tool import wrap_tool
-from nanobot.agent.tools.own.worker_loop import WorkerLoop
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from nanobot.utils.resources import templates_dir
+from nanobot.utils.worker_thread import WorkerThread
 
 HEAD = "from nanobot.agent.tools.base import Tool, ToolResult\n"
 
@@ -44,7 +44,8 @@ class Shelf:
         self.folder = workspace / "tools"
         self.registry = build_tools(ToolPolicies(PathPolicy(workspace)))
         self.built_in = set(self.registry.names)
-        self.registry.add_source(OwnTools(workspace))
+        self.worker = WorkerThread()
+        self.registry.add_source(OwnTools(workspace, self.worker))
 
     def write(self, file: str, text: str) -> None:
         self.folder.mkdir(exist_ok=True)
@@ -64,6 +65,7 @@ async def shelf(workspace: Path) -> AsyncIterator[Shelf]:
     made = Shelf(workspace)
     yield made
     await made.registry.close()
+    made.worker.close()
 
 
 async def test_a_file_becomes_a_tool_before_the_next_turn(shelf: Shelf):
@@ -204,7 +206,7 @@ class Blocks(Tool):
 
 
 async def test_a_tool_that_blocks_holds_up_nobody_and_the_next_call_works():
-    registry, aside = ToolRegistry(), WorkerLoop()
+    registry, aside = ToolRegistry(), WorkerThread()
     registry.register(wrap_tool(Blocks(), aside, timeout_s=0.1))
     ticks = asyncio.create_task(asyncio.sleep(0.05))
     begun = time.perf_counter()

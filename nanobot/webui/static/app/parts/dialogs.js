@@ -16,15 +16,14 @@ export default function Dialogs() {
   return null;
 }
 
-/** A modal dialog; the focus returns when it closes. */
-export function Modal({ label, children }) {
+/** A modal dialog; the focus returns when it closes. `close` takes it off the page. */
+export function Modal({ label, close = () => (dialog.value = ""), children }) {
   const box = useRef(null);
   useEffect(() => {
     const before = document.activeElement;
     box.current.showModal();
     return () => before?.focus?.();
   }, []);
-  const close = () => (dialog.value = "");
   const onClick = (event) => event.target === box.current && close();
   return html`<dialog ref=${box} aria-label=${label} onClose=${close} onClick=${onClick}><div class="dialog">${children}</div></dialog>`;
 }

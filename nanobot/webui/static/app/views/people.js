@@ -1,7 +1,7 @@
 /** Who may talk to the agent, and which browsers are signed in. */
 import { useState } from "preact/hooks";
 import { post, request } from "../api.js";
-import { html } from "../dom.js";
+import { QrCode, html } from "../dom.js";
 import { moment } from "../format.js";
 import { CopyButton } from "../parts/message.js";
 import { Act, Empty, Page, Row, Section, SettingsTabs, useData } from "../parts/view.js";
@@ -56,10 +56,9 @@ function browserName(agent) {
 
 /** A one-time link, with its code for a phone's camera. */
 function Link({ link: { url, qr } }) {
-  const path = qr.flatMap((row, y) => [...row].map((square, x) => (square === "1" ? `M${x + 2} ${y + 2}h1v1h-1z` : ""))).join("");
   const isLocal = /^https?:\/\/(127\.|localhost|\[::1\])/.test(url);
   return html`<div class="link" role="status">
-    <svg class="qr" viewBox=${`0 0 ${qr.length + 4} ${qr.length + 4}`} role="img" aria-label=${t("qr_code")}><path d=${path} /></svg>
+    <${QrCode} rows=${qr} label=${t("qr_code")} />
     <div>
       <p>${t("link_hint")}</p>
       <p><code>${url}</code> <${CopyButton} text=${() => url} /></p>

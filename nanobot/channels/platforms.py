@@ -1,33 +1,22 @@
 """What the setup of each platform asks for: instructions, fields with the pattern of their answers, the owner's id.
 
-A new channel is an entry in PLATFORMS. Where settings are derived from the answers (the servers of a mailbox, a
-generated token), the entry names a function.
+The terminal's wizard, the page, the status and the doctor read it. A new channel is an entry in PLATFORMS. Where
+settings are derived from the answers (the servers of a mailbox, a generated token), the entry names a function.
 """
 
-import asyncio
 import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import typer
-
+from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.registry import CHANNELS
-from nanobot.cli.layout import print_line
-from nanobot.cli.setup import prompts
-from nanobot.config.channels import (
-    ChannelConfig,
-    EmailConfig,
-    FeishuConfig,
-    MatrixConfig,
-    WebSocketClient,
-    WebSocketConfig,
-    WeixinConfig,
-)
-from nanobot.utils.qr_code import qr_code
+from nanobot.config.channels import ChannelConfig, EmailConfig, MatrixConfig, WebSocketClient, WebSocketConfig
 
 Values = dict[str, object]
 """Settings by attribute name of the config section."""
+Answers = Mapping[str, str]
+"""By name of their field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +26,34 @@ class SetupField:
     label: str
     pattern: str
     hint: str
-    """Shown for an answer that does not match the pattern."""
+    """Where to get it and how it looks; shown for an answer that does not match the pattern."""
     is_secret: bool = False
     alternative: str = ""
     """Another attribute; where it is set, this one is not needed."""
+    suggest: Callable[[Answers, ChannelConfig, bool], str] | None = None
+    """Makes it optional, and no attribute: `derive_values` reads it. Takes what `derive_values` takes. Returns the
+    default of an answer; empty if nothing has to be asked.
+    """
 
     def is_set(self, section: ChannelConfig) -> bool:
-        """Whether the section has this setting, or the alternative."""
-        return any(str(getattr(section, name)).strip() for name in (self.name, self.alternative) if name)
+        """Whether the section has this setting, or the alternative, or needs neither."""
+        names = filter(None, (self.name, self.alternative))
+        return self.suggest is not None or any(str(getattr(section, name)).strip() for name in names)
+
+    def accepts(self, answer: str) -> bool:
+        return re.fullmatch(self.pattern, answer) is not None
 
 
-DeriveValues = Callable[[Mapping[str, str], ChannelConfig, bool], Values]
-"""Takes the answers, the current section, and whether to ask for existing settings again."""
+DeriveValues = Callable[[Answers, ChannelConfig, bool], Values]
+"""Takes the answers, the current section, and whether the answers replace existing ones."""
 
 
 def _no_values(*_: object) -> Values:
     return {}
 
 
-SignIn = Callable[[ChannelConfig], tuple[Values, str] | None]
-"""Takes the current section. Returns the settings, and the owner's id, or an empty string; None to ask for the fields.
-Raises NanobotError.
-"""
-
-OwnerValues = Callable[[str, ChannelConfig], Values]
-"""Takes the owner's id and the current section."""
+OwnerValues = Callable[[str, ChannelConfig, ShowStep], Values]
+"""Takes the owner's id and the current section, and shows what the owner has to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +70,12 @@ class PlatformSetup:
     """The owner's id on the platform."""
     consent: str = ""
     """What the user has to agree to first; stored as `consent_granted`."""
-    sign_in: SignIn | None = None
-    """Gets the values of the fields, instead of asking for them."""
+    sign_in: str = ""
+    """`module:function` that gets the values of the fields with a QR code, instead of asking for them. It takes the
+    section, ShowStep and AskPerson, and returns SignedIn.
+    """
+    ways: tuple[tuple[str, str], ...] = ()
+    """Where the fields may also be typed: value and label of both ways, signing in first."""
     derive_values: DeriveValues = _no_values
     """Further settings derived from the answers."""
     owner_values: OwnerValues = _no_values
@@ -87,7 +83,7 @@ class PlatformSetup:
     first_step: str = "Write to your bot on {title}"
     """What the owner does first once it runs."""
     links_account: bool = False
-    """Whether the login links an account, so that there is more to try than the answers."""
+    """Whether the login links an account with a QR code, or with a code for a phone number."""
     waits_for_owner: bool = True
     """Whether the setup can wait for the owner's first message instead of asking for an id."""
 
@@ -95,6 +91,21 @@ class PlatformSetup:
     def title(self) -> str:
         """The platform's display name."""
         return next(spec.title for spec in CHANNELS if spec.name == self.name)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there is something to try before it is saved."""
+        return bool(self.fields) or self.links_account
+
+    @property
+    def required(self) -> list[SetupField]:
+        """The fields that are settings."""
+        return [field for field in self.fields if field.suggest is None]
+
+    def missing_settings(self, section: ChannelConfig) -> list[str]:
+        """The required settings that are empty, by attribute name."""
+        missing = [field.name for field in self.required if not field.is_set(section)]
+        return missing + (["consent_granted"] if self.consent and not getattr(section, "consent_granted", True) else [])
 
 
 def _secret(name: str, label: str, pattern: str, hint: str) -> SetupField:
@@ -107,7 +118,7 @@ def _owner(label: str, pattern: str, hint: str) -> SetupField:
 
 _MAIL = r"[^@\s]+@[^@\s]+\.[^@\s]+"
 _MATRIX_ID = r"@[^:\s]+:[\w.:\[\]-]+"
-_SERVER = re.compile(r"[\w.-]+(?::\d{1,5})?")
+_SERVER = r"[\w.-]+(?::\d{1,5})?"
 _MAIL_SERVERS: dict[str, tuple[str, str]] = {
     "gmail.com": ("imap.gmail.com", "smtp.gmail.com"),
     "googlemail.com": ("imap.gmail.com", "smtp.gmail.com"),
@@ -123,21 +134,36 @@ _MAIL_SERVERS: dict[str, tuple[str, str]] = {
 _IMAP, _IMAPS, _SUBMISSION, _SUBMISSIONS = 143, 993, 587, 465
 
 
-def _mailbox(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) -> Values:
-    """The servers of a mailbox. The port decides between TLS and STARTTLS."""
+def _mail_server(kind: str, label: str) -> SetupField:
+    """The IMAP or SMTP server, asked for where neither the config nor the domain of the mailbox tells it."""
+
+    def suggest(answers: Answers, section: ChannelConfig, replaces: bool) -> str:
+        address = answers.get("imap_username", "")
+        if _domain(address) in _MAIL_SERVERS or _keeps_servers(address, section, replaces):
+            return ""
+        return str(getattr(section, f"{kind}_host")) or f"{kind}.{_domain(address)}"
+
+    port = _IMAPS if kind == "imap" else _SUBMISSION
+    hint = f"A server is a name, such as {kind}.example.org or {kind}.example.org:{port}; empty: that of the address."
+    return SetupField(f"{kind}_server", label, _SERVER, hint, suggest=suggest)
+
+
+def _mailbox(answers: Answers, section: ChannelConfig, replaces: bool) -> Values:
+    """The servers of a mailbox. The port decides between TLS and STARTTLS. An SMTP login of its own stays."""
     assert isinstance(section, EmailConfig)  # noqa: S101 narrows the type
-    address = answers["imap_username"]
-    login: Values = {"smtp_username": address, "smtp_password": answers["imap_password"]}
-    if section.imap_host and section.smtp_host and not ask_all:
-        existing = {"smtp_username": section.smtp_username, "smtp_password": section.smtp_password}
-        return {name: existing[name] or value for name, value in login.items()}
-    domain = address.rpartition("@")[2].lower()
-    servers = _MAIL_SERVERS.get(domain) or (
-        _ask_server("IMAP server (incoming mail)", section.imap_host or f"imap.{domain}"),
-        _ask_server("SMTP server (outgoing mail)", section.smtp_host or f"smtp.{domain}"),
-    )
-    (imap_host, imap_port), (smtp_host, smtp_port) = map(_host_and_port, servers)
-    return login | {
+    address, password = answers["imap_username"], answers["imap_password"]
+    values: Values = {
+        "smtp_username": address if section.smtp_username in ("", section.imap_username) else section.smtp_username,
+        "smtp_password": password if section.smtp_password in ("", section.imap_password) else section.smtp_password,
+    }
+    imap_server, smtp_server = answers.get("imap_server", ""), answers.get("smtp_server", "")
+    if _keeps_servers(address, section, replaces) and not (imap_server or smtp_server):
+        return values
+    existing = (f"{section.imap_host}:{section.imap_port}", f"{section.smtp_host}:{section.smtp_port}")
+    known = _MAIL_SERVERS.get(_domain(address), existing)
+    imap_host, imap_port = _host_and_port(imap_server or known[0])
+    smtp_host, smtp_port = _host_and_port(smtp_server or known[1])
+    return values | {
         "imap_host": imap_host,
         "imap_port": imap_port or _IMAPS,
         "imap_use_ssl": imap_port != _IMAP,
@@ -147,18 +173,24 @@ def _mailbox(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) 
     }
 
 
-def _homeserver(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) -> Values:
+def _keeps_servers(address: str, section: ChannelConfig, replaces: bool) -> bool:
+    assert isinstance(section, EmailConfig)  # noqa: S101 narrows the type
+    has_servers = bool(section.imap_host and section.smtp_host)
+    return has_servers and not replaces and section.imap_username in ("", address)
+
+
+def _domain(address: str) -> str:
+    return address.rpartition("@")[2].lower()
+
+
+def _homeserver(answers: Answers, section: ChannelConfig, replaces: bool) -> Values:
     """The homeserver of the bot's id, unless another is set. A new password replaces a token."""
     assert isinstance(section, MatrixConfig)  # noqa: S101 narrows the type
     is_default = section.homeserver == MatrixConfig.model_fields["homeserver"].default
     server: Values = {"homeserver": f"https://{answers['user_id'].partition(':')[2]}"} if is_default else {}
-    return server | ({"access_token": ""} if ask_all else {})
-
-
-def _ask_server(label: str, default: str) -> str:
-    while not _SERVER.fullmatch(answer := prompts.ask(label, default)):
-        print_line(f"{answer!r} is not the name of a server, such as imap.example.org or imap.example.org:993.")
-    return answer
+    password = answers.get("password", "")
+    is_new = password and section.access_token and (replaces or password != section.password)
+    return server | ({"access_token": ""} if is_new else {})
 
 
 def _host_and_port(server: str) -> tuple[str, int]:
@@ -166,64 +198,20 @@ def _host_and_port(server: str) -> tuple[str, int]:
     return host, int(port or 0)
 
 
-def _client_with_token(name: str, section: ChannelConfig) -> Values:
+def _client_with_token(name: str, section: ChannelConfig, show: ShowStep) -> Values:
     """A client with a random token, unless it exists already."""
     assert isinstance(section, WebSocketConfig)  # noqa: S101 narrows the type
     if name in section.clients:
         return {}
     token = secrets.token_hex(24)
     url = f"ws://{section.host}:{section.port}"
-    print_line(f"{name} connects to {url} with this token, which is stored in the config:")
-    typer.echo(f"  {token}")
+    show(LoginStep(f"{name} connects to {url} with this token, which is stored in the config:", code=token))
     return {"clients": section.clients | {name: WebSocketClient(token=token)}}
 
 
-def _mentions_only(answers: Mapping[str, str], section: ChannelConfig, ask_all: bool) -> Values:
+def _mentions_only(_: Answers, section: ChannelConfig, __: bool) -> Values:
     """A new WhatsApp channel answers in groups when it is mentioned; without the setting, old ones do always."""
-    del answers, ask_all
     return {} if section.enabled else {"group_policy": "mention"}
-
-
-def _scan_code(section: ChannelConfig) -> tuple[Values, str]:
-    """Log in to WeChat with a QR code."""
-    from nanobot.channels.weixin.login import CodeShown, LoggedIn, NumberNeeded, QrLogin
-
-    assert isinstance(section, WeixinConfig)  # noqa: S101 narrows the type
-    login, number = QrLogin(section), ""
-    while True:
-        step = asyncio.run(login.step(number))
-        number = ""
-        match step:
-            case CodeShown(url):
-                typer.echo(f"\n{qr_code(url)}")
-                print_line(f"Scan this in WeChat (微信, 扫一扫). If it is hard to scan, open in WeChat: {url}")
-            case NumberNeeded(is_wrong):
-                question = "That is another number. The one on your phone" if is_wrong else "The number on your phone"
-                number = prompts.ask(question)
-            case LoggedIn(token, base_url, owner):
-                return {"token": token, "base_url": base_url}, owner
-            case _:
-                typer.echo("Scanned. Confirm it on your phone.")
-
-
-def _create_app(section: ChannelConfig) -> tuple[Values, str] | None:
-    """Create an app at Feishu with a QR code, unless the user has one."""
-    assert isinstance(section, FeishuConfig)  # noqa: S101 narrows the type
-    try:
-        from nanobot.channels.feishu.registration import create_app
-    except ImportError:  # its extra is not installed
-        return None
-    options = [("create", "Create one with a QR code"), ("enter", "Enter the App ID of one that exists")]
-    if prompts.choose("Which app?", options) == "enter":
-        return None
-
-    def show(url: str) -> None:
-        typer.echo(f"\n{qr_code(url)}")
-        print_line(f"Scan this in Feishu or Lark, or open {url}")
-
-    app = asyncio.run(create_app(section.domain, show))
-    values: Values = {"app_id": app.app_id, "app_secret": app.app_secret}
-    return values | ({"domain": app.domain} if app.domain != section.domain else {}), app.owner
 
 
 PLATFORMS: tuple[PlatformSetup, ...] = (
@@ -245,8 +233,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         owner=_owner(
             "Your Telegram user ID, not your phone number",
             r"(?a)[1-9]\d{2,9}",  # longer numbers are phone numbers with their country code
-            "That is not a user ID: an ID has at most ten digits, such as 12345678. A phone number or a @name does not "
-            "tell Telegram's bots who you are. Leave it empty if you do not know it.",
+            "An ID has at most ten digits, such as 12345678. A phone number or a @name does not tell Telegram's bots "
+            "who you are. Leave it empty if you do not know it.",
         ),
     ),
     PlatformSetup(
@@ -319,7 +307,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             r"(?a)ou_\w+",
             "An open_id looks like ou_ and letters. Leave it empty if you do not know it.",
         ),
-        sign_in=_create_app,
+        sign_in="nanobot.channels.feishu.registration:create_app",
+        ways=(("create", "Create one with a QR code"), ("enter", "Enter the App ID of one that exists")),
     ),
     PlatformSetup(
         name="dingtalk",
@@ -400,7 +389,7 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             r"\S+@im\.wechat",
             "It ends in @im.wechat. Leave it empty: WeChat shows it nowhere.",
         ),
-        sign_in=_scan_code,
+        sign_in="nanobot.channels.weixin.login:scan_code",
         first_step="Write to ClawBot on {title}",
     ),
     PlatformSetup(
@@ -433,7 +422,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         instructions=(
             "nanobot becomes a linked device of a WhatsApp account: best of one with its own number. With your number, "
             "you talk to it in the chat with yourself. The first time, this installs a bridge with npm, which takes a "
-            "minute. Then it shows a QR code to scan with the phone, or with --phone NUMBER a code to enter there."
+            "minute. Then it shows a QR code to scan with the phone; or, for a number (in a terminal --phone NUMBER), "
+            "a code to enter there."
         ),
         fields=(),
         owner=_owner(
@@ -508,7 +498,14 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             SetupField(
                 "imap_username", "Address of the bot's mailbox", _MAIL, "An address looks like my.bot@gmail.com."
             ),
-            _secret("imap_password", "Its password, or app password", r".+", "The password is empty."),
+            _secret(
+                "imap_password",
+                "Its password, or app password",
+                r".+",
+                "Most services want an app password, made in their security settings.",
+            ),
+            _mail_server("imap", "IMAP server (incoming mail)"),
+            _mail_server("smtp", "SMTP server (outgoing mail)"),
         ),
         owner=_owner(
             "The address you write from",

@@ -1,0 +1,272 @@
+"""The transports to a server, all of the SDK: a program's stdin and stdout, streamable HTTP, and the older SSE.
+
+https://modelcontextprotocol.io/specification/2025-11-25/basic/transports
+
+A program runs under `process_guard`; on Windows the SDK's job objects end what it started. The owner chooses a URL,
+wherever it leads. Redirects are followed within its origin only (the SDK ensures it), so the configured headers reach
+nobody else; proxies of the environment are not used.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from nanobot.agent.tools.mcp import process_guard
+from nanobot.agent.tools.mcp.process_guard import EXIT_CODE_PREFIX
+from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
+from nanobot.errors import NanobotError
+from nanobot.net.egress import NetworkPolicy
+from nanobot.security.environment import child_environment
+
+if TYPE_CHECKING:
+    import httpx2
+    from mcp.client._transport import TransportStreams
+    from mcp.shared.message import SessionMessage
+
+OpenClient = Callable[[str, Mapping[str, str]], Awaitable["httpx2.AsyncClient"]]
+"""Returns a client for requests to this URL, with these headers."""
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""The SDK joins a line from parts of 64 kB, copying it each time."""
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+MAX_LIST_ITEMS = 2000
+"""Tools, resources, parts of a result; the rest of a longer list is dropped before the SDK validates each item."""
+_STDERR_TAIL_BYTES = 4096
+_EXIT_WAIT_S = 0.3
+_NOISE = re.compile(rf"npm notice|npm error( \d+)?$|npm error A complete log|{EXIT_CODE_PREFIX}")
+"""Besides our own, lines that npm prints around its reason, which they would push out of the tail: many servers are
+started by npx.
+"""
+_STORAGE_VARIABLES = frozenset({"XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"})
+"""Where a server stores things between starts."""
+_SESSION_HEADER = "mcp-session-id"
+_SESSION_LOST = frozenset({400, 404, 410})
+"""Responses of servers to an unknown session id. The specification says 404; 400 is common too."""
+
+
+class ProgramNotFoundError(NanobotError):
+    """The command of a server is not installed, or not where it is expected."""
+
+
+class ServerReport:
+    """What is known of a connection besides its messages: HTTP status, stderr, invalid lines and exit code."""
+
+    def __init__(self) -> None:
+        self.http_status = 0
+        """The last one of a server with a URL."""
+        self.session_lost = False
+        """Whether the server does not know our session any more, so that it did nothing of the last request."""
+        self.garbage = ""
+        """The first line on stdout that is not a message."""
+        self._stderr = b""
+        self._ended = threading.Event()
+
+    @contextmanager
+    def collect_stderr(self) -> Iterator[TextIO]:
+        """Return a file for a program's stderr, of which the tail is kept. Close it once the program has it."""
+        read_end, write_end = os.pipe()
+
+        def read() -> None:
+            with open(read_end, "rb", buffering=0) as stream:
+                while data := stream.read(65_536):
+                    self._stderr = (self._stderr + data)[-_STDERR_TAIL_BYTES:]
+            self._ended.set()
+
+        threading.Thread(target=read, name="mcp server", daemon=True).start()
+        with open(write_end, "w", encoding="utf-8") as stream:
+            yield stream
+
+    async def describe(self) -> str:
+        """Describe a program's end, once all of its stderr is known; empty if there is nothing to report."""
+        await asyncio.to_thread(self._ended.wait, _EXIT_WAIT_S)
+        lines = [line.strip() for line in self._stderr.decode(errors="replace").splitlines()]
+        codes = [line.removeprefix(EXIT_CODE_PREFIX) for line in lines if line.startswith(EXIT_CODE_PREFIX)]
+        last = [line for line in lines if line and not _NOISE.match(line)][-5:]
+        parts = (
+            f"it ended with exit code {codes[-1]}" if codes else "",
+            f"it printed what is not a message: {self.garbage!r}" if self.garbage else "",
+            f"its last output: {' | '.join(last)}" if last else "",
+        )
+        return "; ".join(part for part in parts if part)
+
+
+@asynccontextmanager
+async def open_streams(
+    settings: ServerSettings,
+    folder: Path,
+    open_client: "OpenClient",
+    report: ServerReport,
+    on_end: Callable[[], None],
+) -> AsyncIterator["TransportStreams"]:
+    """Connect to the server; a program starts in `folder`. `on_end` is called when the server hangs up.
+
+    Raises ProgramNotFoundError, OSError, and what the SDK or its client raises, then or later, maybe in a group.
+    """
+    if settings.transport is Transport.STDIO:
+        transport = _start_program(settings, folder, report)
+    else:
+        transport = _connect_to_url(settings, open_client, report)
+    async with transport as streams, _filter_messages(streams, report, on_end) as filtered:
+        yield filtered
+
+
+# -- programs -----------------------------------------------------------------------------------------------------
+
+
+def server_environment(inherited: Mapping[str, str], settings: ServerSettings) -> dict[str, str]:
+    """Return a server's environment: the harmless part of ours, and what the config adds."""
+    return {**child_environment(inherited, _STORAGE_VARIABLES), **settings.env}
+
+
+def find_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str | None:
+    """Return the path of the server's program, or None; a relative one starts at the working directory. Blocks."""
+    command = str(folder / settings.command) if os.path.dirname(settings.command) else settings.command  # noqa: PTH120
+    return shutil.which(command, path=env.get("PATH", os.defpath))
+
+
+async def resolve_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str:
+    """Return the path of the server's program. Raises ProgramNotFoundError."""
+    program = await asyncio.to_thread(find_program, settings, env, folder)
+    if program is None:
+        raise ProgramNotFoundError(
+            f"There is no program {settings.command!r}. Install it, or give its full path in "
+            f"tools.mcpServers.{settings.name}.command."
+        )
+    return program
+
+
+@asynccontextmanager
+async def _start_program(
+    settings: ServerSettings, folder: Path, report: ServerReport
+) -> AsyncIterator["TransportStreams"]:
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    env = server_environment(os.environ, settings)
+    command = [await resolve_program(settings, env, folder), *settings.args]
+    if sys.platform != "win32":
+        guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(MAX_LINE_BYTES)]
+        command = [*guard, *command]
+    program = StdioServerParameters(
+        command=command[0], args=command[1:], env=env, cwd=folder, encoding_error_handler="replace"
+    )
+    with report.collect_stderr() as stderr:
+        async with stdio_client(program, errlog=stderr) as streams:
+            stderr.close()
+            yield streams
+
+
+# -- URLs ---------------------------------------------------------------------------------------------------------
+
+
+async def open_client(
+    url: str, headers: Mapping[str, str], *, policy: NetworkPolicy | None = None
+) -> "httpx2.AsyncClient":
+    """Return a client for one connection, over the checked transport: to this server and nowhere else nearby."""
+    from nanobot.net.mcp_transport import open_mcp_client  # brings httpx2
+
+    return await open_mcp_client(policy or NetworkPolicy(), url, headers)
+
+
+@asynccontextmanager
+async def _connect_to_url(
+    settings: ServerSettings, open_client: OpenClient, report: ServerReport
+) -> AsyncIterator["TransportStreams"]:
+    from mcp.client.sse import sse_client
+    from mcp.client.streamable_http import streamable_http_client
+
+    async def check(response: "httpx2.Response") -> None:
+        request = response.request
+        # a GET asks for notifications, which are optional
+        if request.method == "POST" or settings.transport is Transport.SSE:
+            report.http_status = response.status_code
+        if response.status_code in _SESSION_LOST and request.method == "POST" and _SESSION_HEADER in request.headers:
+            report.session_lost = True
+
+    client = await open_client(settings.url, settings.headers)
+    client.event_hooks["response"].append(check)
+    if settings.transport is Transport.SSE:  # it closes the client
+
+        def client_factory(*_: Any, **__: Any) -> "httpx2.AsyncClient":
+            return client
+
+        async with sse_client(settings.url, httpx_client_factory=client_factory) as streams:
+            yield streams
+        return
+    async with (
+        client,
+        streamable_http_client(settings.url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES) as streams,
+    ):
+        yield streams
+
+
+# -- messages -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _filter_messages(
+    streams: "TransportStreams", report: ServerReport, on_end: Callable[[], None]
+) -> AsyncIterator["TransportStreams"]:
+    """Return equivalent streams that notice when they end, also while nothing is requested."""
+    import anyio
+    from mcp.shared.message import SessionMessage
+
+    source, outbox = streams
+    sink, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+    async def relay() -> None:
+        try:
+            async with sink:
+                async for item in source:
+                    message = _repair(item, report) if isinstance(item, Exception) else item
+                    if message is not None:
+                        await sink.send(_truncate_lists(message))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+        finally:
+            on_end()
+
+    relaying = asyncio.create_task(relay())
+    try:
+        yield inbox, outbox
+    finally:
+        relaying.cancel()
+        await asyncio.gather(relaying, return_exceptions=True)
+        sink.close()
+        inbox.close()
+
+
+def _repair(error: Exception, report: ServerReport) -> "SessionMessage | None":
+    """Return the message of a line that is not JSON by its lone surrogates only, as JavaScript writes them."""
+    from mcp.shared.message import SessionMessage
+    from mcp.types import jsonrpc_message_adapter
+    from pydantic import ValidationError
+
+    line = error.errors()[0]["input"] if isinstance(error, ValidationError) else ""
+    if not isinstance(line, str) or not line.strip():
+        return None
+    if line.lstrip().startswith("{"):
+        try:
+            data = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-16", "surrogatepass")
+            text = data.decode("utf-16", "replace")
+            return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+        except (ValueError, RecursionError):
+            pass
+    report.garbage = report.garbage or line[:200]
+    return None
+
+
+def _truncate_lists(message: "SessionMessage") -> "SessionMessage":
+    result = getattr(message.message, "result", None)
+    if isinstance(result, dict):
+        for name, value in result.items():
+            if isinstance(value, list):
+                result[name] = value[:MAX_LIST_ITEMS]
+    return message
