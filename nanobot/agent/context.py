@@ -100,12 +100,17 @@ class ContextBuilder:
         paths: PathPolicy | None = None,
         memory_budget_bytes: int = BUDGET_BYTES,
         skills: SkillsLoader | None = None,
+        database: Path | None = None,
     ) -> None:
-        """`paths`: where links in the workspace may lead. `skills` overrides the two parameters about skills."""
+        """`paths`: where links in the workspace may lead. `skills` overrides the two parameters about skills.
+        `database` has the revisions of the memory.
+        """
         self.workspace = workspace.expanduser().absolute()
         self.files = Opener(paths or PathPolicy(self.workspace))
         """Opens the workspace files that nanobot itself reads and writes."""
-        self.memory = MemoryStore(self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes)
+        self.memory = MemoryStore(
+            self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes, database=database
+        )
         """The owner's memory; `memory_of` returns those of chats."""
         self.skills = skills or SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
         self._clock = clock or SystemClock()

@@ -107,11 +107,6 @@ class DataPaths:
         return self.state / "mcp"
 
     @property
-    def lessons(self) -> Path:
-        """How often each mistake was repeated."""
-        return self.state / "lessons.json"
-
-    @property
     def logs(self) -> Path:
         return self.data / "logs"
 
@@ -154,11 +149,6 @@ class DataPaths:
     def file_provenance(self) -> Path:
         """Files with untrusted content."""
         return self.state / "provenance.json"
-
-    @property
-    def pending_consolidation(self) -> Path:
-        """Archived sessions that still have to be consolidated into memory."""
-        return self.state / "to-consolidate.json"
 
     @property
     def legacy_jobs(self) -> Path:

@@ -24,6 +24,7 @@ from nanobot.agent.goals.service import GoalService
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.memory import due
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -77,7 +78,7 @@ if TYPE_CHECKING:
     from nanobot.runtime.plugins import Plugins
 
 
-DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA + due.SCHEMA
 """The tables that a bot needs."""
 
 
@@ -257,6 +258,7 @@ def _create_core(
         paths=toolbox.policies.paths,
         memory_budget_bytes=defaults.memory_budget_bytes,
         skills=skills_loader(config, places, services.workspace, toolbox.policies.paths),
+        database=places.database,
     )
     archive = ScopedArchive(
         config,

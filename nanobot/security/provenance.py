@@ -277,7 +277,7 @@ class ProvenanceStore:
             return _of_session(real)
         if inside == ("memory", "HISTORY.md"):
             return _of_log(real)
-        if inside[:2] == ("memory", "chats") or inside[:3] == ("memory", ".book", "chats"):
+        if inside[:2] == ("memory", "chats"):
             return Provenance.PERSON
         if inside[:2] == (".nanobot", "spill") and (spilled := _SPILLED.search(inside[-1])):
             return Provenance(spilled[1])

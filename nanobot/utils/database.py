@@ -7,11 +7,12 @@ writes. Nothing blocks the event loop. Several processes may use one file.
 import asyncio
 import logging
 import queue
+import re
 import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from os.path import samestat
 from pathlib import Path
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_BATCH = 512
+_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)")
 SOON_S = 0.02
 """How long `soon` may delay a write to share a commit."""
 
@@ -49,22 +51,44 @@ async def open_database(path: Path, schema: str, *, is_owner: bool = True) -> As
 
 @contextmanager
 def reading(path: Path, schema: str) -> Iterator["Connection"]:
-    """A connection to read from, without an event loop. Without a file, the tables are empty and none is created.
+    """A connection to read from, without an event loop. Without a file, or if nobody has created these tables in it
+    yet, they are empty; nothing is created.
 
     Blocks. Raises StorageError, also for what SQLite raises inside.
     """
     import sqlite3
 
-    exists = path.exists()
     try:
-        with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro" if exists else ":memory:", uri=exists, timeout=5)
-        ) as db:
-            if not exists:
-                db.executescript(schema)
+        with ExitStack() as stack:
+            if path.exists():
+                uri = f"{path.absolute().as_uri()}?mode=ro"
+                db = stack.enter_context(closing(sqlite3.connect(uri, uri=True, timeout=5)))
+                known = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+                if known.issuperset(_TABLE.findall(schema)):
+                    yield db
+                    return
+            db = stack.enter_context(closing(sqlite3.connect(":memory:")))
+            db.executescript(schema)
             yield db
     except sqlite3.Error as error:
         raise StorageError(f"{path} cannot be read: {error}. Run `nanobot doctor`.") from error
+
+
+@contextmanager
+def writing(path: Path, schema: str) -> Iterator["Connection"]:
+    """A transaction without an event loop, committed on exit. Creates the file if missing.
+
+    Blocks. Raises StorageError, also for what SQLite raises inside; nothing is written then.
+    """
+    import sqlite3
+
+    try:
+        with closing(_connect(path, schema, is_owner=False)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
+    except (sqlite3.Error, OSError) as error:
+        raise _storage_error(path, error) from error
 
 
 @dataclass(slots=True)

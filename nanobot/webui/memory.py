@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.agent.memory.dream_changes import DreamChanges
+from nanobot.agent.memory.dream_log import DreamLog
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.scope import OWNERS
 from nanobot.security.credentials import Credential
@@ -64,10 +64,10 @@ class MemoryEndpoints:
         """The last passes of Dream, newest first; `active` are those whose changes still stand."""
 
         def read() -> dict[str, Any]:
-            changes = DreamChanges(self._store, self._services.runtime.clock)
-            changes.recover()
-            passes = [asdict(dream_pass) for dream_pass in changes.log.passes()[:50]]
-            return {"passes": passes, "active": [dream_pass.number for dream_pass in changes.active_passes()]}
+            self._store.record_changes()
+            log = DreamLog(self._store)
+            passes = [asdict(dream_pass) for dream_pass in log.passes()[:50]]
+            return {"passes": passes, "active": [dream_pass.number for dream_pass in log.active_passes()]}
 
         return json_response(await asyncio.to_thread(read))
 
@@ -76,8 +76,7 @@ class MemoryEndpoints:
         number = request.path_params["number"]
         if not number.isdecimal():
             raise HttpError(404, "A pass of Dream has a number.")
-        changes = DreamChanges(self._store, self._services.runtime.clock)
-        restored = await asyncio.to_thread(changes.restore, int(number), who="page")
+        restored = await asyncio.to_thread(DreamLog(self._store).restore, int(number), who="page")
         self._services.feed.changed("memory")
         return json_response({"restored": restored.number})
 

@@ -9,6 +9,7 @@ import pytest
 
 from nanobot.agent.engine.spec import RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
+from nanobot.agent.memory.revisions import ChangedBy
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.session_summary import summary_metadata, summary_provenance
 from nanobot.errors import BudgetExceededError, ProviderError
@@ -38,7 +39,7 @@ async def test_all_but_the_last_eight_messages_go_into_memory(harness: Consolida
 
     assert result == ConsolidationResult(DONE, moved=12)
     assert harness.cursor == 12
-    assert harness.memory.read_long_term() == "Likes tea.\n"
+    assert harness.memory.read_long_term() == "- Likes tea.\n"
     assert harness.log == "[2026-02-26 13:21] Talked.\n\n"
     assert "answer 5" in harness.asked
     assert "question 6" not in harness.asked
@@ -252,8 +253,8 @@ async def test_a_window_without_room_is_named_with_the_key_to_set(tmp_path: Path
     assert harness.model.requests == []
 
 
-async def test_a_memory_that_no_reply_can_hold_is_not_asked_for(tmp_path: Path):
-    harness = ConsolidationHarness(tmp_path, limits=RunLimits(max_tokens=1_000))
+async def test_a_memory_that_leaves_no_room_for_a_conversation_is_not_asked_about(tmp_path: Path):
+    harness = ConsolidationHarness(tmp_path, limits=RunLimits(max_tokens=1_000, window_tokens=5_000))
     harness.memory.write_long_term("Likes tea. " * 1_000)
     await harness.talk(0, 10)
 
@@ -334,11 +335,11 @@ async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Pa
         await work
 
     assert harness.log
-    assert harness.memory.read_long_term() == "Likes tea.\n"
+    assert harness.memory.read_long_term() == "- Likes tea.\n"
     assert harness.cursor == 12
 
 
-STEPS = ("append_history", "append", "write_long_term", "replace", "save")
+STEPS = ("append_history", "append", "write_long_term", "replace", "confirm", "save")
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
 
@@ -360,16 +361,17 @@ async def what_a_kill_leaves(after: ConsolidationHarness, point: str) -> None:
     assert len(after.sessions.get_or_create(KEY).messages) == 20
     if after.cursor:
         assert after.log == "[2026-02-26 13:21] Talked.\n\n"
-        assert after.memory.read_long_term() == "Likes tea.\n"
+        assert after.memory.read_long_term() == "- Likes tea.\n"
     assert bool(after.log) == (POINTS.index(point) not in (0, 2))
-    assert bool(after.memory.read_long_term()) == (POINTS.index(point) in (5, 7, 8, 9))
+    assert bool(after.memory.read_long_term()) == (POINTS.index(point) in (5, 7, 8, 9, 10, 11))
     assert bool(after.cursor) == (point == "after save")
     after.model.script(saving())
     result = await after.consolidate()
     assert result.outcome is (NOTHING if point == "after save" else DONE)
     assert after.cursor == 12
-    assert after.memory.read_long_term() == "Likes tea.\n"
+    assert after.memory.read_long_term() == "- Likes tea.\n"
     assert 1 <= after.log.count("Talked.") <= 2
+    assert [change.by for change in after.memory.revisions.changes()] == [ChangedBy.CONSOLIDATION], "no edit by hand"
 
 
 async def test_what_a_tool_server_says_is_told_in_the_log_and_the_owners_words_alone_make_memory(
@@ -385,12 +387,12 @@ async def test_what_a_tool_server_says_is_told_in_the_log_and_the_owners_words_a
     await harness.consolidate()
 
     assert "(In part from a tool" in harness.log
-    assert harness.memory.read_long_term() == "Likes tea.\n"
+    assert harness.memory.read_long_term() == "- Likes tea.\n"
     assert "question 0" in harness.asked
     assert "mails" not in harness.asked
 
 
-@pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "Likes tea.\n")])
+@pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "- Likes tea.\n")])
 async def test_what_a_guest_says_changes_no_memory_where_others_than_the_owner_may_write(
     tmp_path: Path, others_write: bool, memory: str
 ):
@@ -405,7 +407,7 @@ async def test_what_a_guest_says_changes_no_memory_where_others_than_the_owner_m
     assert "Talked." in harness.log
 
 
-@pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "Likes tea.\n")])
+@pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "- Likes tea.\n")])
 async def test_old_messages_of_a_group_that_do_not_say_whose_they_are_change_no_memory(
     tmp_path: Path, others_write: bool, memory: str
 ):
@@ -431,7 +433,7 @@ async def test_a_summary_with_the_words_of_others_changes_no_memory_and_stays_ma
 
     await harness.consolidate()
 
-    assert harness.memory.read_long_term() == "Likes tea.\n"
+    assert harness.memory.read_long_term() == "- Likes tea.\n"
     assert "coffee" in str(harness.model.requests[0]) and "coffee" not in harness.asked
     assert "(In part from somebody else than the owner.)" in harness.log
     async with harness.sessions.hold(harness.key) as session:

@@ -41,7 +41,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     assert [question for question in gone if question.split()[1] not in logged] == []
     assert [number for number in acknowledged if f"answer {number}" not in said] == []
     assert openai_problems(left) == anthropic_problems(left) == []
-    assert re.fullmatch(r"Knows of \d+\.\n", MemoryStore(folder).read_long_term())
+    assert re.fullmatch(r"- Knows of \d+\.\n", MemoryStore(folder).read_long_term())
 
 
 @pytest.mark.timeout(240)

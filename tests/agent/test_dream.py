@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from nanobot.agent.engine.spec import RunLimits
 from nanobot.agent.memory.dream import DreamOutcome
-from nanobot.agent.memory.dream_edits import AcceptedEdit, EditAction
 from nanobot.agent.memory.dream_log import DreamPass, PassOutcome
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.review import AcceptedEdit, EditAction
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 from nanobot.agent.scope import Scope
 from nanobot.errors import BudgetExceededError, NanobotError
@@ -149,20 +149,20 @@ async def test_a_failure_changes_nothing_is_kept_and_rests(harness: DreamHarness
 
     assert (run.outcome, harness.text, harness.archive) == (FAILED, before, "")
     assert [one.outcome for one in harness.passes()] == [PassOutcome.FAILED]
-    state = harness.dream.state()
-    assert state.failures == 1
+    state, due = harness.dream.state()
+    assert due.failures == 1
     assert state.error == run.reason
     assert (await harness.run()).outcome is RESTING
     assert (await harness.run(tidying(MERGED), by_hand=True)).outcome is DONE
     assert "Talked of home." in harness.asked, "the cursor had stayed"
-    assert harness.dream.state().failures == 0
+    assert harness.dream.state()[1].failures == 0
 
 
 async def test_what_fails_again_rests_longer_and_something_new_ends_the_rest(harness: DreamHarness):
     rests: list[float] = []
     for _ in range(10):
         await harness.run("no")
-        rests.append(harness.dream.state().retry_at - harness.clock.now().timestamp())
+        rests.append(harness.dream.state()[1].at - harness.clock.now().timestamp())
         harness.clock.advance(rests[-1] - 1)
         assert (await harness.run()).outcome is RESTING
         harness.clock.advance(1)
@@ -232,10 +232,11 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
         run = await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
 
     again = DreamHarness(harness.folder)
-    again.dream.changes.recover()
+    again.memory.record_changes()
     told = {one.outcome for one in again.passes() if one.outcome is not PassOutcome.FAILED}
     if again.text == before:
-        assert told <= {PassOutcome.CONTINUE_INTERRUPTED}
+        assert told == set()
+        assert again.archive == ""
     else:
         assert told == {PassOutcome.CHANGED}
         assert "Oslo" in again.archive
@@ -526,15 +527,15 @@ async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(harness: DreamHa
     await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
     after = harness.text
 
-    one = harness.dream.changes.restore()
+    one = harness.dream.log.restore()
 
     assert one.number == 1
     assert (harness.text, harness.archive) == (before, "- Old.\n")
-    assert harness.dream.changes.active_passes() == []
+    assert harness.dream.log.active_passes() == []
     assert (await harness.run()).outcome is NOTHING
     MemoryEditor(harness.memory, harness.clock).undo()
     assert harness.text == after
-    assert [one.number for one in harness.dream.changes.active_passes()] == [1]
+    assert [one.number for one in harness.dream.log.active_passes()] == [1]
 
 
 async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(harness: DreamHarness):
@@ -544,11 +545,11 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
     await harness.run(tidying({"action": "archive", "ids": ["f3"], "why": "over"}))
     harness.memory.memory_file.write_text(harness.text.replace("# Memory", "# My memory"), encoding="utf-8")
 
-    harness.dream.changes.restore(1)
+    harness.dream.log.restore(1)
 
     assert harness.text == before.replace("# Memory", "# My memory") + "- Plays chess.\n"
     with pytest.raises(NanobotError, match="no Dream pass"):
-        harness.dream.changes.restore()
+        harness.dream.log.restore()
 
 
 async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: DreamHarness):
@@ -557,7 +558,7 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: Dr
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
     harness.memory.change(harness.memory.memory_file, f"{harness.text}{lesson}".encode(), ChangedBy.LESSON)
 
-    harness.dream.changes.restore()
+    harness.dream.log.restore()
 
     assert harness.text == before + lesson
 
@@ -568,7 +569,7 @@ async def test_a_restore_that_would_lose_a_later_edit_is_refused(harness: DreamH
     harness.memory.memory_file.write_text(apply_edits, encoding="utf-8")
 
     with pytest.raises(NanobotError, match=r"Lives in Rome\."):
-        harness.dream.changes.restore()
+        harness.dream.log.restore()
 
     assert "Rome" in harness.text
 
@@ -578,7 +579,7 @@ async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(harness
     harness.clock.advance(60)
     MemoryEditor(harness.memory, harness.clock).forget("Lives in Berlin")
 
-    harness.dream.changes.restore()
+    harness.dream.log.restore()
 
     assert "Berlin" not in harness.text
 
@@ -603,26 +604,29 @@ async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_los
     editor.forget("Lives in Berlin")
     editor.undo()
 
-    harness.dream.changes.restore()
+    harness.dream.log.restore()
 
     assert harness.text == before
 
 
 async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness):
     before = harness.text
-    await harness.run(tidying(MERGED))
+    await harness.run(tidying(MERGED, OVER))
+    archived = harness.archive
 
     [change] = MemoryEditor(harness.memory, harness.clock).undo()
 
-    assert (change.by, harness.text) == (ChangedBy.DREAM, before)
-    assert harness.dream.changes.active_passes() == []
+    assert "Oslo" in archived
+    assert (change.by, harness.text, harness.archive) == (ChangedBy.DREAM, before, "")
+    assert harness.dream.log.active_passes() == []
 
 
 async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(harness: DreamHarness):
     await harness.run(tidying({"action": "archive", "ids": ["f4"], "why": "over"}))
-    harness.memory.append_archive([MemoryEditor(harness.memory, harness.clock).facts()[0].fact])
+    fact = MemoryEditor(harness.memory, harness.clock).facts()[0].fact
+    harness.memory.change(harness.memory.memory_file, b"- Has a dog.\n", ChangedBy.CONSOLIDATION, archived=[fact])
 
-    harness.dream.changes.restore()
+    harness.dream.log.restore()
 
     assert harness.archive.lstrip() == "## 2026-02-26\n\n- Lives in Berlin.\n"
 
@@ -683,7 +687,7 @@ async def test_a_fact_that_is_contradicted_may_become_a_short_one(harness: Dream
 
     await harness.run(tidying(replace_("f1 h2", "Chess on Sundays.")))
 
-    assert harness.text == "- Chess on Sundays.\n"
+    assert [fact.text for fact in parse_facts(harness.text)] == ["Chess on Sundays."]
 
 
 async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(harness: DreamHarness):
@@ -749,12 +753,12 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
             return
         with harness.memory.revisions.lock():
             harness.memory.record_changes()
-            one = DreamPass(1, "2026-02-26T13:21", PassOutcome.UNCHANGED)
+            one = DreamPass(0, "2026-02-26T13:21", PassOutcome.CHANGED)
             data = text.encode("utf-8", "surrogateescape")
-            harness.dream.log.add(harness.dream.changes.apply(one, raw, data, made))
+            harness.dream._change(one, data, made)
         assert harness.memory.memory_file.read_bytes() == data
 
-        harness.dream.changes.restore()
+        harness.dream.log.restore()
 
         assert harness.memory.memory_file.read_bytes() == raw
         assert (harness.memory.archive_file.read_bytes() if harness.memory.archive_file.exists() else None) == archive

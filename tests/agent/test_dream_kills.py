@@ -16,7 +16,7 @@ NEW = FACTS.replace("- Home: Berlin.\n", "").replace("- Flies to Oslo on 2026-01
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
-@pytest.mark.parametrize("points", [range(3, 20, 2), pytest.param(range(2, 20), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("points", [range(9, 32, 2), pytest.param(range(2, 32), marks=pytest.mark.slow)])
 async def test_a_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Path, points: range):
     """Even points lie before a write, odd ones behind it."""
     folders = [tmp_path / str(point) for point in points]
@@ -43,13 +43,10 @@ async def what_a_kill_leaves(after: DreamHarness, *, look: bool) -> bool:
     again = await after.run(tidying(MERGED, OVER) if not made else tidying())
 
     assert again.outcome in (DreamOutcome.DONE, DreamOutcome.NOTHING)
-    first = after.passes()[-1]
-    assert (
-        first.outcome is PassOutcome.CHANGED if made or len(after.passes()) == 1 else PassOutcome.CONTINUE_INTERRUPTED
-    )
+    assert [one.outcome for one in after.passes()][-1] is PassOutcome.CHANGED
     assert after.text == NEW
     assert after.archive.count("Oslo") == 1
-    after.dream.changes.restore()
+    after.dream.log.restore()
     assert (after.text, after.archive) == (FACTS, "")
     assert list(after.memory.memory_dir.rglob("*.tmp")) == []
     return made

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.memory.due import DueTimes
 from nanobot.agent.memory.editor import MemoryEditor
+from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.failures import review_turn
-from nanobot.agent.memory.lessons import MAX_COUNTED, MAX_LESSONS, UNLEARN_AFTER, Lessons
+from nanobot.agent.memory.lessons import MAX_COUNTED, MAX_LESSONS, QUIET_DAYS, Lessons, find_failures
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
@@ -64,15 +65,20 @@ class Bot:
 
     def __init__(self, home: Path) -> None:
         self.clock = FrozenClock(datetime(2026, 11, 20, 9, 0))
-        self.memory = MemoryStore(home / "workspace", clock=self.clock, budget_bytes=2_000)
+        self.database = home / "state" / "nanobot.db"
+        self.memory = MemoryStore(home / "workspace", clock=self.clock, budget_bytes=2_000, database=self.database)
         self.memory.memory_dir.mkdir(parents=True)
-        self.file = home / "state" / "lessons.json"
-        self.lessons = Lessons(self.memory, self.file, self.clock)
+        self.lessons = Lessons(self.memory, self.database, self.clock)
         self.editor = MemoryEditor(self.memory, self.clock)
 
     def lives(self, *turns: Sequence[ChatMessage], session: str = "cli:direct") -> None:
         for rows in turns:
             self.lessons.learn(session, rows)
+            self.lessons.drop_old()
+
+    @property
+    def counts(self) -> DueTimes:
+        return DueTimes(self.database, "lesson")
 
     @property
     def learned(self) -> list[str]:
@@ -87,7 +93,7 @@ def bot(tmp_path: Path) -> Bot:
 # --- what becomes a lesson
 
 
-def test_the_third_time_becomes_a_dated_line_with_what_then_worked(bot: Bot):
+def test_the_third_time_becomes_a_dated_line(bot: Bot):
     bot.memory.write_long_term("# Memory\n\n- The owner likes tea.\n")
     bot.lives(turn(1, fails()), turn(2, fails(), works()))
     before = bot.memory.read_long_term()
@@ -97,16 +103,16 @@ def test_the_third_time_becomes_a_dated_line_with_what_then_worked(bot: Bot):
     assert before == "# Memory\n\n- The owner likes tea.\n"
     assert bot.memory.read_long_term() == (
         "# Memory\n\n- The owner likes tea.\n\n## Lessons\n\n- [2026-11-22] exec `python`: no such command "
-        "(3 times since 2026-11-20); what then worked: `python3`\n"
+        "(3 times since 2026-11-20)\n"
     )
 
 
-def test_thrice_in_two_sessions_is_enough_thrice_in_one_turn_is_not(bot: Bot):
-    bot.lives(turn(1, fails(), fails(), fails()))
-    once = bot.learned
-    bot.lives(turn(2, fails()), session="telegram:7")
+def test_three_turns_are_enough_three_times_in_one_turn_are_not(bot: Bot):
+    bot.lives(turn(1, fails(), fails(), fails()), turn(2, fails()))
+    twice = bot.learned
+    bot.lives(turn(3, fails()), session="telegram:7")
 
-    assert once == []
+    assert twice == []
     assert len(bot.learned) == 1
 
 
@@ -127,8 +133,7 @@ def test_a_turn_that_is_taken_up_is_one_turn(bot: Bot):
         ("py a.py > x 2>&1", "T\nPermissionError: no\n\nExit code: 1", "`py`: PermissionError"),
         ("py - <<EOF\nfoo bar\nEOF", "T\nPermissionError: no\n\nExit code: 1", "`py`: PermissionError"),
         ("curl x | jq .", "sh: 1: jq: not found\n\nExit code: 127", "`jq`: no such command"),
-        ("py 'not closed", "T\nPermissionError: no\n\nExit code: 1", ""),
-        ("dd of=x", "dd: x: No space left on device\n\nExit code: 1", "`dd`: ENOSPC, the disk is full"),
+        ("dd of=x", "dd: x: No space left on device\n\nExit code: 1", "`dd`: the disk is full"),
         ("sh: 1", "sh: 1: uvx: not found\n\nExit code: 127 (no such command)", ""),
     ],
 )
@@ -145,7 +150,7 @@ def test_a_command_is_told_by_its_program_and_the_name_of_the_error(bot: Bot, co
     ("tool", "text", "learned"),
     [
         ("edit_file", "old_text is not in a, nor anything like it.", "old_text was not in the file"),
-        ("edit_file", "old_text is in a 3 times (lines 1, 2, 3).", "old_text stood in the file several times"),
+        ("edit_file", "old_text is in a 3 times (lines 1, 2, 3).", "old_text was in the file several times"),
         ("read_file", "read_file was not run. path is required (a string).", "called without `path`"),
         ("read_file", "There is no b. Near it: a.", "a path that does not exist"),
         ("cron", "cron failed with TypeError: odd", "TypeError"),
@@ -187,7 +192,7 @@ def test_nothing_is_learned_behind_words_from_outside(bot: Bot, whose: Provenanc
         bot.lives(rows)
 
     assert bot.learned == []
-    assert not bot.file.exists()
+    assert bot.counts.all() == {}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +211,7 @@ def test_an_error_that_says_something_else_puts_no_word_of_it_into_memory(bot: B
 
 
 def test_the_one_person_who_is_let_in_is_the_owner(bot: Bot):
-    alone = Lessons(bot.memory, bot.file, bot.clock, others_write=lambda session_key: session_key == "telegram:8")
+    alone = Lessons(bot.memory, bot.database, bot.clock, others_write=lambda session_key: session_key == "telegram:8")
 
     for n in range(3):
         alone.learn("telegram:8", turn(n, fails("node"), asked_by=Provenance.PERSON))
@@ -235,7 +240,7 @@ async def test_what_went_wrong_for_others_or_in_a_group_is_not_counted(
         rows = stage.rows("telegram:7")
 
     assert any("failure" in row for row in rows)
-    assert (tmp_path / "state/lessons.json").exists() is counted
+    assert bool(DueTimes(tmp_path / "state" / "nanobot.db", "lesson").all()) is counted
 
 
 def test_a_program_that_a_page_has_named_before_is_none_of_ours(bot: Bot):
@@ -289,7 +294,8 @@ def test_a_lesson_that_was_taken_away_does_not_come_back(bot: Bot, takes_away: s
     bot.lives(*(turn(n, fails()) for n in range(3)))
     if takes_away == "forget":
         bot.editor.forget("python")
-        bot.file.unlink()
+        for key in bot.counts.all():
+            bot.counts.delete(key)
     else:
         bot.editor.undo()
 
@@ -299,17 +305,19 @@ def test_a_lesson_that_was_taken_away_does_not_come_back(bot: Bot, takes_away: s
     assert [line.partition(":")[0] for line in bot.learned] == ["[2026-12-10] exec `node`"]
 
 
-def test_what_goes_well_again_leaves_for_the_archive_and_may_be_learned_again(bot: Bot):
+def test_what_did_not_happen_for_sixty_days_leaves_for_the_archive_and_may_be_learned_again(bot: Bot):
     bot.memory.write_long_term("- The owner likes tea.\n")
     bot.lives(*(turn(n, fails()) for n in range(3)))
-    bot.lives(*(turn(n, works("python3")) for n in range(3, 20)))
+    bot.clock.advance((QUIET_DAYS - 1) * DAY)
+    bot.lives(turn(4, works()), turn(5, fails("node")))
     still = bot.learned
-    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + UNLEARN_AFTER[True])))
-    gone = bot.memory.read_long_term()
+    bot.clock.advance(2 * DAY)
+    bot.lives(turn(6, works()))
+    gone = bot.learned
     bot.lives(*(turn(n, fails()) for n in range(30, 33)))
 
     assert len(still) == 1
-    assert gone == "- The owner likes tea.\n"
+    assert gone == []
     assert "exec `python`: no such command" in bot.memory.archive_file.read_text("utf-8")
     assert len(bot.learned) == 1
 
@@ -342,7 +350,7 @@ def test_a_lesson_is_no_models_to_drop_when_memory_is_written_anew(bot: Bot):
     bot.memory.write_long_term("- The owner likes tea.\n")
     bot.lives(*(turn(n, fails()) for n in range(3)))
 
-    bot.memory.apply_update("They moved.", "- The owner lives in Rome.\n", instead_of=bot.memory.read_long_term())
+    bot.memory.apply_edits("They moved.", edits_of_update(bot.memory.read_for_model(), "- The owner lives in Rome.\n"))
 
     assert bot.memory.read_long_term() == (
         "- The owner lives in Rome.\n\n## Lessons\n\n"
@@ -363,59 +371,45 @@ def test_the_section_stays_where_a_person_has_put_it(bot: Bot):
 # --- the count
 
 
-@pytest.mark.parametrize("damaged", [b"{", b"[]", b'{"a|b|c": {"times": "x"}}', b'{"a|b|c": 3}'])
-def test_a_count_that_cannot_be_read_is_begun_anew(bot: Bot, damaged: bytes):
-    bot.file.parent.mkdir()
-    bot.file.write_bytes(damaged)
-
+def test_without_its_counts_a_lesson_is_not_learned_twice(bot: Bot):
     bot.lives(*(turn(n, fails()) for n in range(3)))
+    for key in bot.counts.all():
+        bot.counts.delete(key)
+
+    bot.lives(*(turn(n, fails(), fails()) for n in range(3, 9)))
 
     assert len(bot.learned) == 1
 
 
-def test_without_its_counts_a_lesson_is_not_learned_twice_and_still_leaves(bot: Bot):
-    bot.lives(*(turn(n, fails()) for n in range(3)))
-    bot.file.unlink()
-
-    bot.clock.advance(9 * DAY)
-    bot.lives(*(turn(n, fails(), fails()) for n in range(3, 9)))
-    still = bot.learned
-    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + UNLEARN_AFTER[True])))
-
-    assert len(still) == 1
-    assert bot.learned == []
-
-
-def test_the_count_is_private_bounded_and_forgets_what_is_long_past(bot: Bot):
+def test_the_counts_are_bounded_and_forget_what_is_long_past(bot: Bot):
     bot.lives(turn(1, *(fails(f"p{n}") for n in range(MAX_COUNTED + 5))))
-    most = len(json.loads(bot.file.read_text("utf-8")))
+    most = len(bot.counts.all())
     bot.clock.advance(100 * DAY)
     bot.lives(turn(900, fails()))
 
     assert most == MAX_COUNTED
-    assert len(json.loads(bot.file.read_text("utf-8"))) == 1
-    assert bot.file.stat().st_mode & 0o077 == 0
+    assert len(bot.counts.all()) == 1
 
 
-def test_turns_without_mistakes_write_nothing(bot: Bot):
+def test_turns_without_mistakes_count_nothing(bot: Bot):
     bot.lives(*(turn(n, works()) for n in range(5)))
 
-    assert not bot.file.parent.exists()
-    assert review_turn(turn(1)) is None
+    assert bot.counts.all() == {}
+    assert find_failures(turn(1)) == []
 
 
 # --- in a bot
 
 
-async def test_what_a_subagent_got_wrong_counts_for_the_session_that_asked(tmp_path: Path):
+async def test_what_a_subagent_got_wrong_counts(tmp_path: Path):
     cast = Cast(calls(("spawn", {"task": "run", "wait": True})), "Done.", run=[RUN, "could not"])
 
     async with on_stage(tmp_path, cast, config={"tools": {"exec": {"sandbox": "none"}}}) as stage:
         await stage.hear("have it run")
         await stage.quiet()
 
-    (count,) = json.loads((tmp_path / "state/lessons.json").read_text("utf-8")).values()
-    assert (count["times"], count["sessions"]) == (1, ["cli:direct"])
+    (count,) = DueTimes(tmp_path / "state" / "nanobot.db", "lesson").all().values()
+    assert count.failures == 1
 
 
 async def test_a_bot_learns_from_its_turns_and_the_next_prompt_says_so(tmp_path: Path):
@@ -431,5 +425,5 @@ async def test_a_bot_learns_from_its_turns_and_the_next_prompt_says_so(tmp_path:
         after = str(bot.provider.requests[-1][0]["content"])
 
     lesson = "exec `nopython`: no such command (3 times since "
-    assert lesson in after and "what then worked: `echo`" in after
+    assert lesson in after
     assert not any(lesson in prompt for prompt in prompts)

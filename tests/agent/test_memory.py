@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.memory.editor import MemoryEditor
-from nanobot.agent.memory.store import MAX_PROMPT_CHARS, HistoryEntry, MemoryStore
+from nanobot.agent.memory.history import HistoryEntry
+from nanobot.agent.memory.store import MAX_PROMPT_CHARS, MemoryStore
 from nanobot.errors import ProviderError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMResponse
@@ -226,7 +227,7 @@ async def test_consolidating_keeps_half_of_the_window_and_moves_the_cursor_to_ex
     assert await memory.consolidate(session, model, "m", memory_window=50)
 
     assert session.last_consolidated == 35
-    assert memory.read_long_term() == "Likes tea.\n"
+    assert memory.read_long_term() == "- Likes tea.\n"
     assert memory.history_file.read_text(encoding="utf-8") == "[2026-02-26 13:21] Talked.\n\n"
     asked = str(model.requests[0][1]["content"])
     assert "message 34" in asked
@@ -285,7 +286,7 @@ async def test_what_was_edited_elsewhere_in_the_memory_while_the_model_wrote_is_
     pause.resume.set()
 
     assert await work
-    assert memory.read_long_term() == "# Mine\n- Likes green tea.\n- Plays chess.\n- Has two dogs.\n"
+    assert memory.read_long_term() == "# Mine\n- Likes green tea.\n- Has two dogs.\n- Plays chess.\n"
 
 
 async def test_what_was_forgotten_while_the_model_wrote_stays_forgotten(memory, clock):

@@ -1,13 +1,16 @@
 """What a model is shown of old messages, and which of its answers may be kept."""
 
+import re
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanobot.agent.memory.edits import FactEdit, apply_edits
+from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.review import UnusableAnswerError
 from nanobot.agent.memory.save_memory import (
-    UnusableAnswerError,
     build_transcript,
     check_answer,
     request_save_memory,
@@ -20,7 +23,10 @@ from nanobot.testing import ScriptedProvider, calls
 from nanobot.testing.model_server import Calls, FakeModels, Say
 
 ENTRY = "[2026-02-26 13:21] Made tea and talked about plums."
-MEMORY = "# Memory\n\n## The person\n\n" + "- likes tea, and plums in summer\n" * 20
+THINGS = """tea plums jazz chess rain Rome wool moss figs bikes maps ink oak kites soup salt ferns yarn owls clay"""
+MEMORY = "# Memory\n\n## The person\n\n" + "".join(
+    f"- enjoys {thing} at number {at}\n" for at, thing in enumerate(THINGS.split(), 20)
+)
 
 
 def row(role: str, content: object, **extra: object) -> ChatMessage:
@@ -160,9 +166,10 @@ async def test_the_model_is_given_the_memory_the_conversation_and_one_tool():
 
     saved = await request_save_memory(model, "m", MEMORY, build_transcript([row("user", "Plums!", provenance="owner")]))
 
-    assert (saved.history_entry, saved.memory_update) == (ENTRY, MEMORY.strip())
+    assert (saved.history_entry, saved.edits) == (ENTRY, [])
     material = str(model.requests[0][1]["content"])
-    assert MEMORY.strip() in material
+    assert "[f1] " in material
+    assert re.sub(r"\[f\d+\] ", "", material).startswith(f"# MEMORY.md as it stands\n\n{MEMORY.strip()}\n")
     assert "[2026-02-26T13:21] USER: Plums!" in material
     assert [schema["function"]["name"] for schema in model.tools[0]] == ["save_memory"]
 
@@ -188,12 +195,16 @@ def test_arguments_may_be_json_text_or_a_list_of_one_and_what_is_no_string_becom
         response = LLMResponse(None, [ToolCallRequest("1", "save_memory", given_as)])
         saved = check_answer(response, "")
         assert saved.history_entry == '{"time": "2026-02-26", "what": "Tee für Anna"}'
-        assert saved.memory_update == '["tea"]'
+        assert saved.edits == [FactEdit((), '["tea"]')]
 
 
 def called(*arguments: Any, problem: str | None = None) -> LLMResponse:
     requests = [ToolCallRequest(str(at), "save_memory", one, problem=problem) for at, one in enumerate(arguments)]
     return LLMResponse(None, requests)
+
+
+def edited(*edits: dict[str, Any]) -> LLMResponse:
+    return called({"history_entry": ENTRY, "edits": list(edits)})
 
 
 WHOLE = {"history_entry": ENTRY, "memory_update": MEMORY}
@@ -207,8 +218,8 @@ BAD: dict[str, tuple[LLMResponse, str]] = {
     "broken text": (called("no json at all"), "cannot be read"),
     "a problem": (called({}, problem="cut"), "cannot be read"),
     "no entry": (called({"memory_update": MEMORY}), "left out history_entry"),
-    "no update": (called({"history_entry": ENTRY}), "left out memory_update"),
-    "null": (answer(update=None), "left out memory_update"),
+    "no update": (called({"history_entry": ENTRY}), "left out edits"),
+    "null": (answer(update=None), "left out edits"),
     "empty entry": (answer("  "), "empty"),
     "dots": (answer("..."), "empty"),
     "placeholder": (answer("N/A"), REFUSED),
@@ -219,9 +230,14 @@ BAD: dict[str, tuple[LLMResponse, str]] = {
     "error page": (answer(update="<!DOCTYPE html><html>"), REFUSED),
     "error object": (answer({"error": {"message": "overloaded"}}), REFUSED),
     "whole conversation": (answer("Tea. " * 3_000), "characters"),
-    "forgets": (answer(update="# Memory\n\nLikes tea."), "shorten"),
-    "empties": (answer(update=""), "shorten"),
-    "swells": (answer(update=MEMORY + "plum " * 10_000), "lengthen"),
+    "forgets": (answer(update="# Memory\n\nLikes tea."), "would remove"),
+    "empties": (answer(update=""), "would remove"),
+    "swells": (answer(update=MEMORY + "- plum\n" + "plum " * 10_000), "lengthen"),
+    "too many edits": (edited(*[{"action": "add", "text": "Likes tea."}] * 61), "61 edits"),
+    "no list": (edited("everything"), "No edit"),  # type: ignore[arg-type]
+    "unknown facts": (edited({"action": "drop", "ids": ["f99"]}), "no 'f99'"),
+    "drops all": (edited(*[{"action": "drop", "ids": [f"f{n}"]} for n in range(1, 9)]), "would remove"),
+    "refusal as a fact": (edited({"action": "add", "text": "Error: 502 Bad Gateway"}), REFUSED),
 }
 
 
@@ -245,10 +261,38 @@ def test_an_honest_entry_is_no_refusal(entry: str):
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("", ""), ("", "(empty)"), ("Likes tea.", "x"), (MEMORY, MEMORY[: len(MEMORY) // 2 + 20])]
+    ("old", "new", "after"),
+    [
+        ("", "", ""),
+        ("", "(empty)", ""),
+        ("Likes tea.", "x", "- x\n"),
+        ("- Likes tea.\n- Has a cat.\n", "- Likes green tea.\n- Has a cat.\n- Likes plums.", None),
+        (
+            "## A\n- a b\n\n## B\n- c d\n",
+            "## A\n- a b\n- c d\n\n## C\n- e f\n",
+            None,
+        ),
+    ],
 )
-def test_a_tiny_memory_may_shrink_and_a_big_one_by_half(old: str, new: str):
-    assert check_answer(answer(update=new), old).memory_update == new.replace("(empty)", "").strip()
+def test_a_whole_new_text_becomes_edits_of_facts(old: str, new: str, after: str | None):
+    made, _ = apply_edits(old, check_answer(answer(update=new), old).edits)
+
+    assert {fact.key for fact in parse_facts(made)} == {fact.key for fact in parse_facts(new.replace("(empty)", ""))}
+    assert after is None or made == after
+
+
+def test_edits_name_facts_by_their_number_and_leave_every_other_byte():
+    old = "# Memory\r\n\r\n| a | b |\r\n\r\n* Likes tea.\r\n* Has a cat.\r\n\r\n## Work\r\n* At Acme.\r\n"
+    response = edited(
+        {"action": "replace", "ids": ["f1"], "text": "Likes coffee.\u200b"},
+        {"action": "drop", "ids": "f2", "why": "it ran away"},
+        {"action": "add", "text": "Leads the team. (pinned)", "under": "## Work"},
+    )
+
+    made, _ = apply_edits(old, check_answer(response, old).edits)
+
+    expected = old.replace("tea.", "coffee.").replace("* Has a cat.\r\n", "") + "- Leads the team.\r\n"
+    assert made == expected
 
 
 async def test_a_provider_that_breaks_or_reports_an_error_is_one_of_our_errors():
@@ -287,20 +331,25 @@ async def test_over_the_wire_a_strict_server_takes_the_question_and_its_call_is_
         finally:
             await provider.close()
 
-    assert (saved.history_entry, saved.memory_update) == ("Tea.", "Plums.")
+    assert (saved.history_entry, saved.edits) == ("Tea.", [FactEdit((), "Plums.")])
 
 
 FACTS = "# Memory\n\n- Likes green tea\n- Allergic to nuts\n- Lives in Bonn\n- Works at Acme\n- Has a dog Rex\n"
 
 
-@pytest.mark.parametrize("update", [f"<!--\n{FACTS}", f"{FACTS}```\n", f"```\n{FACTS}```\nok", f"{FACTS}- x <!-- y"])
+@pytest.mark.parametrize("update", [f"<!--\n{FACTS}", f"```\n{FACTS}```\nok", f"{FACTS}```\n", f"{FACTS}- x <!-- y"])
 def test_no_answer_hides_the_facts_in_code_or_a_comment(update: str):
-    with pytest.raises(UnusableAnswerError):
-        check_answer(answer(update=update), FACTS)
+    try:
+        made, _ = apply_edits(FACTS, check_answer(answer(update=update), FACTS).edits)
+    except UnusableAnswerError:
+        return
+
+    assert {fact.key for fact in parse_facts(FACTS)} <= {fact.key for fact in parse_facts(f"{made}\n")}
+    assert [fact.text for fact in parse_facts(f"{made}\n- end")][-1] == "end"
 
 
 def test_a_memory_that_comes_as_one_block_of_code_is_taken_out_of_it():
-    assert check_answer(answer(update=f"```markdown\n{FACTS}```"), FACTS).memory_update == FACTS.strip()
+    assert check_answer(answer(update=f"```markdown\n{FACTS}```"), FACTS).edits == []
 
 
 def test_nothing_is_kept_that_steers_a_screen_or_that_only_a_model_can_read():
@@ -311,7 +360,7 @@ def test_nothing_is_kept_that_steers_a_screen_or_that_only_a_model_can_read():
     )
 
     assert saved.history_entry == f"{ENTRY}[2J"
-    assert saved.memory_update == f"{MEMORY}- has a cat\n- كتاب \u200cسیب"
+    assert [edit.text for edit in saved.edits] == ["has a cat", "كتاب \u200cسیب"]
 
 
 @pytest.mark.parametrize("name", ["history_entry", "memory_update"])

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory.dream_edits import DreamInput, KnownFact, find_unknown_word, review_edits
+from nanobot.agent.memory.dream_prompt import DreamInput, review_answer
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.save_memory import UnusableAnswerError
-from nanobot.agent.memory.store import HistoryEntry
+from nanobot.agent.memory.history import HistoryEntry
+from nanobot.agent.memory.review import KnownFact, UnusableAnswerError, find_unknown_word
 from nanobot.testing import calls
 
 MEMORY = "## People\n- Lives in Berlin.\n- Home: Berlin.\n- Has a dog.\n- Mine alone.\n\n## Plans\n- Flies to Oslo.\n"
@@ -62,7 +62,7 @@ STRANGE = [
 @given(st.lists(EDIT | JSON, max_size=4) | JSON)
 def test_whatever_a_model_answers_is_judged_and_takes_nothing_of_the_owners_own_and_not_half_of_the_rest(edits: object):
     try:
-        verdict = review_edits(calls(("tidy_memory", cast("dict[str, Any]", {"edits": edits}))), MATERIAL)
+        verdict = review_answer(calls(("tidy_memory", cast("dict[str, Any]", {"edits": edits}))), MATERIAL)
     except UnusableAnswerError:
         return
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
+from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -19,7 +20,7 @@ from nanobot.testing import Pause, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
 from tests.support.ledger_rows import rows_of
-from tests.support.memory import KEY, ConsolidationHarness, Minded, bot_with, saving, talk, turn
+from tests.support.memory import KEY, ConsolidationHarness, Minded, archive_queue, bot_with, saving, talk, turn
 
 NOTHING = ConsolidationOutcome.NOTHING
 
@@ -152,7 +153,7 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         sessions,
         FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
         memory_window=20,
-        waiting=tmp_path / "w",
+        database=tmp_path / "w",
     )
     session = sessions.get_or_create(KEY)
     told: list[str] = []
@@ -241,7 +242,7 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
 
     async with bot_with(tmp_path, minded) as bot:
         await bot.say("hello")
-        await eventually(lambda: not (tmp_path / "state" / "to-consolidate.json").exists())
+        await eventually(lambda: archive_queue(tmp_path) == {})
 
     assert "question 1" in str(minded.requests[0])
     assert len(minded.requests) == 1
@@ -260,7 +261,7 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
     assert "could not be summarised" in entry.content
-    assert not (tmp_path / "state" / "to-consolidate.json").exists()
+    assert archive_queue(tmp_path) == {}
 
 
 async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: Path):
@@ -276,7 +277,7 @@ async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: 
 
 async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_path: Path):
     minded = Minded(saving())
-    async with bot_with(tmp_path, minded, pause_s=0.3, window=20) as bot:
+    async with bot_with(tmp_path, minded, pause_s=2, window=20) as bot:
         await talk(bot, 14)
         assert minded.requests == []
 
@@ -366,7 +367,8 @@ async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_b
     assert "Buy!" not in str(minded.requests[1])
     assert [(row["session"], row["outcome"]) for row in rows] == [(KEY, "ok")] * 2
     if second == "kept":
-        assert (memory.read_long_term(), note) == ("- Ours.\n", "Ours.")
+        assert [fact.text for fact in parse_facts(memory.read_long_term())] == ["Ours."]
+        assert note == "Ours."
         assert memory.read_history()[0].content.startswith("All.")
     else:
         assert (memory.read_long_term(), note, memory.read_history(), cursor(tmp_path)) == (before, "Before.", [], 0)

@@ -12,7 +12,7 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.cli.main import app
 from nanobot.testing.model_server import Calls, FakeModels, Say
-from tests.support.memory import FACTS, replace_
+from tests.support.memory import FACTS, learn, replace_
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def memory(server: FakeModels) -> MemoryStore:
     }
     (home / "config.json").write_text(json.dumps(config), encoding="utf-8")
     store = MemoryStore(home / "workspace")
-    store.apply_update("[2026-02-26 13:21] Spoke of home.", FACTS, instead_of="", source=ChangeSource("cli:direct"))
+    learn(store, "[2026-02-26 13:21] Spoke of home.", FACTS, ChangeSource("cli:direct"))
     return store
 
 
@@ -70,7 +70,7 @@ def test_a_failure_is_said_and_changes_nothing(memory: MemoryStore, server: Fake
 
 
 def test_a_chat_has_passes_of_its_own(memory: MemoryStore, server: FakeModels):
-    memory.of(Scope("telegram:-100")).apply_update("Met.", "- Meets on Fridays.\n", instead_of="")
+    learn(memory.of(Scope("telegram:-100")), "Met.", "- Meets on Fridays.\n")
     server.script(Calls(("tidy_memory", {"edits": []})))
 
     told = run("dream", "--chat", "telegram:-100")

@@ -2,7 +2,7 @@
 
 from nanobot.agent.memory.store import MemoryStore
 from tests.support.eventually import eventually
-from tests.support.memory import saving
+from tests.support.memory import archive_queue, saving
 from tests.support.running_gateway import OpenGateway
 
 
@@ -22,7 +22,7 @@ async def test_what_an_earlier_life_put_away_is_remembered_though_nobody_speaks(
         it.toy.write("I like plums", message_id="1")
         await eventually(lambda: it.toy.got() == ["Fine."])
         it.toy.write("/new", message_id="2")
-        await eventually((it.home / "state" / "to-consolidate.json").exists)
+        await eventually(lambda: archive_queue(it.home))
 
     async with running(saving("Spoke of plums.", "- Likes plums.")) as it:
         memory = MemoryStore(it.home / "workspace")

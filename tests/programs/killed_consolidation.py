@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.memory.revisions import RevisionLog
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.security.files.open import FileLocation
 from nanobot.session.manager import SessionManager
@@ -31,6 +32,7 @@ def kill_around(owner: type, name: str) -> None:
 
 kill_around(MemoryStore, "append_history")
 kill_around(MemoryStore, "write_long_term")
+kill_around(RevisionLog, "confirm")
 kill_around(FileLocation, "append")
 kill_around(FileLocation, "replace")
 kill_around(SessionManager, "save")

@@ -7,29 +7,35 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.memory.due import DueTimes
+from nanobot.agent.memory.revisions import RevisionLog
 from nanobot.security.files.open import FileLocation
 from tests.support.memory import MERGED, OVER, DreamHarness, tidying
 
 writes, point = 0, 0
 
 
-def kill_around(name: str) -> None:
-    real = getattr(FileLocation, name)
+def kill_around(owner: type, name: str) -> None:
+    real = getattr(owner, name)
 
-    def wrapped(*args: Any, **kwargs: Any) -> None:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         global writes
         writes += 1
         if 2 * writes == point:
             os.kill(os.getpid(), signal.SIGKILL)
-        real(*args, **kwargs)
+        result = real(*args, **kwargs)
         if 2 * writes + 1 == point:
             os.kill(os.getpid(), signal.SIGKILL)
+        return result
 
-    setattr(FileLocation, name, wrapped)
+    setattr(owner, name, wrapped)
 
 
-kill_around("append")
-kill_around("replace")
+kill_around(FileLocation, "append")
+kill_around(FileLocation, "replace")
+kill_around(RevisionLog, "add")
+kill_around(RevisionLog, "confirm")
+kill_around(DueTimes, "put")
 
 for folder in map(Path, sys.argv[1:]):
     child = os.fork()

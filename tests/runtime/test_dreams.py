@@ -20,7 +20,7 @@ from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider
 from nanobot.utils.clock import FrozenClock
 from tests.support.ledger_rows import rows_of
-from tests.support.memory import FACTS, replace_, tidying
+from tests.support.memory import FACTS, learn, replace_, tidying
 
 GROUP = Scope("telegram:-100")
 MERGED = tidying(replace_("f1 f2", "Lives in Berlin."))
@@ -42,7 +42,7 @@ class Life:
 
     def learns(self, entry: str = "Talked.", facts: str = FACTS, scope: Scope | None = None) -> None:
         memory = self.memory.of(scope) if scope else self.memory
-        memory.apply_update(entry, facts, instead_of=memory.read_for_update(), source=ChangeSource("cli:direct"))
+        learn(memory, entry, facts, ChangeSource("cli:direct"))
 
     async def live(self, hours: float) -> None:
         """So many hours of a gateway, with nothing but its timer."""

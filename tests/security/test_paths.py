@@ -38,7 +38,7 @@ def test_the_tilde_is_the_home_of_the_user(policy: PathPolicy, monkeypatch, tmp_
 
 
 STATE = ["cron/.locks", "cron/history.jsonl", "cron/history.old.jsonl", "cron/jobs.json", "cron/jobs.json.last-good"]
-STATE += ["memory/.book", "memory/HISTORY.md", "memory/chats", "sessions"]
+STATE += ["memory/HISTORY.md", "memory/chats", "sessions"]
 OURS = [
     *STATE,
     *(f"{place}/deeper/file" for place in STATE),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
@@ -69,7 +70,8 @@ async def test_after_a_day_of_talk_a_week_of_silence_asks_nothing_of_a_model(tmp
         assert len(three.requests) == asked + 1
         await bot.say("where do I live?")
 
-    assert MemoryStore(tmp_path / "workspace").read_long_term() == "- Lives in Hamburg.\n- Has a dog named Rex.\n"
+    facts = parse_facts(MemoryStore(tmp_path / "workspace").read_long_term())
+    assert [fact.text for fact in facts] == ["Lives in Hamburg.", "Has a dog named Rex."]
     assert "Lives in Hamburg." in three.prompts[-1]
     assert "Lives in Berlin." not in three.prompts[-1]
     rows = rows_of(tmp_path)
@@ -95,4 +97,4 @@ async def test_who_is_let_in_alone_has_their_memory_tidied_as_the_owner_they_are
 
     memory = MemoryStore(tmp_path / "workspace")
     assert "somebody else" not in memory.history_file.read_text(encoding="utf-8")
-    assert memory.read_long_term() == "- Lives in Berlin.\n"
+    assert [fact.text for fact in parse_facts(memory.read_long_term())] == ["Lives in Berlin."]

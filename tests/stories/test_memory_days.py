@@ -16,7 +16,8 @@ from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
-from tests.support.memory import Minded, bot_with, saving, talk
+from tests.support.eventually import eventually
+from tests.support.memory import Minded, archive_queue, bot_with, saving, talk
 
 GROUP = "telegram:-100"
 ON_TELEGRAM = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}})
@@ -108,6 +109,47 @@ async def test_a_pinned_fact_stays_word_for_word_through_a_consolidation_that_dr
     assert "Likes tea" not in store.read_long_term()
 
 
+async def test_a_pinned_fact_that_the_agent_s_tools_remove_or_reword_is_put_back(tmp_path: Path):
+    place = tmp_path / "workspace" / "memory" / "MEMORY.md"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"# Me\n\n- Allergic to nuts. (pinned)\n- Likes tea.\n\n## Home\n- In Rome. (pinned)\n")
+    write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "# Me\n\n- Likes coffee.\n- In Rome!\n"}))
+
+    async with open_bot(tmp_path, write, "Noted.", "Hi.") as bot:
+        await bot.say("tidy my memory")
+        await eventually(lambda: "nuts" in place.read_text(encoding="utf-8"))
+        text = place.read_text(encoding="utf-8")
+        await bot.say("/memory undo")
+
+    assert text == "# Me\n\n- Likes coffee.\n- Allergic to nuts. (pinned)\n- In Rome. (pinned)\n"
+    assert "Likes tea." in place.read_text(encoding="utf-8")
+
+
+async def test_a_summariser_that_names_edits_changes_these_facts_and_no_other_byte(tmp_path: Path):
+    place = tmp_path / "workspace" / "memory" / "MEMORY.md"
+    place.parent.mkdir(parents=True)
+    before = b"# Mine\r\n\r\n| a | b |\r\n\r\n* Likes tea. (pinned)\r\n* Lives in Rome.\r\n* Has a cat.\r\n"
+    place.write_bytes(before)
+    edits = [
+        {"action": "replace", "ids": ["f1"], "text": "Likes coffee."},
+        {"action": "replace", "ids": ["f2"], "text": "Lives in Paris."},
+        {"action": "drop", "ids": ["f9"]},
+        {"action": "add", "text": "Plays chess."},
+    ]
+    clerk = Minded(calls(("save_memory", {"history_entry": "Talked.", "edits": edits})))
+    async with bot_with(tmp_path, clerk, window=20) as bot:
+        await talk(bot, 10)
+        await bot.settled()
+        after = place.read_bytes()
+        why = await bot.say("/memory why Paris")
+        await bot.say("/memory undo")
+
+    assert "[f2] Lives in Rome." in str(clerk.requests[0])
+    assert after == before.replace(b"Rome", b"Paris") + b"- Plays chess.\r\n"
+    assert "It replaced: Lives in Rome." in why
+    assert place.read_bytes() == before
+
+
 async def test_what_a_subagent_writes_beside_an_editor_is_the_agent_s(tmp_path: Path):
     MemoryStore(tmp_path / "workspace").write_long_term("- Likes tea.\n")
     write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "- Likes coffee.\n"}))
@@ -171,7 +213,7 @@ async def test_reset_all_leaves_nothing_of_the_past_in_the_next_prompt_and_says_
         back = await bot.say("/memory undo")
 
     assert "plum" not in request
-    assert not (tmp_path / "state" / "to-consolidate.json").exists()
+    assert archive_queue(tmp_path) == {}
     for what in ("this conversation (2 messages", "MEMORY.md", "today's notes", "/memory undo"):
         assert what in told
     assert "plums" in back
@@ -184,10 +226,11 @@ async def test_reset_all_that_the_disk_refuses_clears_nothing(tmp_path: Path, mo
     async with open_bot(tmp_path, "fine") as bot:
         await bot.say("hello")
 
-        def full(*args: Any) -> None:
+        def full(*args: Any, **kwargs: Any) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("nanobot.session.folder.os.replace", full, raising=True)
+        monkeypatch.setattr("nanobot.utils.database._connect", full)
         monkeypatch.setattr("nanobot.session.manager.SessionFolder.move_to_archive", full)
         result = await bot.turn("/reset --all")
 

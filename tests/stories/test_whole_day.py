@@ -16,6 +16,7 @@ from random import Random
 
 import pytest
 
+from nanobot.agent.memory.due import DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.testing.model_server import FakeModels, Fitting
@@ -139,8 +140,7 @@ class Day:
 
     def dreamt(self) -> float:
         """When Dream has looked last."""
-        file = self.home.data / "state" / "dream.json"
-        return float(json.loads(file.read_text())["lookedAt"]) if file.exists() else 0.0
+        return DueTimes(self.home.data / "state" / "nanobot.db", "look").get("dream").at
 
     def ran(self) -> Counter[str]:
         """The jobs that ran."""

@@ -11,7 +11,10 @@ from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
 from nanobot.agent.memory.dream import Dream, DreamPolicy, DreamRun
 from nanobot.agent.memory.dream_log import DreamPass
-from nanobot.agent.memory.revisions import ChangeSource
+from nanobot.agent.memory.due import Due, DueTimes
+from nanobot.agent.memory.edits import edits_of_update
+from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
@@ -70,6 +73,16 @@ class Models:
         return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 
 
+def learn(memory: MemoryStore, entry: str, update: str, source: ChangeSource = UNKNOWN_SOURCE) -> None:
+    """A consolidation brings this log entry and this text of MEMORY.md; the first one brings it as it is."""
+    known = memory.read_for_model()
+    if parse_facts(known):
+        memory.apply_edits(entry, edits_of_update(known, update), source)
+    else:
+        memory.append_history(entry)
+        memory.change(memory.memory_file, update.encode(), ChangedBy.CONSOLIDATION, source)
+
+
 class DreamHarness:
     """A memory with some facts that a conversation brought, and who tidies it."""
 
@@ -85,8 +98,7 @@ class DreamHarness:
 
     def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
         """A consolidation brings this."""
-        stands = self.memory.read_for_update()
-        self.memory.apply_update(entry, update, instead_of=stands, source=ChangeSource("cli:direct", **source))
+        learn(self.memory, entry, update, ChangeSource("cli:direct", **source))
 
     async def run(self, *lines: Any, by_hand: bool = False) -> DreamRun:
         self.model.script(*lines)
@@ -192,3 +204,8 @@ async def bot_with(
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
     for number in range(first, first + turns):
         await bot.say(f"question {number}")
+
+
+def archive_queue(home: Path) -> dict[str, Due]:
+    """The archived sessions that wait for consolidation."""
+    return DueTimes(home / "state" / "nanobot.db", "archive").all()

@@ -81,7 +81,7 @@ def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxHome:
         (place / name).write_text(CANARY, encoding="utf-8")
     (data / "pairing.json").write_text(CANARY, encoding="utf-8")
     (place / "notes.txt").write_text("plain notes", encoding="utf-8")
-    for name in ("memory", "memory/chats", "memory/.book", "cron", "sessions"):
+    for name in ("memory", "memory/chats", "cron", "sessions"):
         (workspace / name).mkdir(parents=True, exist_ok=True)
     (workspace / "memory/HISTORY.md").write_text("history", encoding="utf-8")
     (workspace / "sessions/cli_direct.jsonl").write_text("{}\n", encoding="utf-8")

@@ -58,8 +58,8 @@ _MIN_TOKENS = 500
 _ROWS_AT_ONCE = 500
 _PROMPT_TOKENS = 1_500
 """Our instructions, the schema, and the error of the estimate."""
-_ENTRY_TOKENS = 700
-"""Part of the reply reserved for the log entry and the JSON around both texts."""
+_MIN_REPLY_TOKENS = 700
+"""For the log entry and a few edits."""
 _RETRY_S = 3600.0
 
 
@@ -309,7 +309,7 @@ class Consolidator:
     async def _ask(self, plan: "_ConsolidationPlan") -> "_CheckedAnswer":
         memory = self._memory_of(plan.scope)
         model = await self._models.get(self.background_model or plan.model or None)
-        text = await asyncio.to_thread(memory.read_for_update)
+        text = await asyncio.to_thread(memory.read_for_model)
         reply, room = _room(model, text)
         part = plan.excerpt.part(room)
         own, handover_trust = part.transcript, Provenance.OWNER  # the memory of a chat covers everything said there
@@ -324,7 +324,7 @@ class Consolidator:
                     model.provider, model.name, text, part.transcript, own, max_tokens=reply, handover=plan.handover,
                     handover_trust=handover_trust,
                 )  # fmt: skip
-        return _CheckedAnswer(plan, part, own, saved, text)
+        return _CheckedAnswer(plan, part, own, saved)
 
     async def _apply_ready(self, session: Session) -> None:
         """Apply the finished consolidation of this session, unless the session changed since it was planned."""
@@ -353,7 +353,7 @@ class Consolidator:
     def _write(self, answer: "_CheckedAnswer") -> None:
         saved, memory = answer.saved, self._memory_of(answer.plan.scope)
         source = ChangeSource(answer.plan.session_key, rows=answer.part.rows, provenance=answer.own.provenance)
-        memory.apply_update(saved.history_entry, saved.memory_update, instead_of=answer.memory, source=source)
+        memory.apply_edits(saved.history_entry, saved.edits, source)
 
     def _report_done(self, answer: "_CheckedAnswer") -> None:
         self._status.memory_note = f"{count_noun(answer.part.count, 'message')} moved into memory at {self._now()}"
@@ -379,17 +379,17 @@ def _room(model: Model, memory: str) -> tuple[int, int]:
     """Return the token budgets for reply and transcript. Raises ProviderError if the model is too small."""
     window = model.limits.window_tokens
     reply = min(model.limits.max_tokens, window // 4)
-    if reply < _ENTRY_TOKENS or window - reply - _PROMPT_TOKENS < _MIN_TOKENS:
+    if reply < _MIN_REPLY_TOKENS or window - reply - _PROMPT_TOKENS < _MIN_TOKENS:
         raise ProviderError(
             f"{model.name} has too small a window ({window:,} tokens) or reply ({reply:,}) to consolidate with. "
             "Set agents.defaults.backgroundModel to a larger one."
         )
     weight = estimate_tokens(memory)
     room = min(_MAX_TOKENS, window - reply - weight - _PROMPT_TOKENS)
-    if weight + _ENTRY_TOKENS > reply or room < _MIN_TOKENS:
+    if room < _MIN_TOKENS:
         raise ProviderError(
-            f"MEMORY.md has about {weight:,} tokens; {model.name} cannot write it again in a reply of {reply:,}. "
-            "Shorten it, or raise maxTokens."
+            f"MEMORY.md has about {weight:,} tokens; beside it the window of {model.name} ({window:,}) has no room for "
+            "a conversation. Shorten it, or set agents.defaults.backgroundModel to a larger model."
         )
     return reply, room
 
@@ -431,14 +431,13 @@ class _ConsolidationPlan:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedAnswer:
-    """A checked answer for one part, and the memory text the model was shown."""
+    """A checked answer for one part."""
 
     plan: _ConsolidationPlan
     part: _Part
     own: MemoryTranscript
     """Source of MEMORY.md; the log entry covers the whole part."""
     saved: SaveMemoryAnswer
-    memory: str
 
     @property
     def end(self) -> int:

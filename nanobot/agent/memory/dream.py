@@ -2,33 +2,36 @@
 
 A model is shown the facts and the new log entries, and names edits of single facts (`dream_edits`); other facts stay
 unchanged. Without news no model is called. Failures are retried with exponential backoff. The cursor moves only once
-the checked result is on the disk; after a kill the log tells whether the pass changed MEMORY.md.
+the checked result is on the disk.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.consolidation import ModelSource
-from nanobot.agent.memory.dream_changes import DreamChanges
-from nanobot.agent.memory.dream_edits import (
-    TIDY_MEMORY,
-    AcceptedEdit,
-    DreamInput,
-    EditAction,
-    EditReview,
-    KnownFact,
-    review_edits,
-)
-from nanobot.agent.memory.dream_log import AppliedEdit, DreamPass, DreamState, NewEntries, PassOutcome
+from nanobot.agent.memory.dream_log import AppliedEdit, DreamLog, DreamPass, DreamState, NewEntries, PassOutcome
+from nanobot.agent.memory.dream_prompt import TIDY_MEMORY, DreamInput, review_answer
+from nanobot.agent.memory.due import Due
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import Fact, fact_key, parse_facts
-from nanobot.agent.memory.revisions import ChangedBy, FactOrigin, is_initial_snapshot, is_lesson, is_like
-from nanobot.agent.memory.store import HistoryEntry, MemoryStore
+from nanobot.agent.memory.history import HistoryEntry
+from nanobot.agent.memory.review import AcceptedEdit, EditAction, EditReview, KnownFact
+from nanobot.agent.memory.revisions import (
+    ChangedBy,
+    ChangeSource,
+    FactOrigin,
+    encodable,
+    is_initial_snapshot,
+    is_lesson,
+    is_like,
+)
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -114,15 +117,14 @@ class Dream:
         self._clock = clock
         self.policy = policy or DreamPolicy()
         self._record_changes = record_changes
-        self.changes = DreamChanges(memory, clock)
-        self.log = self.changes.log
+        self.log = DreamLog(memory)
         self._task: asyncio.Task[DreamRun] | None = None
-        self._unsaved: DreamState | None = None
+        self._unsaved: tuple[DreamState, Due] | None = None
         """State that could not be written to the disk."""
 
-    def state(self) -> DreamState:
-        """Return the cursor and the backoff. Blocks."""
-        return self._unsaved or self.log.state()
+    def state(self) -> tuple[DreamState, Due]:
+        """Return the cursor, and the backoff after failures. Blocks; raises StorageError."""
+        return self._unsaved or self.log.load()
 
     async def run(self, *, who: str = "", by_hand: bool = False) -> DreamRun:
         """Tidy from what is new, in as many calls as needed and allowed. `by_hand` ignores the backoff.
@@ -154,7 +156,7 @@ class Dream:
         await asyncio.to_thread(self._skip)
 
     async def _run(self, who: str, by_hand: bool) -> DreamRun:
-        lock = ProcessLock(self._memory.revisions.folder / "dream.lock")
+        lock = ProcessLock(self._memory.revisions.dream_lock_file())
         try:
             if not await asyncio.to_thread(self._try_lock, lock):
                 return DreamRun(DreamOutcome.BUSY)
@@ -181,7 +183,7 @@ class Dream:
                 plan = await asyncio.to_thread(self._next_plan)
                 if plan is None:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
-                if not by_hand and not done and self._is_backing_off(plan.state):
+                if not by_hand and not done and await asyncio.to_thread(self._is_backing_off, plan.state):
                     return DreamRun(DreamOutcome.RESTING, done, plan.state.error)
                 if len(done) >= self.policy.max_calls:
                     return DreamRun(DreamOutcome.DONE, done, "The rest of the log is left for the next run.")
@@ -235,7 +237,7 @@ class Dream:
             entries=len(plan.material.entries),
         )
         try:
-            review = await asyncio.to_thread(review_edits, response, plan.material)
+            review = await asyncio.to_thread(review_answer, response, plan.material)
         except ProviderError as error:
             return await asyncio.to_thread(self._record_failure, error, dream_pass)
         await self._record_changes()
@@ -259,11 +261,10 @@ class Dream:
 
     def _next_plan(self) -> _DreamPlan | None:
         """Plan a pass; None if nothing is new. Raises StorageError."""
-        self.changes.recover()
-        state = self.state()
+        state, _ = self.state()
         news = self.log.news(state, self.policy.batch)
         plan = self._plan_of(state, news, self.policy.batch)
-        if plan is None and (not state.begun or (news.end, self.changes.last_change()) != (state.offset, state.change)):
+        if plan is None and (not state.begun or (news.end, self.log.last_change()) != (state.offset, state.change)):
             with suppress(StorageError):  # `_unsaved` has it until the process ends
                 self._save_cursor(self._state_at(state, news.end))
         return plan
@@ -282,18 +283,15 @@ class Dream:
             return None
         chosen = usable[:limit]
         end = news.end if len(chosen) == len(usable) else news.ends[chosen[-1]]
-        after = replace(
-            state, begun=True, offset=end, change=self.changes.last_change(), failures=0, retry_at=0.0, error=""
-        )
+        after = replace(state, begun=True, offset=end, change=self.log.last_change(), error="")
         name = self._memory.memory_file.name
         first_revision = next(
             (change.number for change in self._memory.revisions.changes() if change.file == name), None
         )
-        pass_revisions = {dream_pass.change for dream_pass in self.log.passes()}
         forgotten = [fact_text for fact_text, _ in self._memory.revisions.forgotten()][-_MAX_FORGOTTEN:]
         material = DreamInput(
             text,
-            [_known_fact(fact, origins.get(fact.key), first_revision, pass_revisions) for fact in facts.values()],
+            [_known_fact(fact, origins.get(fact.key), first_revision) for fact in facts.values()],
             [news.entries[at] for at in chosen],
             f"{self._clock.now():%Y-%m-%d (%A)}",
             forgotten,
@@ -314,45 +312,36 @@ class Dream:
         )
 
     def _state_at(self, state: DreamState, offset: int) -> DreamState:
-        return replace(state, begun=True, offset=offset, change=self.changes.last_change())
+        return replace(state, begun=True, offset=offset, change=self.log.last_change())
 
     def _save_cursor(self, state: DreamState) -> None:
-        """Store the cursor with its anchor. Raises StorageError."""
-        state = replace(state, anchor=self.log.anchor_at(state.offset))
-        self._unsaved = state
-        self.log.save(state)
+        """Store the cursor with its anchor, which ends a backoff. Raises StorageError."""
+        self._save(replace(state, anchor=self.log.anchor_at(state.offset), error=""), Due())
+
+    def _save(self, state: DreamState, due: Due) -> None:
+        self._unsaved = (state, due)
+        self.log.save(state, due)
         self._unsaved = None
 
     def _skip(self) -> None:
-        state = self.state()
         end = self.log.news(DreamState(), 0).end
-        self._save_cursor(replace(self._state_at(state, end), failures=0, retry_at=0.0, error=""))
+        self._save_cursor(self._state_at(self.state()[0], end))
 
     def _is_backing_off(self, state: DreamState) -> bool:
         """Whether to wait after a failure; something new in the log ends the backoff."""
-        if not state.failures or self._clock.now().timestamp() >= state.retry_at:
-            return False
-        return self.log.size() == state.failed_size
+        _, due = self.state()
+        return due.failures > 0 and self._clock.now().timestamp() < due.at and self.log.size() == state.failed_size
 
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
         """Record a failed pass, and back off."""
         reason = str(error) or f"The model gave no answer within {self.policy.limit_s:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
-        state, now = self.state(), self._clock.now().timestamp()
-        rest = min(_BACKOFF_S * 2**state.failures, _MAX_BACKOFF_S)
-        state = replace(
-            state,
-            failures=min(state.failures + 1, 30),
-            retry_at=now + rest,
-            failed_size=self.log.size(),
-            error=reason,
-        )
-        dream_pass = replace(dream_pass, number=self.log.next_number(), outcome=PassOutcome.FAILED, reason=reason)
-        self._unsaved = state
-        with suppress(StorageError):
-            self.log.save(state)
-            self._unsaved = None
-            self.log.add(dream_pass)
+        dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
+        with suppress(StorageError):  # `_unsaved` has the backoff until the process ends
+            state, due = self.state()
+            due = due.after_failure(self._clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
+            self._save(replace(state, failed_size=self.log.size(), error=reason), due)
+            return self.log.add(dream_pass)
         return dream_pass
 
     def _apply(self, plan: _DreamPlan, review: EditReview, dream_pass: DreamPass) -> DreamPass:
@@ -375,39 +364,69 @@ class Dream:
             data = text.encode("utf-8", "surrogateescape")
             dream_pass = replace(
                 dream_pass,
-                number=self.log.next_number(),
                 bytes_before=len(raw),
                 bytes_after=len(data),
-                edits=[self._describe_edit(edit) for edit in applied],
+                edits=[_describe_edit(edit) for edit in applied],
                 refused=[*review.refused, *late],
             )
             if data != raw:
-                dream_pass = self.changes.apply(dream_pass, raw, data, applied)
+                dream_pass = self._change(replace(dream_pass, outcome=PassOutcome.CHANGED), data, applied)
             try:
-                self.log.add(dream_pass)
-                self._save_cursor(plan.after)
-            except StorageError as error:  # applied already; the next run recovers the log
+                if data == raw:
+                    dream_pass = self.log.add(dream_pass)
+                self._save_cursor(replace(plan.after, change=max(plan.after.change, dream_pass.change or 0)))
+            except StorageError as error:
                 log.warning("%s", error)
         return dream_pass
+
+    def _change(self, dream_pass: DreamPass, data: bytes, edits: Sequence[AcceptedEdit]) -> DreamPass:
+        """Write MEMORY.md and what goes to the archive, with the revision and the pass. Raises StorageError."""
+        memory, written = self._memory, [dream_pass]
+        archived = [
+            fact
+            for edit in edits
+            if edit.action is EditAction.ARCHIVE
+            for text in edit.before
+            for fact in parse_facts(f"- {text}")
+        ]
+        source = ChangeSource(who=dream_pass.who, origins=self._merged_origins(edits))
+        memory.change(
+            memory.memory_file,
+            data,
+            ChangedBy.DREAM,
+            source,
+            archived=archived,
+            also=lambda db, change: written.append(self.log.write(db, replace(dream_pass, change=change.number))),
+        )
+        return written[-1]
+
+    def _merged_origins(self, edits: Sequence[AcceptedEdit]) -> dict[str, dict[str, Any]]:
+        """Return the origin of each merged fact, by key: that of the first source with a quote."""
+        origins = self._memory.revisions.origins()
+        merged: dict[str, dict[str, Any]] = {}
+        for edit in edits:
+            if edit.action is not EditAction.REPLACE:
+                continue
+            sources = [origins[key].details for key in edit.edit.keys if key in origins]
+            origin = next((source for source in sources if source.get("quote")), sources[0] if sources else {})
+            kept = {name: value for name, value in origin.items() if name not in ("key", "text", "provenance")}
+            trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
+            merged[fact_key(edit.edit.text)] = kept | trust
+        return merged
 
     def _is_forgotten_since(self, edit: AcceptedEdit, material: DreamInput) -> bool:
         """Whether its text was forgotten while the model was thinking."""
         new_texts = {text for text, _ in self._memory.revisions.forgotten()}.difference(material.forgotten)
         return bool(edit.edit.text) and any(is_like(edit.edit.text, text) for text in new_texts)
 
-    def _describe_edit(self, edit: AcceptedEdit) -> AppliedEdit:
-        text = edit.edit.text or edit.edit.under
-        trust = edit.provenance.value if is_outside(edit.provenance) else ""
-        key = fact_key(text) if edit.action is EditAction.REPLACE else ""
-        return AppliedEdit(edit.action.value, list(edit.before), text, edit.why, key, trust)
+
+def _describe_edit(edit: AcceptedEdit) -> AppliedEdit:
+    text = edit.edit.text or edit.edit.under
+    return AppliedEdit(edit.action.value, [encodable(text) for text in edit.before], encodable(text), edit.why)
 
 
-def _known_fact(
-    fact: Fact, origin: FactOrigin | None, first_revision: int | None, pass_revisions: Collection[int | None]
-) -> KnownFact:
-    """Collect what the revisions know of a fact. `first_revision` has the initial snapshot. A revision that
-    recovery recorded for a killed pass may look like a manual one; `pass_revisions` has those of passes.
-    """
+def _known_fact(fact: Fact, origin: FactOrigin | None, first_revision: int | None) -> KnownFact:
+    """Collect what the revisions know of a fact. `first_revision` has the initial snapshot."""
     if origin is None:
         return KnownFact(fact, is_old=True)
     details, is_initial = origin.details, is_initial_snapshot(origin.change) and origin.change.number == first_revision
@@ -415,7 +434,7 @@ def _known_fact(
         fact,
         "" if is_initial else str(details.get("said_at") or origin.change.at)[:10],
         least_trusted([str(details.get("provenance", Provenance.OWNER))]),
-        by_hand=origin.change.by is ChangedBy.HAND and not is_initial and origin.change.number not in pass_revisions,
+        by_hand=origin.change.by is ChangedBy.HAND and not is_initial,
         is_old=is_initial,
     )
 

@@ -1,21 +1,28 @@
-"""The state and the log of Dream for one memory, stored beside its revisions where no tool writes.
+"""What Dream did to one memory: its cursor in the log, its passes, and how to take one back.
 
-`dream.json` has the cursor and the backoff. `dreams.jsonl` gets one line before a pass changes anything and one when it
-has ended; together they tell after a crash whether the change was applied. Methods block; writing raises StorageError.
+A pass is a row of its own, and one revision of MEMORY.md if it changed something; both are written in one transaction,
+so a kill leaves both or neither. Restoring puts the text before the pass back, with
+later changes by others. Methods block; writing raises StorageError.
 """
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
-from nanobot.agent.memory.store import HistoryEntry, MemoryStore, entry_spans, parse_entry, storage_errors
-from nanobot.security.files.paths import PathDeniedError
-from nanobot.utils.files import PRIVATE_FILE
-from nanobot.utils.text import json_objects, strict_json
+from pydantic import TypeAdapter
+
+from nanobot.agent.memory.due import Due, DueTimes
+from nanobot.agent.memory.edits import merge_concurrent_changes
+from nanobot.agent.memory.facts import parse_facts, remove_facts
+from nanobot.agent.memory.history import HistoryEntry, entry_spans, parse_entry
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, is_like
+from nanobot.agent.memory.store import MemoryStore, storage_errors
+from nanobot.errors import NanobotError, StorageError
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 _ANCHOR_BYTES = 256
 """Bytes of the log before the cursor that are hashed to detect a rewritten log."""
@@ -24,7 +31,7 @@ _MAX_READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class DreamState:
-    """The cursor in the log and the revisions, and the backoff after failures."""
+    """The cursor in the log and the revisions, and the last failure."""
 
     begun: bool = False
     """Whether there was a run before."""
@@ -32,8 +39,6 @@ class DreamState:
     anchor: str = ""
     change: int = 0
     """Number of the last revision read."""
-    failures: int = 0
-    retry_at: float = 0.0
     failed_size: int = 0
     """Size of the log at the last failure."""
     error: str = ""
@@ -45,8 +50,6 @@ class PassOutcome(StrEnum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     FAILED = "failed"
-    CONTINUE_INTERRUPTED = "broken off"
-    """The process ended before anything changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,6 @@ class AppliedEdit:
     before: Sequence[str]
     after: str = ""
     why: str = ""
-    key: str = ""
-    """Key of the resulting fact."""
-    provenance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,13 @@ class DreamPass:
     bytes_after: int = 0
     edits: Sequence[AppliedEdit] = ()
     refused: Sequence[str] = ()
-    before: str = ""
-    after: str = ""
-    """Hashes of MEMORY.md before and after."""
-    archived: str = ""
-    """Text appended to ARCHIVE.md."""
-    since: int = 0
-    """Number of the last revision before it."""
     change: int | None = None
     """Number of its revision."""
     restored: int | None = None
     """Number of the revision that restored the memory; 0 if that changed nothing."""
+
+
+_PASS, _STATE = TypeAdapter(DreamPass), TypeAdapter(DreamState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,46 +102,110 @@ class NewEntries:
 
 
 class DreamLog:
+    """The state and the passes of Dream for one memory."""
+
     def __init__(self, memory: MemoryStore) -> None:
         self._memory = memory
-        self._state = memory.revisions.folder / "dream.json"
-        self._lines = memory.revisions.folder / "dreams.jsonl"
-        self._files = memory.revisions.files
+        self._revisions = memory.revisions
+        self._due = DueTimes(memory.revisions.database, "dream")
 
-    def state(self) -> DreamState:
-        """Load the state; the initial one if it cannot be read."""
-        with suppress(OSError, PathDeniedError, ValueError, TypeError):
-            with self._files.read(self._state) as file:
-                data: Any = json.loads(file.read())
-            names = DreamState.__dataclass_fields__
-            kinds = {name: type(getattr(DreamState(), name)) for name in names}
-            return DreamState(**{name: kinds[name](data[name]) for name in names if name in data})
-        return DreamState()
+    def load(self) -> tuple[DreamState, Due]:
+        """Return the state and the backoff."""
+        due = self._due.get(self._revisions.memory)
+        return _STATE.validate_python(due.state), due
 
-    def save(self, state: DreamState) -> None:
-        """Store the state."""
-        with (
-            storage_errors("The state of Dream cannot be stored"),
-            self._files.own_location(self._state) as place,
-        ):
-            place.replace((json.dumps(asdict(state)) + "\n").encode(), PRIVATE_FILE)
+    def save(self, state: DreamState, due: Due) -> None:
+        """Store the state and the backoff."""
+        self._due.put(self._revisions.memory, replace(due, state=asdict(state)))
 
-    def add(self, dream_pass: DreamPass, *, begun: bool = False) -> None:
-        """Append a pass that is about to change something (`begun`), or has ended."""
-        row = {name: value for name, value in asdict(dream_pass).items() if value not in ("", None, (), [])}
-        with storage_errors("The Dream pass cannot be recorded"), self._files.own_location(self._lines) as place:
-            place.append((strict_json({**row, "begun": True} if begun else row) + "\n").encode())
+    def add(self, dream_pass: DreamPass) -> DreamPass:
+        """Store a pass, as a new one if its number is 0. Return it with its number."""
+        with self._revisions.writing() as db:
+            return self.write(db, dream_pass)
+
+    def write(self, db: "Connection", dream_pass: DreamPass) -> DreamPass:
+        """Like `add`, in a transaction of the caller."""
+        memory = self._revisions.memory
+        if not dream_pass.number:
+            query = "SELECT COALESCE(MAX(number), 0) + 1 FROM dream_passes WHERE memory = ?"
+            dream_pass = replace(dream_pass, number=db.execute(query, (memory,)).fetchone()[0])
+        text = _PASS.dump_json(dream_pass, exclude_defaults=True).decode()
+        row = (memory, dream_pass.number, dream_pass.change, text)
+        db.execute("INSERT OR REPLACE INTO dream_passes VALUES (?, ?, ?, ?)", row)
+        return dream_pass
 
     def passes(self) -> list[DreamPass]:
-        """Return the finished passes, newest first."""
-        return [dream_pass for dream_pass, begun in reversed(self._rows().values()) if not begun]
+        """Return the passes, newest first."""
+        try:
+            with self._revisions.reading() as db:
+                query = "SELECT pass FROM dream_passes WHERE memory = ? ORDER BY number DESC"
+                return [_PASS.validate_json(text) for (text,) in db.execute(query, (self._revisions.memory,))]
+        except StorageError:
+            return []
 
-    def open_pass(self) -> DreamPass | None:
-        """Return a pass that began to change something and has no recorded end; None if there is none."""
-        return next((dream_pass for dream_pass, begun in reversed(self._rows().values()) if begun), None)
+    def active_passes(self) -> list[DreamPass]:
+        """Return the passes that changed something and were not restored or undone, newest first."""
+        undone = {change.undoes for change in self._revisions.changes() if change.undoes is not None}
+        return [
+            dream_pass
+            for dream_pass in self.passes()
+            if dream_pass.outcome is PassOutcome.CHANGED
+            and dream_pass.change not in undone
+            and (dream_pass.restored is None or dream_pass.restored in undone)
+        ]
 
-    def next_number(self) -> int:
-        return max(self._rows(), default=0) + 1
+    def last_change(self) -> int:
+        """Return the number of the last revision."""
+        changes = self._revisions.changes()
+        return changes[-1].number if changes else 0
+
+    def restore(
+        self, number: int | None = None, *, who: str = "", may: Callable[[DreamPass], bool] = lambda target: True
+    ) -> DreamPass:
+        """Restore the memory to before a pass (by default the last), undoing later passes too. Return that pass.
+
+        Changes by others since then stay. If they cannot be separated from what a pass wrote, nothing is changed.
+        Raises NanobotError with the next step.
+        """
+        memory = self._memory
+        with memory.revisions.lock():
+            memory.record_changes()
+            active = self.active_passes()
+            target = next((target for target in active if number in (None, target.number)), None)
+            if target is None:
+                raise NanobotError(_nothing_to_restore(number, active))
+            restored = [later for later in active if later.number >= target.number]
+            if not all(map(may, restored)):
+                raise NanobotError("Somebody else started that pass; only an owner may restore it.")
+            data = memory.file_bytes(memory.memory_file)
+            if data is None:
+                raise NanobotError("The memory was cleared after that pass. Bring it back first with /memory undo.")
+            texts = [memory.revisions.texts(later.change or 0) for later in restored]
+            for text in texts:
+                data = _rebase(text.after or b"", data, text.before or b"")
+            data = _without_forgotten(
+                data, self._forgotten_since(restored), memory.file_bytes(memory.memory_file) or b""
+            )
+            change = memory.change(memory.memory_file, data, ChangedBy.RESTORE, ChangeSource(who=who))
+            for later, text in zip(restored, texts, strict=True):
+                memory.remove_archived(text.archived)
+                self.add(replace(later, restored=change.number if change is not None else 0))
+            return target
+
+    def _forgotten_since(self, passes: Sequence[DreamPass]) -> list[str]:
+        """Return the facts that were forgotten since the first of these passes, with those that passes had merged into
+        them.
+        """
+        first = passes[-1].change or 0
+        changes = self._revisions.changes()
+        undone = {change.undoes for change in changes}
+        forgot = [
+            text
+            for change in changes
+            if change.number > first and change.number not in undone
+            for text in change.forgot
+        ]
+        return [*forgot, *_sources_of(forgot, passes)]
 
     def news(self, state: DreamState, limit: int) -> NewEntries:
         """Return the log entries after the cursor; the last `limit` ones if the log was never read or was rewritten.
@@ -176,49 +236,58 @@ class DreamLog:
     def anchor_at(self, offset: int) -> str:
         """Hash the bytes before an offset, to detect a rewritten log. Raises StorageError."""
         begin = max(0, offset - _ANCHOR_BYTES)
-        return content_hash(self._read(begin, offset - begin))
+        return hashlib.sha256(self._read(begin, offset - begin)).hexdigest()[:16]
 
     def _read(self, begin: int, size: int) -> bytes:
         with storage_errors("HISTORY.md cannot be read"):
             try:
-                with self._files.read(self._memory.history_file) as file:
+                with self._memory.files.read(self._memory.history_file) as file:
                     file.seek(begin)
                     return file.read(size)
             except FileNotFoundError:
                 return b""
-
-    def _rows(self) -> dict[int, tuple[DreamPass, bool]]:
-        """Return the last line of each pass by number, and whether it only announces the pass."""
-        try:
-            with self._files.read(self._lines) as file:
-                rows = list(json_objects(file.read()))
-        except (OSError, PathDeniedError):
-            return {}
-        passes: dict[int, tuple[DreamPass, bool]] = {}
-        for row in rows:
-            if (dream_pass := _pass_of(row)) is not None:
-                passes[dream_pass.number] = (dream_pass, row.get("begun") is True)
-        return passes
 
 
 def _replace_invalid(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def content_hash(data: bytes | None) -> str:
-    """Return a short hash of a file's content; empty for no file."""
-    return "" if data is None else hashlib.sha256(data).hexdigest()[:16]
-
-
-def _pass_of(row: Mapping[str, Any]) -> DreamPass | None:
-    try:
-        values = {name: row[name] for name in DreamPass.__dataclass_fields__ if name in row}
-        edits = [
-            AppliedEdit(**{name: edit[name] for name in AppliedEdit.__dataclass_fields__ if name in edit})
-            for edit in values.pop("edits", ())
-        ]
-        return DreamPass(
-            **{**values, "number": int(row["number"]), "outcome": PassOutcome(row["outcome"]), "edits": edits}
+def _rebase(before: bytes, after: bytes, data: bytes) -> bytes:
+    """Apply the change from `before` to `after` to other bytes. Raises NanobotError on a conflict."""
+    if before == after:
+        return data
+    base, update, current = (side.decode("utf-8", "surrogateescape") for side in (before, after, data))
+    text, conflicts = merge_concurrent_changes(base, update, current)
+    if conflicts:
+        lines = "\n".join(conflicts[:5])
+        raise NanobotError(
+            f"These lines were written later, over what that pass wrote, and would be lost:\n{lines}\nTake them back "
+            "first (/memory undo, or in an editor), then try again."
         )
-    except (KeyError, TypeError, ValueError):
-        return None
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _without_forgotten(data: bytes, forgot: Sequence[str], current: bytes) -> bytes:
+    """Remove facts that were forgotten since and would come back, unless they are in the current memory."""
+    text = data.decode("utf-8", "surrogateescape")
+    known = {fact.key for fact in parse_facts(current.decode("utf-8", "surrogateescape"))}
+    returning = [
+        fact
+        for fact in parse_facts(text)
+        if fact.key not in known and any(is_like(fact.text, forgotten) for forgotten in forgot)
+    ]
+    return remove_facts(text, returning).encode("utf-8", "surrogateescape") if returning else data
+
+
+def _sources_of(forgot: Sequence[str], passes: Sequence[DreamPass]) -> Iterator[str]:
+    """Yield the facts that these passes merged into the forgotten ones."""
+    for edit in (edit for dream_pass in passes for edit in dream_pass.edits if edit.after):
+        if any(is_like(edit.after, forgotten) for forgotten in forgot):
+            yield from edit.before
+
+
+def _nothing_to_restore(number: int | None, active: Sequence[DreamPass]) -> str:
+    if number is None or not active:
+        return "There is no Dream pass to restore."
+    known = ", ".join(str(dream_pass.number) for dream_pass in active[:10])
+    return f"Dream pass {number} cannot be restored. These can: {known}."

@@ -4,7 +4,6 @@ One timer; no model call without news. Dream itself is imported on first use.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -14,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.commands.context import CommandCall, CommandEntry
 from nanobot.agent.commands.table import TYPED, is_from_owner
+from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.session.file_names import key_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import make_private_folder, write_atomic
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ModelSource
@@ -72,7 +71,7 @@ class DreamScheduler:
         self._memory_of = memory_of
         self._record_changes = record_changes
         self._dreams: dict[str, Dream] = {}
-        self._file = places.state / "dream.json"
+        self._looks = DueTimes(places.database, "look")
         self._last_run_at = 0.0
         self.problem: str | None = None
         """What failed in the last run, for the status."""
@@ -122,16 +121,13 @@ class DreamScheduler:
         """Format the last `limit` passes over this memory. Blocks; raises StorageError."""
         from nanobot.agent.memory.dream_texts import format_log
 
-        dream = self._dream_of(scope)
-        dream.changes.recover()
-        return (
-            format_log(dream.log.passes()[:limit], dream.changes.active_passes())
-            or "Dream has tidied nothing here yet."
-        )
+        self._memory_of(scope).record_changes()
+        passes = self._dream_of(scope).log
+        return format_log(passes.passes()[:limit], passes.active_passes()) or "Dream has tidied nothing here yet."
 
     def restore(self, scope: Scope, number: int | None, who: str, may: "Callable[[DreamPass], bool]") -> str:
         """Restore the memory to before a pass. Return a text for a person. Blocks; raises NanobotError."""
-        restored = self._dream_of(scope).changes.restore(number, who=who, may=may)
+        restored = self._dream_of(scope).log.restore(number, who=who, may=may)
         return (
             f"The memory is restored to before pass {restored.number}; other changes since then are kept. "
             "/memory undo takes this back."
@@ -139,12 +135,11 @@ class DreamScheduler:
 
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
-        folder = self._memory_of(scope).revisions.folder
-        if not (folder / "dream.json").exists():
-            return None
         from nanobot.agent.memory.dream_texts import format_state
 
-        return format_state(self._dream_of(scope).state())
+        with suppress(StorageError):
+            return format_state(*self._dream_of(scope).state())
+        return None
 
     async def clear(self, scope: Scope) -> None:
         """Treat everything in the log as read, after a reset of this memory. Raises StorageError."""
@@ -271,16 +266,13 @@ class DreamScheduler:
         """Store the time of this run, so that a restart does not repeat it."""
         self._last_run_at = self._now()
         try:
-            make_private_folder(self._file.parent)
-            write_atomic(self._file, json.dumps({"lookedAt": self._last_run_at}) + "\n")
-        except OSError as error:
-            log.warning("Cannot write %s: %s", self._file, error)
+            self._looks.put("dream", Due(self._last_run_at))
+        except StorageError as error:
+            log.warning("%s", error)
 
     def _last_run(self) -> float:
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            self._last_run_at = max(
-                self._last_run_at, float(json.loads(self._file.read_text(encoding="utf-8"))["lookedAt"])
-            )
+        with suppress(StorageError):
+            self._last_run_at = max(self._last_run_at, self._looks.get("dream").at)
         return self._last_run_at
 
     def _now(self) -> float:

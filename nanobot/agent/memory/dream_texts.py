@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from nanobot.agent.memory.dream import DreamOutcome, DreamRun
 from nanobot.agent.memory.dream_log import AppliedEdit, DreamPass, DreamState, PassOutcome
+from nanobot.agent.memory.due import Due
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import clip_line, count_noun
 
@@ -53,11 +54,11 @@ def format_log(passes: Sequence[DreamPass], active: Sequence[DreamPass]) -> str:
     )
 
 
-def format_state(state: DreamState) -> str | None:
+def format_state(state: DreamState, due: Due) -> str | None:
     """Describe repeated failures; None if there are none."""
-    if not state.failures:
+    if not due.failures:
         return None
-    return f"Dream: failed {count_noun(state.failures, 'time')} in a row, the memory is unchanged: {state.error}"
+    return f"Dream: failed {count_noun(due.failures, 'time')} in a row, the memory is unchanged: {state.error}"
 
 
 def _summary(dream_pass: DreamPass) -> str:
@@ -69,8 +70,6 @@ def _summary(dream_pass: DreamPass) -> str:
             return "nothing to change"
         case PassOutcome.FAILED:
             return f"failed, nothing changed: {dream_pass.reason}"
-        case PassOutcome.CONTINUE_INTERRUPTED:
-            return "interrupted before anything changed"
 
 
 def _diff(edit: AppliedEdit) -> Iterator[str]:

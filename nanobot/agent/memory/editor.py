@@ -20,9 +20,10 @@ from nanobot.agent.memory.facts import (
     replace_fact,
     set_pinned,
 )
+from nanobot.agent.memory.history import parse_history_line
 from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
-from nanobot.agent.memory.store import MemoryStore, parse_history_line
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line, count_noun, format_when
@@ -163,9 +164,9 @@ class MemoryEditor:
             source = ChangeSource(who=self._who)
             for change in reversed(group):
                 path = next(path for path in self._all_files() if path.name == change.file)
-                self._memory.change(
-                    path, self._memory.revisions.text(change.before), ChangedBy.UNDO, source, undoes=change.number
-                )
+                texts = self._memory.revisions.texts(change.number)
+                self._memory.change(path, texts.before, ChangedBy.UNDO, source, undoes=change.number)
+                self._memory.remove_archived(texts.archived)
             return group
 
     def share(self, wanted: str) -> Fact:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from nanobot.agent.memory.facts import ITEM, Fact, fact_key, parse_facts
+from nanobot.agent.memory.facts import ITEM, Fact, add_fact, fact_key, fact_words, parse_facts
 
 _MARK = "\ufeff"
 
@@ -18,10 +18,10 @@ class FactEdit:
     """What becomes of the facts with these keys: `text` replaces the first of them, the others are removed.
 
     Without `text` all are removed, unless `under` is set: it names an existing heading that the text, or the first fact
-    unchanged, moves to.
+    unchanged, moves to. Without keys `text` is added under that heading, which is created if necessary.
     """
 
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     text: str = ""
     under: str = ""
 
@@ -35,6 +35,8 @@ def apply_edits(text: str, edits: Sequence[FactEdit]) -> tuple[str, list[FactEdi
     done = []
     for edit in edits:
         changed = _apply_edit(body, edit)
+        if not edit.keys and changed is not None and not _keeps_other_facts(body, changed, edit):
+            changed = f"- {edit.text}\n\n{body}"  # a code block or comment before its place is not closed
         if changed is not None and _keeps_other_facts(body, changed, edit):
             body = changed
             done.append(edit)
@@ -44,6 +46,36 @@ def apply_edits(text: str, edits: Sequence[FactEdit]) -> tuple[str, list[FactEdi
 def find_headings(text: str) -> list[str]:
     """Return the headings that facts may be under, in order."""
     return list(dict.fromkeys(heading for _, heading in _headings(text.removeprefix(_MARK).splitlines())))
+
+
+def edits_of_update(memory: str, update: str) -> list[FactEdit]:
+    """Return the edits that lead from the facts of a memory to those of another text.
+
+    A fact that came replaces the one that left with which it shares most words, at least half. Text that is no fact
+    stays.
+    """
+    old = {fact.key: fact for fact in parse_facts(memory)}
+    new = {fact.key: fact for fact in parse_facts(update)}
+    left = {key: fact_words(fact.text) for key, fact in old.items() if key not in new}
+    lines = update.splitlines()
+    sections = {name for at, name in _headings(lines) if lines[at].lstrip().startswith("##")}
+    headings = sections.union(find_headings(memory))
+    edits = []
+    for key, fact in new.items():
+        under = fact.heading if fact.heading in headings else ""
+        if key in old:
+            if under and under != old[key].heading and under in find_headings(memory):
+                edits.append(FactEdit((key,), under=under))
+            continue
+        words = fact_words(fact.text)
+        shared = {other: len(words & others) / max(1, len(words), len(others)) for other, others in left.items()}
+        nearest = max(shared, key=shared.__getitem__, default="")
+        if nearest and shared[nearest] >= 0.5:
+            del left[nearest]
+            edits.append(FactEdit((nearest,), fact.text))
+        else:
+            edits.append(FactEdit((), fact.text, under))
+    return [*edits, *(FactEdit((key,)) for key in left)]
 
 
 def merge_concurrent_changes(base: str, update: str, current: str) -> tuple[str, list[str]]:
@@ -91,6 +123,8 @@ def merge_concurrent_changes(base: str, update: str, current: str) -> tuple[str,
 
 def _apply_edit(text: str, edit: FactEdit) -> str | None:
     """Return the text with one edit; None if it cannot be applied."""
+    if not edit.keys:
+        return add_fact(text, edit.under, edit.text)
     lines = text.splitlines(keepends=True)
     named = [fact for fact in parse_facts(text) if fact.key in edit.keys]
     if {fact.key for fact in named} != set(edit.keys) or not named:

@@ -10,11 +10,13 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
 _NO_FACT = re.compile(r"^\s*(?:#{1,6}\s|\||>?\s*$|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
 PIN = "(pinned)"
 _PIN = re.compile(r"\s*\(pinned\)\s*$", re.IGNORECASE)
+_SECTION = re.compile(r"^[ ]{0,3}#{2,6}\s")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _TOKEN = re.compile(r"-?\d+(?:[.,:/]\d+)*|[^\W_]+[+#]*|[^\w\s.,;:!\"'`*_()\[\]{}’“”«»…。，、；：！-]")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
@@ -58,6 +60,11 @@ class Fact:
 
 def parse_facts(text: str) -> list[Fact]:
     """Return the facts of a text, in order."""
+    return list(_parse_facts(text))
+
+
+@lru_cache(maxsize=16)
+def _parse_facts(text: str) -> list[Fact]:
     lines = text.removeprefix(BOM).splitlines()
     facts: list[Fact] = []
     heading = ""
@@ -89,11 +96,6 @@ def _fact_lines(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
             commented = "-->" not in line
         elif not fenced:
             yield at, line
-
-
-def is_left_open(text: str) -> bool:
-    """Whether a code block or comment is not closed, so that a fact added at the end would not be one."""
-    return [fact.text for fact in parse_facts(f"{text}\n\n- end")][-1:] != ["end"]
 
 
 def _continues(first: str, line: str) -> bool:
@@ -137,13 +139,16 @@ def fact_words(text: str) -> set[str]:
 
 
 def find_lost_facts(before: str, after: str) -> list[Fact]:
-    """Return the facts of `before` that `after` does not state any more."""
+    """Return the facts of `before` that `after` does not state any more: most of their words, or one of their numbers,
+    are in none of its lines.
+    """
     kept = {fact.key for fact in parse_facts(after)}
     words = fact_words(" ".join(line for _, line in _fact_lines(after.splitlines())))
     lost = []
     for fact in parse_facts(before):
         own = fact_words(fact.text)
-        if fact.key not in kept and len(own & words) < 0.6 * max(1, len(own)):
+        numbers = {word for word in own if any(map(str.isdigit, word))}
+        if fact.key not in kept and (len(own & words) < 0.6 * max(1, len(own)) or not numbers <= words):
             lost.append(fact)
     return lost
 
@@ -157,19 +162,27 @@ def remove_facts(text: str, removed: Sequence[Fact]) -> str:
 
 
 def add_fact(text: str, heading: str, item: str) -> str:
-    """Return the text with a fact added at the end of the section `heading`, otherwise byte for byte."""
+    """Return the text with a fact added at the end of the section `heading`, or before the sections if it is empty,
+    otherwise byte for byte.
+    """
     lines = text.splitlines(keepends=True)
     end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    if lines and not lines[-1].endswith(("\n", "\r")):
+        lines[-1] += end
+    if not heading:
+        at = next((at for at, line in _fact_lines(lines) if _SECTION.match(line)), len(lines))
+        below = [end] if at < len(lines) else []
+        while at and not lines[at - 1].strip():
+            at -= 1
+            below = []
+        above = [end] if at and lines[at - 1].lstrip().startswith("#") else []
+        return "".join([*lines[:at], *above, f"- {item}{end}", *below, *lines[at:]])
     ends = [fact.end for fact in parse_facts(text) if fact.heading == heading]
-    title = next((at + 1 for at, line in enumerate(lines) if line.strip() == f"## {heading}"), None)
-    at = ends[-1] if ends else title
-    if at is None and not heading:
-        return f"- {item}{end}{end}{text}"
-    if at is None:
-        gap = "" if not text else end if text.endswith("\n") else end * 2
-        return f"{text}{gap}## {heading}{end}{end}- {item}{end}"
-    if not lines[at - 1].endswith(("\n", "\r")):
-        lines[at - 1] += end
+    titles = [at + 1 for at, line in enumerate(lines) if line.strip() == f"## {heading}"]
+    if not ends and not titles:
+        gap = end if lines and lines[-1].strip() else ""
+        return f"{''.join(lines)}{gap}## {heading}{end}{end}- {item}{end}"
+    at = ends[-1] if ends else titles[0]
     return "".join([*lines[:at], "" if ends else end, f"- {item}{end}", *lines[at:]])
 
 
@@ -197,14 +210,12 @@ def replace_fact(text: str, fact: Fact, item: str) -> str:
 
 
 def merge_facts(text: str) -> str:
-    """Return the text without duplicate facts; the first of each stays."""
-    seen: set[str] = set()
-    duplicates = []
-    for fact in parse_facts(text):
-        if fact.key in seen:
-            duplicates.append(fact)
-        seen.add(fact.key)
-    return remove_facts(text, duplicates) if duplicates else text
+    """Return the text without duplicate facts; of each, the first pinned one stays, or else the first."""
+    kept: dict[str, Fact] = {}
+    for fact in (facts := parse_facts(text)):
+        if fact.key not in kept or (fact.pinned and not kept[fact.key].pinned):
+            kept[fact.key] = fact
+    return remove_facts(text, [fact for fact in facts if kept[fact.key] is not fact])
 
 
 def fit_facts(text: str, max_bytes: int, importance: Callable[[Fact], float]) -> tuple[str, list[Fact]]:

@@ -3,25 +3,21 @@
 Pure, except for reading the revisions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import log2
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import (
-    PIN,
     Fact,
-    add_fact,
     fact_weight,
     fact_words,
     fit_facts,
     merge_facts,
     parse_facts,
     remove_facts,
-    set_pinned,
 )
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, is_lesson, is_like
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, is_like
 from nanobot.messages.shown import shown_text
 from nanobot.utils.clock import Clock
 
@@ -52,7 +48,6 @@ def apply_budget(
     returning = [fact for fact in parse_facts(text) if fact.key not in known and _is_forgotten(fact, revisions, source)]
     if returning:
         text = remove_facts(text, returning)
-    text = _with_pinned(_with_lessons(text, before, origins), before)
     statements = [fact_words(shown_text(row)) for row in source.rows if row.get("role") == "user"]
     mentioned = [fact.key for fact in parse_facts(text) if fact.key in known and _is_stated(fact, statements)]
 
@@ -64,29 +59,6 @@ def apply_budget(
 
     text, archived = fit_facts(text, budget, importance)
     return RetainedFacts(text, archived, mentioned)
-
-
-def _with_lessons(text: str, before: str, origins: Mapping[str, FactOrigin]) -> str:
-    """Restore lessons the update dropped: only code removes a lesson."""
-    present = {fact.key for fact in parse_facts(text)}
-    for fact in parse_facts(before):
-        if is_lesson(origins.get(fact.key)) and fact.key not in present:
-            text = add_fact(text, fact.heading, fact.text)
-    return text
-
-
-def _with_pinned(text: str, before: str) -> str:
-    """Restore the pinned facts the update dropped or reworded, and unpin others: only a person pins a fact."""
-    pinned = {fact.key: fact for fact in parse_facts(before) if fact.pinned}
-    text = set_pinned(text, {fact.key for fact in parse_facts(text)} - pinned.keys(), pinned=False)
-    text = set_pinned(text, pinned, pinned=True)
-    present = {fact.key: fact.text for fact in parse_facts(text)}
-    for key, fact in pinned.items():
-        if key not in present:
-            text = add_fact(text, fact.heading, f"{fact.text} {PIN}")
-        elif present[key] != fact.text:
-            text, _ = apply_edits(text, [FactEdit((key,), f"{fact.text} {PIN}")])
-    return text
 
 
 def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> float:

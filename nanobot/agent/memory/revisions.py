@@ -1,42 +1,42 @@
 """Revisions of a memory: every version of its files, who made each change and when, and where each fact came from.
 
-Stored in `memory/.book`, where no tool writes and no search looks: `changes.jsonl` with one revision per line, and
-`texts/` with the file contents, byte for byte. The memory files stay plain Markdown; a fact is identified by its words.
-Unreadable lines are skipped. Methods block.
+A table of the database of nanobot's state. The memory files stay plain Markdown; a fact is identified by its words.
+
+A change is written as a pending revision, then to the file, then the revision is confirmed. After a kill in between,
+`MemoryStore` compares the file with both texts: a pending revision was either applied or is deleted. Methods block.
 """
 
 import hashlib
-import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from os import SEEK_END
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
+from nanobot.agent.memory.due import SCHEMA
 from nanobot.agent.memory.facts import Fact, fact_words, parse_facts
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic
-from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
-from nanobot.security.files.paths import PathDeniedError
 from nanobot.utils.clock import Clock, timestamp
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.database import reading, writing
+from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
-from nanobot.utils.text import clip_line, json_objects, strict_json
+from nanobot.utils.text import clip_line
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 _QUOTED = 300
 _KEPT_CHANGES = 1_000
-"""The newest revisions keep their texts and all details. Of older ones remains what memory still refers to: the origin
-of its facts, and what was forgotten."""
+"""The newest revisions keep their texts. Of older ones remains what memory still refers to: the origin of its facts,
+and what was forgotten."""
 _SWEEP_EVERY = 100
-_TAIL = 64
-"""Bytes compared to tell whether the log has only been appended to."""
 _ALIKE = 0.7
 """Share of common words from which two facts count as the same when one of them is forgotten."""
 
@@ -73,9 +73,13 @@ class ChangeSource:
     who: str = ""
     rows: Sequence[ChatMessage] = ()
     provenance: Provenance = Provenance.OWNER
+    origins: Mapping[str, Mapping[str, Any]] | None = None
+    """Known origins of facts, by key: those of facts that were merged from others."""
 
     def origin_of(self, fact: Fact) -> dict[str, Any]:
         """Return the stored origin of a fact: the message that shares most words with it, users' messages first."""
+        if self.origins is not None:
+            return dict(self.origins.get(fact.key, {}))
         details = {"session": self.session} if self.session else {}
         best_row, best_share, trust = None, 0.0, self.provenance
         words = fact_words(fact.text)
@@ -109,15 +113,17 @@ UNKNOWN_SOURCE = ChangeSource()
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One line of the log. `before` and `after` name the stored texts, None for no file."""
+    """A change of one file."""
 
     number: int
     at: str
     by: ChangedBy
     file: str
-    before: str | None
-    after: str | None
-    added: Sequence[Mapping[str, Any]] = ()
+    is_first: bool = False
+    """Whether there was no file before."""
+    is_change: bool = True
+    """Whether the text changed; otherwise facts were only stated again."""
+    added: Sequence[dict[str, Any]] = ()
     """Facts: key, text, and the origin of each."""
     removed: Sequence[str] = ()
     who: str = ""
@@ -143,6 +149,18 @@ class Revision:
         }
 
 
+_REVISION = TypeAdapter(Revision)
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionTexts:
+    """The texts of a revision, None for no file; `archived` is what it appended to the archive."""
+
+    before: bytes | None
+    after: bytes | None
+    archived: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class FactOrigin:
     """The revision that added a fact, the origin it recorded, and how often the fact was stated again."""
@@ -152,48 +170,61 @@ class FactOrigin:
     mentions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _ParsedLog:
-    """The log as parsed so far: complete up to `offset`, where the bytes `tail` end."""
-
-    stamp: Stamp = (-1, -1, -1)
-    changes: list[Revision] = field(default_factory=list)
-    offset: int = 0
-    tail: bytes = b""
-
-
 class RevisionLog:
-    """The revisions of one scope's memory."""
+    """The revisions of one memory, which `memory` names in the database."""
 
-    def __init__(self, folder: Path, files: Opener, clock: Clock) -> None:
-        self.folder = folder
-        self._lines = folder / "changes.jsonl"
-        self.files = files
+    def __init__(self, database: Path, memory: str, clock: Clock) -> None:
+        self.database = database
+        self.memory = memory
         self._clock = clock
-        self._parsed = _ParsedLog()
+        name = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()[:16]
+        self._lock_file = database.parent / "memory" / f"{name}.lock"
+        self._known: list[Revision] = []
+        """The revisions as last read."""
+        self._last_text: str | None = None
+        """The last of them as stored."""
         self._mutex = threading.RLock()
         self._depth = 0
 
-    def changes(self) -> list[Revision]:
-        """Return all revisions, oldest first."""
-        try:
-            stamp = stamp_of(self._lines.stat())
-            if stamp != self._parsed.stamp:
-                with self.files.read(self._lines) as file:
-                    self._parsed = _parse_appended(self._parsed, stamp, file)
-        except (OSError, PathDeniedError):
-            self._parsed = _ParsedLog()
-        return self._parsed.changes
+    @contextmanager
+    def reading(self) -> Iterator["Connection"]:
+        """A connection to read the tables from. Raises StorageError."""
+        with reading(self.database, SCHEMA) as db:
+            yield db
 
-    def text(self, name: str | None) -> bytes | None:
-        """Return a stored text, None for no file. Raises StorageError if it was dropped."""
-        if name is None:
-            return None
+    @contextmanager
+    def writing(self) -> Iterator["Connection"]:
+        """A transaction. Raises StorageError."""
+        with writing(self.database, SCHEMA) as db:
+            yield db
+
+    def changes(self) -> list[Revision]:
+        """Return all revisions, oldest first; none if the database cannot be read. Parses only new ones."""
         try:
-            with self.files.read(self.folder / "texts" / name) as file:
-                return file.read()
-        except (OSError, PathDeniedError) as error:
-            raise StorageError("This version is no longer stored.") from error
+            with self._mutex, self.reading() as db:
+                where = "FROM memory_revisions WHERE memory = ? AND number"
+                last = (self.memory, self._known[-1].number if self._known else 0)
+                count, _, text = db.execute(f"SELECT COUNT(*), MAX(number), revision {where} <= ?", last).fetchone()
+                if count != len(self._known) or text != self._last_text:  # a deleted number may be given again
+                    self._known, last = [], (self.memory, 0)
+                rows = [text for (text,) in db.execute(f"SELECT revision {where} > ? ORDER BY number", last)]
+                if rows or not self._known:
+                    self._known = [*self._known, *map(_REVISION.validate_json, rows)]
+                    self._last_text = rows[-1] if rows else None
+                return self._known
+        except StorageError:
+            return []
+
+    def texts(self, number: int) -> RevisionTexts:
+        """Return the texts of a revision. Raises StorageError if they were dropped."""
+        with self.reading() as db:
+            row = db.execute(
+                "SELECT before, after, archived FROM memory_revisions WHERE memory = ? AND number = ?",
+                (self.memory, number),
+            ).fetchone()
+        if row is None or row[2] is None:
+            raise StorageError("This version is no longer stored.")
+        return RevisionTexts(*row)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -203,8 +234,8 @@ class RevisionLog:
         with self._mutex, ExitStack() as stack:
             if not self._depth:
                 try:
-                    make_private_folder(self.folder)
-                    stack.enter_context(file_lock(self.folder / ".lock"))
+                    make_private_folder(self._lock_file.parent)
+                    stack.enter_context(file_lock(self._lock_file))
                 except OSError as error:
                     raise storage_error("The revision log of the memory cannot be opened", error) from error
             self._depth += 1
@@ -213,69 +244,104 @@ class RevisionLog:
             finally:
                 self._depth -= 1
 
-    def record(
+    def dream_lock_file(self) -> Path:
+        """The lock file that a running Dream holds; its folder exists while `lock` is held."""
+        return self._lock_file.with_suffix(".dream.lock")
+
+    def add(
         self,
         file: str,
         data: bytes | None,
         by: ChangedBy,
         source: ChangeSource = UNKNOWN_SOURCE,
         *,
+        is_pending: bool = False,
+        archived: bytes = b"",
         undoes: int | None = None,
         group: int | None = None,
         forgot: Sequence[str] = (),
         mentioned: Sequence[str] = (),
+        also: Callable[["Connection", Revision], None] | None = None,
     ) -> Revision | None:
-        """Record the current content of a file. Return the revision, None if nothing changed. Raises StorageError."""
-        changes = self.changes()
-        last = next((change for change in reversed(changes) if change.file == file), None)
-        name = None if data is None else _name_of(data)
-        before = last.after if last is not None else None
-        if name == before and not (forgot or mentioned):
-            return None
-        old, new = _facts(self._text_or_none(before)), _facts(data)
-        change = Revision(
-            number=changes[-1].number + 1 if changes else 1,
-            at=timestamp(self._clock),
-            by=by,
-            file=file,
-            before=before,
-            after=name,
-            added=[
-                {"key": key, "text": fact.text, **source.origin_of(fact)} for key, fact in new.items() if key not in old
-            ],
-            removed=[fact.text for key, fact in old.items() if key not in new],
-            who=source.who,
-            undoes=undoes,
-            group=group,
-            forgot=forgot,
-            mentioned=mentioned,
-        )
-        try:
-            if data is not None and name is not None and name != before:
-                self._store_text(name, data)
-            with self.files.own_location(self._lines) as place:
-                place.append(_line_end(place) + (strict_json(_to_row(change)) + "\n").encode())
-        except PathDeniedError as error:
-            raise StorageError(str(error)) from error
-        except OSError as error:
-            raise storage_error("The revision of the memory cannot be stored", error) from error
+        """Store that a file has this content, or is about to. Return the revision, None if nothing changes. `also`
+        writes in the same transaction.
+
+        Raises StorageError.
+        """
+        with self.writing() as db:
+            row = db.execute(
+                "SELECT after FROM memory_revisions WHERE memory = ? AND file = ? ORDER BY number DESC LIMIT 1",
+                (self.memory, file),
+            ).fetchone()
+            before = row[0] if row is not None else None
+            if data == before and not (forgot or mentioned):
+                return None
+            old, new = _facts(before), _facts(data)
+            last = db.execute("SELECT MAX(number) FROM memory_revisions WHERE memory = ?", (self.memory,)).fetchone()
+            change = Revision(
+                number=(last[0] or 0) + 1,
+                at=timestamp(self._clock),
+                by=by,
+                file=file,
+                is_first=before is None,
+                is_change=data != before,
+                added=[
+                    {"key": key, "text": fact.text, **source.origin_of(fact)}
+                    for key, fact in new.items()
+                    if key not in old
+                ],
+                removed=[fact.text for key, fact in old.items() if key not in new],
+                who=source.who,
+                undoes=undoes,
+                group=group,
+                forgot=[encodable(text) for text in forgot],
+                mentioned=[encodable(key) for key in mentioned],
+            )
+            db.execute(
+                "INSERT INTO memory_revisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (self.memory, change.number, file, is_pending, before, data, archived, _to_text(change)),
+            )
+            if also is not None:
+                also(db, change)
         if change.number % _SWEEP_EVERY == 0:
             self._sweep()
         return change
+
+    def pending(self) -> list[Revision]:
+        """Return revisions that were not confirmed, oldest first. Raises StorageError."""
+        with self.reading() as db:
+            rows = db.execute(
+                "SELECT revision FROM memory_revisions WHERE memory = ? AND is_pending ORDER BY number", (self.memory,)
+            )
+            return [_REVISION.validate_json(text) for (text,) in rows]
+
+    def confirm(self, change: Revision) -> None:
+        """Store that a pending revision was applied. Raises StorageError."""
+        with self.writing() as db:
+            where = "memory = ? AND number = ?"
+            db.execute(f"UPDATE memory_revisions SET is_pending = 0 WHERE {where}", (self.memory, change.number))  # noqa: S608
+
+    def delete(self, change: Revision) -> None:
+        """Delete a revision that was not applied, with its Dream pass. Raises StorageError."""
+        with self.writing() as db:
+            this = (self.memory, change.number)
+            db.execute("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", this)
+            db.execute("DELETE FROM dream_passes WHERE memory = ? AND change = ?", this)
 
     def last_undoable(self) -> list[Revision]:
         """Return the newest change that is neither an undo nor undone, with the rest of its group; empty if there is
         none. The initial snapshot of a file cannot be undone.
         """
+        changes = self.changes()
         undone: set[int] = set()
-        for change in reversed(self.changes()):
+        for change in reversed(changes):
             if change.undoes is not None:
                 undone.add(change.undoes)
-            elif change.number not in undone and change.before != change.after and not is_initial_snapshot(change):
+            elif change.number not in undone and change.is_change and not is_initial_snapshot(change):
                 first = change.group or change.number
                 return [
                     change
-                    for change in self.changes()
+                    for change in changes
                     if first in (change.number, change.group) and change.number not in undone
                 ]
         return []
@@ -298,65 +364,28 @@ class RevisionLog:
         undone = {change.undoes for change in changes}
         return [(text, change.at) for change in changes if change.number not in undone for text in change.forgot]
 
-    def _text_or_none(self, name: str | None) -> bytes | None:
-        try:
-            return self.text(name)
-        except StorageError:
-            return None
-
-    def _store_text(self, name: str, data: bytes) -> None:
-        path = self.folder / "texts" / name
-        if not path.exists():
-            with self.files.own_location(path) as place:
-                place.replace(data, PRIVATE_FILE)
-
     def _sweep(self) -> None:
-        """Drop the texts of old versions, and old revisions that nothing refers to."""
-        changes = self.changes()
-        newest = {change.file: change.after for change in changes}
-        recent = changes[-_KEPT_CHANGES:]
-        referenced = {*newest.values(), *(name for change in recent for name in (change.before, change.after))}
-        for path in (self.folder / "texts").iterdir():
-            if path.name not in referenced:
-                path.unlink(missing_ok=True)
-        if len(changes) > 2 * _KEPT_CHANGES:
-            rows = [*self._condense(changes[:-_KEPT_CHANGES]), *recent]
-            data = "".join(f"{strict_json(_to_row(change))}\n" for change in rows).encode()
-            try:
-                with self.files.own_location(self._lines) as place:
-                    place.replace(data, PRIVATE_FILE)
-            except (OSError, PathDeniedError) as error:
-                log.warning("Old memory revisions could not be dropped: %s", error)
-
-    def _condense(self, old: Sequence[Revision]) -> Iterator[Revision]:
-        """Reduce old revisions to what the current memory refers to."""
+        """Drop the texts of old revisions, and old revisions that nothing refers to."""
         changes, origins = self.changes(), self.origins()
         undone = {change.undoes for change in changes}
-        newest = {change.file: change for change in changes}
-        current = {key for change in newest.values() for key in _facts(self._text_or_none(change.after))}
-        mentioned = [key for change in old for key in change.mentioned if key in current]
-        seen: set[str] = set()
-        for change in old:
-            added = [fact for fact in change.added if fact["key"] in current and origins[fact["key"]].details is fact]
-            forgot = () if change.number in undone else change.forgot
-            if added or forgot or change.file not in seen or newest[change.file] is change:
-                seen.add(change.file)
-                yield replace(change, added=added, removed=(), forgot=forgot, mentioned=mentioned)
-                mentioned = []
-
-
-def _parse_appended(parsed: _ParsedLog, stamp: Stamp, file: BinaryIO) -> _ParsedLog:
-    """Parse what was appended since `parsed`; everything if the file was replaced or ends in an incomplete line."""
-    start = parsed.offset if stamp[0] == parsed.stamp[0] and stamp[2] >= parsed.offset else 0
-    file.seek(start - len(parsed.tail) if start else 0)
-    if start and file.read(len(parsed.tail)) != parsed.tail:
-        start = file.seek(0)
-    data = file.read()
-    new = [change for row in json_objects(data) if (change := _parse_revision(row)) is not None]
-    changes = [*parsed.changes, *new] if start else new
-    if not data.endswith(b"\n"):
-        return _ParsedLog(stamp, changes)
-    return _ParsedLog(stamp, changes, start + len(data), data[-_TAIL:])
+        newest = {change.file: change.number for change in changes}
+        current = {key for number in newest.values() for key in _facts(self.texts(number).after)}
+        with self.writing() as db:
+            for change in changes[:-_KEPT_CHANGES]:
+                if change.number in newest.values():
+                    continue
+                this = (self.memory, change.number)
+                is_origin = any(
+                    fact["key"] in current and origins[fact["key"]].change is change for fact in change.added
+                )
+                if is_origin or (change.forgot and change.number not in undone):
+                    db.execute(
+                        "UPDATE memory_revisions SET before = NULL, after = NULL, archived = NULL"
+                        " WHERE memory = ? AND number = ?",
+                        this,
+                    )
+                else:
+                    db.execute("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", this)
 
 
 def is_like(fact: str, other: str) -> bool:
@@ -372,51 +401,17 @@ def is_lesson(origin: FactOrigin | None) -> bool:
 
 def is_initial_snapshot(change: Revision) -> bool:
     """Whether it only records the content found at first, by an unknown author."""
-    return change.by is ChangedBy.HAND and change.before is None
+    return change.by is ChangedBy.HAND and change.is_first
 
 
-def _line_end(place: FileLocation) -> bytes:
-    """Return a line break if the file ends in an incomplete line, as a full disk leaves it."""
-    try:
-        with place.read() as file:
-            return b"\n" if file.seek(0, SEEK_END) and file.seek(-1, SEEK_END) >= 0 and file.read() != b"\n" else b""
-    except FileNotFoundError:
-        return b""
-
-
-def _name_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:24]
+def encodable(text: str) -> str:
+    """The text with invalid bytes of a file, which are surrogates, replaced."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _facts(data: bytes | None) -> dict[str, Fact]:
     return {fact.key: fact for fact in parse_facts((data or b"").decode("utf-8-sig", "replace"))}
 
 
-def _to_row(change: Revision) -> dict[str, Any]:
-    row: dict[str, Any] = {name: getattr(change, name) for name in Revision.__slots__}
-    return {
-        name: value for name, value in row.items() if value not in (None, "", (), []) or name in ("before", "after")
-    }
-
-
-def _parse_revision(row: Mapping[str, Any]) -> Revision | None:
-    try:
-        return Revision(
-            number=int(row["number"]),
-            at=str(row["at"]),
-            by=ChangedBy(row["by"]),
-            file=str(row["file"]),
-            before=row.get("before"),
-            after=row.get("after"),
-            added=[
-                item for item in row.get("added", ()) if isinstance(item, dict) and "key" in item and "text" in item
-            ],
-            removed=[str(item) for item in row.get("removed", ())],
-            who=str(row.get("who", "")),
-            undoes=row.get("undoes"),
-            group=row.get("group"),
-            forgot=[str(item) for item in row.get("forgot", ())],
-            mentioned=[str(item) for item in row.get("mentioned", ())],
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+def _to_text(change: Revision) -> str:
+    return _REVISION.dump_json(change, exclude_defaults=True).decode()

@@ -2,24 +2,26 @@
 
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
 turns; consolidation then waits for a short pause in the conversation. Failed or ineffective consolidations are retried
-with exponential backoff. Sessions archived by `/new` are queued in a file until they are consolidated.
+with exponential backoff. Sessions archived by `/new` are queued until they are consolidated. Backoffs and queue are in
+the database, so the next process goes on with them.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from nanobot.agent.memory.due import Due, DueTimes
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import stem_of
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import make_private_folder, write_atomic
-from nanobot.utils.locks import ProcessLock, file_lock
+from nanobot.utils.files import make_private_folder
+from nanobot.utils.locks import ProcessLock
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import Consolidator
@@ -37,25 +39,10 @@ _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
 
-_MAX_BACKOFFS = 200
-
 _FREES_NOTHING = (
     "The last messages of this conversation fill the context window: consolidating older ones frees little. From now "
     "on the oldest are dropped from what I see when room runs out. /new starts a new conversation."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Backoff:
-    """No consolidation before this time, or before the session has this many messages."""
-
-    until: float
-    messages: int
-    failures: int = 0
-    ineffective: int = 0
-
-
-_NO_BACKOFF = _Backoff(0, 0)
 
 
 class ConsolidationScheduler:
@@ -68,24 +55,27 @@ class ConsolidationScheduler:
         clock: Clock,
         *,
         memory_window: int,
-        waiting: Path,
+        database: Path,
         pause_s: float = 1.0,
     ) -> None:
-        """`open_consolidator` imports and creates it when first awaited. `waiting` is the file that queues archived
-        sessions. A consolidation waits until nobody has spoken for `pause_s`.
+        """`open_consolidator` imports and creates it when first awaited. `database` has the due times. A
+        consolidation waits until nobody has spoken for `pause_s`.
         """
         self._open_consolidator = open_consolidator
         self._sessions = sessions
         self._clock = clock
         self._window = memory_window
-        self._queue = _ArchiveQueue(waiting)
+        self._queue = DueTimes(database, "archive")
+        """Archived sessions by file stem; the state has how many messages are done."""
+        self._archive_lock = database.parent / "memory" / "archive.lock"
         self.pause_s = pause_s
         self._waiting: dict[str, int] = {}
         """By session that waits for a pause, its number of messages after the last turn."""
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._backoffs: dict[str, _Backoff] = {}
-        self._backoff_file = waiting.with_name("tidying.json")
+        self._stored_backoffs = DueTimes(database, "session")
+        self._backoffs: dict[str, Due] = {}
+        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
         self._notices: dict[str, list[str]] = {}
         self._current_stem = ""
         """Stem of the archived session being consolidated."""
@@ -106,8 +96,8 @@ class ConsolidationScheduler:
         """Queue a session that was moved to this file of the archive. Never raises."""
         self.forget(session_key)
         try:
-            await asyncio.to_thread(self._queue.add, file.stem)
-        except OSError as error:
+            await asyncio.to_thread(self._queue.put, file.stem, Due(self._now()))
+        except NanobotError as error:
             log.warning("%s could not be queued for consolidation: %s", file, error)
         self._has_resumed = True
         self._begin("", self._consolidate_archive)
@@ -121,22 +111,21 @@ class ConsolidationScheduler:
 
     async def forget_archived(self, session_key: str) -> int:
         """Drop this session's archived conversations from the queue, and cancel the one in progress. Return how many.
-        The others stay queued until `resume_archived`. Raises OSError.
+        The others stay queued until `resume_archived`. Raises StorageError.
         """
         own = f"{stem_of(session_key)}-"
         if self._current_stem.startswith(own) and (task := self._tasks.get("")) is not None:
             task.cancel()
             await asyncio.wait([task])
-        waiting = await asyncio.to_thread(self._queue.read)
+        waiting = await asyncio.to_thread(self._queue.all)
         for stem in (stems := [stem for stem in waiting if stem.startswith(own)]):
-            await asyncio.to_thread(self._queue.change, stem, None)
+            await asyncio.to_thread(self._queue.delete, stem)
         return len(stems)
 
     def resume_archived(self) -> None:
         """Consolidate queued archived sessions, also those of a previous process. Neither blocks nor raises."""
         self._has_resumed = True
-        if self._queue.path.exists():
-            self._begin("", self._consolidate_archive)
+        self._begin("", self._consolidate_archive)
 
     def take_notices(self, session_key: str) -> Sequence[str]:
         """Return and clear the notices for the person in this session."""
@@ -144,7 +133,7 @@ class ConsolidationScheduler:
 
     def failure_count(self, session_key: str) -> int:
         """Return the number of consecutive failures of a session."""
-        return self._backoffs.get(session_key, _NO_BACKOFF).failures
+        return self._backoffs.get(session_key, Due()).failures
 
     @property
     def is_busy(self) -> bool:
@@ -171,9 +160,10 @@ class ConsolidationScheduler:
             return False
         if not self._has_backoffs:
             self._has_backoffs = True
-            self._backoffs = _load_backoffs(self._backoff_file) | self._backoffs
-        backoff = self._backoffs.get(session.key, _NO_BACKOFF)
-        return self._now() >= backoff.until or session.message_count >= backoff.messages
+            with suppress(StorageError):
+                self._backoffs = self._stored_backoffs.all() | self._backoffs
+        backoff = self._backoffs.get(session.key, Due())
+        return self._now() >= backoff.at or session.message_count >= backoff.state.get("messages", 0)
 
     def _begin(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
         if self._closed or key in self._tasks:
@@ -213,44 +203,33 @@ class ConsolidationScheduler:
                 break
             share = result.share if not moved else share
             moved += result.moved
-        backoff = self._backoffs.pop(key, _NO_BACKOFF)
+        before = self._backoffs.pop(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
-            self._backoffs[key] = self._failure_backoff(backoff, count)
+            due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+            due = replace(due, state={"messages": count + self._few_messages * 2 ** min(before.failures, 8)})
         elif not moved:  # the last turns stay, and there are no others yet; no model was asked
-            self._backoffs[key] = _Backoff(self._now() + _MAX_BACKOFF_S, count + min(self._few_messages, KEPT_TURNS))
+            due = Due(self._now() + _MAX_BACKOFF_S, state={"messages": count + min(self._few_messages, KEPT_TURNS)})
         else:
-            self._backoffs[key] = self._next_backoff(backoff, share, key, count)
-        if backoff.failures or backoff.ineffective or self._backoffs[key].failures or self._backoffs[key].ineffective:
-            await asyncio.to_thread(self._save_backoffs)
-
-    def _save_backoffs(self) -> None:
-        """Store the backoffs, so that the next process does not retry at once."""
-        backoffs = {key: backoff for key, backoff in self._backoffs.items() if backoff.failures or backoff.ineffective}
-        data = {
-            key: [backoff.until, backoff.messages, backoff.failures, backoff.ineffective]
-            for key, backoff in backoffs.items()
-        }
+            due = self._due_after_pass(before, share, key, count)
+        self._backoffs[key] = due
         try:
-            make_private_folder(self._backoff_file.parent)
-            write_atomic(self._backoff_file, json.dumps(dict(list(data.items())[-_MAX_BACKOFFS:])) + "\n")
-        except OSError as error:
-            log.warning("Cannot write %s: %s", self._backoff_file, error)
+            if due.failures or due.state.get("ineffective"):
+                await asyncio.to_thread(self._stored_backoffs.put, key, due)
+            elif before.failures or before.state.get("ineffective"):
+                await asyncio.to_thread(self._stored_backoffs.delete, key)
+        except StorageError as error:
+            log.warning("%s", error)
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    def _next_backoff(self, backoff: _Backoff, share: float, key: str, count: int) -> _Backoff:
-        """Return the backoff after a pass. A second ineffective pass in a row waits longer and notifies the person."""
-        times = backoff.ineffective + 1 if share < _MIN_SHARE else 0
+    def _due_after_pass(self, before: Due, share: float, key: str, count: int) -> Due:
+        """Return when it is due again. A second ineffective pass in a row waits longer and notifies the person."""
+        times = before.state.get("ineffective", 0) + 1 if share < _MIN_SHARE else 0
         if times == 2:
             self._notices.setdefault(key, []).append(_FREES_NOTHING)
         wait = self._few_messages if times < 2 else max(self._window, self._few_messages)
-        return _Backoff(self._now() + _MAX_BACKOFF_S, count + wait, ineffective=times)
-
-    def _failure_backoff(self, backoff: _Backoff, count: int) -> _Backoff:
-        times = 2 ** min(backoff.failures, 8)
-        until = self._now() + min(_BACKOFF_S * times, _MAX_BACKOFF_S)
-        return replace(backoff, until=until, messages=count + self._few_messages * times, failures=backoff.failures + 1)
+        return Due(self._now() + _MAX_BACKOFF_S, state={"messages": count + wait, "ineffective": times})
 
     @property
     def _few_messages(self) -> int:
@@ -265,19 +244,27 @@ class ConsolidationScheduler:
 
     async def _consolidate_archive(self) -> None:
         """Consolidate the queued archived sessions, one after another."""
+        if not await asyncio.to_thread(self._queue.all):
+            return
         await asyncio.sleep(self.pause_s)
-        lock = ProcessLock(self._queue.path.with_suffix(".lock"))
-        if not self._queue.path.exists() or not lock.try_acquire():
+        await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
+        lock = ProcessLock(self._archive_lock)
+        if not lock.try_acquire():
             return  # another process does it
         try:
             tried: set[str] = set()
-            while (stem := next((stem for stem in self._queue.read() if stem not in tried), None)) is not None:
+            while stem := await self._next_archived(tried):
                 tried.add(stem)
                 self._current_stem = stem
                 await self._consolidate_archived(stem)
         finally:
             self._current_stem = ""
             lock.release()
+
+    async def _next_archived(self, tried: set[str]) -> str:
+        """Return the session that has been queued longest and was not tried; empty if there is none."""
+        queue = await asyncio.to_thread(self._queue.all)
+        return min(queue.keys() - tried, key=lambda stem: queue[stem].at, default="")
 
     async def _consolidate_archived(self, stem: str) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
@@ -286,70 +273,24 @@ class ConsolidationScheduler:
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
         if session is None:
-            self._queue.change(stem, None)
+            await asyncio.to_thread(self._queue.delete, stem)
             return
-        progress = self._queue.read().get(stem, {})
-        done = max(progress.get("done", 0), session.last_consolidated)
+        due = await asyncio.to_thread(self._queue.get, stem)
+        done = max(due.state.get("done", 0), session.last_consolidated)
         while True:
             result = await consolidator.move_archived(session, done)
             if result.outcome is not ConsolidationOutcome.DONE:
                 break
             done += result.moved
-            self._queue.change(stem, {"done": done})
-        if result.outcome is ConsolidationOutcome.NOTHING:
-            self._queue.change(stem, None)
-            return
-        tries = progress.get("tries", 0) + 1
-        if tries < _MAX_TRIES:
-            self._queue.change(stem, {"done": done, "tries": tries})
-        else:
+            due = replace(due, state={"done": done})
+            await asyncio.to_thread(self._queue.put, stem, due)
+        if result.outcome is ConsolidationOutcome.FAILED:
+            due = replace(due, failures=due.failures + 1)
+            if due.failures < _MAX_TRIES:
+                await asyncio.to_thread(self._queue.put, stem, due)
+                return
             await consolidator.note_archived(session, done, stem)
-            self._queue.change(stem, None)
-
-
-def _load_backoffs(path: Path) -> dict[str, _Backoff]:
-    """Load the stored backoffs; empty if the file cannot be read."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): _Backoff(float(values[0]), *map(int, values[1:4])) for key, values in data.items()}
-    return {}
-
-
-class _ArchiveQueue:
-    """The queue of archived sessions, shared between processes: by file stem, the progress of each."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> dict[str, dict[str, int]]:
-        """Return the queue, oldest first; empty if it cannot be read."""
-        with suppress(OSError, ValueError):
-            data: Any = json.loads(self.path.read_text(encoding="utf-8"))
-            if isinstance(data, dict):
-                return {
-                    str(stem): {name: value for name, value in state.items() if isinstance(value, int)}
-                    for stem, state in data.items()
-                    if isinstance(state, dict)
-                }
-        return {}
-
-    def add(self, stem: str) -> None:
-        """Append a session. Raises OSError."""
-        self.change(stem, {"done": 0})
-
-    def change(self, stem: str, state: dict[str, int] | None) -> None:
-        """Store the progress of a session; None removes it. Raises OSError."""
-        make_private_folder(self.path.parent)
-        with file_lock(self.path.with_suffix(".write.lock")):
-            waiting = self.read()
-            if state is None:
-                waiting.pop(stem, None)
-            else:
-                waiting[stem] = state
-            if waiting:
-                write_atomic(self.path, json.dumps(waiting, ensure_ascii=False) + "\n")
-            else:
-                self.path.unlink(missing_ok=True)
+        await asyncio.to_thread(self._queue.delete, stem)
 
 
 def _window_start(session: Session) -> int:

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.session.records import parse_time
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
-from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class MemoryService:
         scope_of: Callable[[str, ChatMessage], Scope],
     ) -> None:
         self._defaults = config.agents.defaults
-        self._lessons_file = places.lessons
+        self._database = places.database
+        self._lessons_checked: date | None = None
+        """The day on which old lessons were last removed."""
         self._memory = memory
         self._sessions = sessions
         self._models = models
@@ -86,7 +88,7 @@ class MemoryService:
             sessions,
             clock,
             memory_window=self._defaults.memory_window,
-            waiting=places.pending_consolidation,
+            database=places.database,
         )
         self.dreams = DreamScheduler(
             config,
@@ -129,7 +131,7 @@ class MemoryService:
     def _lessons(self) -> "Lessons":
         from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
 
-        return Lessons(self._memory, self._lessons_file, self._clock, others_write=self._others_write)
+        return Lessons(self._memory, self._database, self._clock, others_write=self._others_write)
 
     def renew(self) -> None:
         """Use the background model the config names now."""
@@ -154,18 +156,22 @@ class MemoryService:
             self._in_background(self._record(scope, session.key, rows))
 
     def _learn(self, session: Session) -> None:
-        """Count failures of the last turn. A turn without one matters only if there are counts already."""
+        """Count failures of the last turn; then, and once a day while nanobot runs, remove old lessons."""
         rows, earlier = _last_turn(session)
-        failed = any("failure" in row for row in rows)
-        if not failed and not (any(row["role"] == "tool" for row in rows) and self._lessons_file.exists()):
+        failed, today = any("failure" in row for row in rows), self._clock.now().date()
+        checked, self._lessons_checked = self._lessons_checked, today
+        if not failed and checked in (None, today):
             return
-
         session_key = str(session.metadata.get("subagent", {}).get("parent") or session.key)
+
+        def count() -> None:
+            self._lessons.learn(session_key, rows, earlier)
+            self._lessons.drop_old()
 
         async def learn() -> None:
             try:
-                await finish(asyncio.to_thread(lambda: self._lessons.learn(session_key, rows, earlier)))
-            except (NanobotError, OSError) as error:
+                await finish(asyncio.to_thread(count))
+            except NanobotError as error:
                 log.warning("Failures of a turn could not be counted: %s", error)
 
         self._in_background(learn())
@@ -267,8 +273,6 @@ class MemoryService:
             await self.dreams.clear(call.scope)
             waiting = await self.consolidation.forget_archived(key)
             cleared = await asyncio.to_thread(editor.clear)
-        except OSError as error:
-            raise storage_error("Conversations waiting for consolidation cannot be dropped", error) from error
         finally:
             self.consolidation.resume_archived()
         restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None

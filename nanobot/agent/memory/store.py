@@ -6,8 +6,8 @@
     memory/SHARED.md        facts that the owner shared with every chat; in every prompt
     memory/YYYY-MM-DD.md    notes of one day
     memory/chats/<chat>/    the same files for a chat with other people; visible only in that chat
-    memory/.book/           all revisions of the facts, and where each fact came from (see `revisions`)
 
+Every version of the facts, and where each came from, is in the database of nanobot's state (see `revisions`).
 Nothing is cached, since an editor may change the files at any time. An unreadable file reads as empty and is never
 overwritten because of that. Invalid UTF-8 reads as replacement characters.
 """
@@ -18,13 +18,15 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import date, datetime, timedelta
+from dataclasses import replace
+from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.memory.history import STAMP, HistoryEntry, entries_of_jsonl, parse_entries
 from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
+from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.errors import NanobotError, StorageError
 from nanobot.providers.base import LLMProvider
 from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
@@ -33,9 +35,9 @@ from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
 from nanobot.utils.storage_error import storage_error
-from nanobot.utils.text import json_objects
 
 if TYPE_CHECKING:
+    from nanobot.agent.memory.edits import FactEdit
     from nanobot.agent.memory.facts import Fact
     from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, Revision, RevisionLog
     from nanobot.session.manager import Session
@@ -52,18 +54,9 @@ BUDGET_BYTES = 8192
 """Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
 _STALE_TEMP_S = 600.0
 """A temporary file older than this belongs to no running writer."""
-_STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 _SECTION_BREAK = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
 """Headings of level 1 and 2, and lines that are a rule or turn the line above into a heading."""
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty if the file has none."""
-
-    timestamp: str
-    content: str
 
 
 class MemoryStore:
@@ -81,10 +74,13 @@ class MemoryStore:
         files: Opener | None = None,
         scope: Scope = OWNERS,
         budget_bytes: int = BUDGET_BYTES,
+        database: Path | None = None,
     ) -> None:
+        """`database` has the revisions; by default that of the configuration in use."""
         self.budget_bytes = budget_bytes
+        self._database = database
         self._all_files = files or Opener(PathPolicy(workspace))
-        self._files = replace(self._all_files, policy=restrict_paths(self._all_files.policy, scope))
+        self.files = replace(self._all_files, policy=restrict_paths(self._all_files.policy, scope))
         self._workspace = workspace
         self.scope = scope
         self.memory_dir = workspace / "memory" / scope.folder
@@ -99,16 +95,26 @@ class MemoryStore:
         """The revisions of this memory."""
         from nanobot.agent.memory.revisions import RevisionLog  # most turns change no memory
 
-        return RevisionLog(self._book_folder, self._all_files, self._clock)
+        database = self.database
+        workspace = Path(os.path.abspath(self._workspace))  # noqa: PTH100 no look at the disk
+        data = database.parent.parent
+        name = workspace.relative_to(data) if workspace.is_relative_to(data) else workspace
+        return RevisionLog(database, (name / self.scope.folder).as_posix(), self._clock)
 
     @property
-    def _book_folder(self) -> Path:
-        return self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
+    def database(self) -> Path:
+        """The database with the revisions."""
+        return self._database or DataPaths(get_data_dir()).database
 
     def of(self, scope: Scope) -> "MemoryStore":
         """Return the store for another scope of the same workspace."""
         return MemoryStore(
-            self._workspace, clock=self._clock, files=self._all_files, scope=scope, budget_bytes=self.budget_bytes
+            self._workspace,
+            clock=self._clock,
+            files=self._all_files,
+            scope=scope,
+            budget_bytes=self.budget_bytes,
+            database=self._database,
         )
 
     @property
@@ -118,7 +124,7 @@ class MemoryStore:
 
     def read_long_term(self) -> str:
         """Return MEMORY.md; empty if there is none."""
-        return read_or_empty(self.memory_file, self._files)
+        return read_or_empty(self.memory_file, self.files)
 
     def file_text(self, file: Path) -> str:
         """Return the text of one of the memory files, with invalid bytes as surrogate escapes so that they round-trip.
@@ -142,29 +148,102 @@ class MemoryStore:
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
         with self.revisions.lock():
+            self._settle_pending()
             for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
-                self.revisions.record(file.name, self.file_bytes(file), by or ChangedBy.HAND, source or UNKNOWN_SOURCE)
+                by, source = by or ChangedBy.HAND, source or UNKNOWN_SOURCE
+                change = self.revisions.add(file.name, self.file_bytes(file), by, source)
+                if change is not None and by is ChangedBy.AGENT:
+                    self._restore_pinned(file, change)
+
+    def _restore_pinned(self, file: Path, change: "Revision") -> None:
+        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
+        from nanobot.agent.memory.facts import PIN, add_fact, parse_facts, remove_facts
+        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+
+        before = (self.revisions.texts(change.number).before or b"").decode("utf-8", "surrogateescape")
+        text = now = self.file_text(file)
+        for fact in (fact for fact in parse_facts(before) if fact.pinned):
+            facts = parse_facts(text)
+            if not any(other.pinned and other.text == fact.text for other in facts):
+                text = remove_facts(text, [other for other in facts if other.key == fact.key])
+                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
+                text = add_fact(text, heading, f"{fact.text} {PIN}")
+        if text != now:
+            data = text.encode("utf-8", "surrogateescape")
+            self.change(file, data, ChangedBy.PIN, ChangeSource(who="nanobot"), group=change.number)
 
     def change(
-        self, file: Path, data: bytes | None, by: "ChangedBy", source: "ChangeSource | None" = None, **details: Any
+        self,
+        file: Path,
+        data: bytes | None,
+        by: "ChangedBy",
+        source: "ChangeSource | None" = None,
+        *,
+        archived: "Sequence[Fact]" = (),
+        **details: Any,
     ) -> "Revision | None":
-        """Replace the content of MEMORY.md or SHARED.md (None deletes the file) and record the revision. An unrecorded
-        edit is recorded first, as a revision of its own. Raises StorageError; the file is then unchanged.
+        """Replace the content of one of the memory files (None deletes it), append facts to the archive, and record the
+        revision. An unrecorded edit is recorded first, as a revision of its own. Raises StorageError; the files are
+        then unchanged.
         """
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
-        with self.revisions.lock():
-            before = self.file_bytes(file)
-            if before is not None or self.revisions.changes():
-                self.revisions.record(file.name, before, ChangedBy.HAND)
-            if data != before:
-                self._put(file, data)
+        log = self.revisions
+        with log.lock():
+            self._settle_pending()
+            log.add(file.name, self.file_bytes(file), ChangedBy.HAND)
+            block = self._archive_block(archived)
+            source = source or UNKNOWN_SOURCE
+            change = log.add(file.name, data, by, source, is_pending=True, archived=block, **details)
+            if change is None:
+                return None
             try:
-                return self.revisions.record(file.name, data, by, source or UNKNOWN_SOURCE, **details)
+                if block:
+                    self._append_bytes(self.archive_file, block)
+                if change.is_change:
+                    self._put(file, data)
             except StorageError:
                 with suppress(StorageError):
-                    self._put(file, before)  # the caller reports a failure, so nothing may have changed
+                    self._settle_pending()
                 raise
+            with suppress(StorageError):  # it was applied; the next look confirms it
+                log.confirm(change)
+            return change
+
+    def _settle_pending(self) -> None:
+        """Confirm revisions that were applied before a kill or a full disk, and delete those that were not. The caller
+        holds the lock, so no other process is applying one. Raises StorageError.
+        """
+        log = self.revisions
+        for change in log.pending():
+            texts = log.texts(change.number)
+            current = self.file_bytes(
+                self.memory_file.with_name(change.file) if change.file != SHARED else self.shared_file
+            )
+            if change.is_change and current == texts.before:
+                self.remove_archived(texts.archived)
+                log.delete(change)
+            else:  # applied, perhaps edited since
+                log.confirm(change)
+
+    def remove_archived(self, block: bytes) -> None:
+        """Remove from the archive what a revision appended, if it is still there unchanged. Raises StorageError."""
+        archive = self.file_bytes(self.archive_file)
+        if block and archive is not None and archive.count(block) == 1:
+            rest = archive.replace(block, b"")
+            self._put(self.archive_file, rest or None)
+
+    def _archive_block(self, facts: "Sequence[Fact]") -> bytes:
+        """Format facts for the end of the archive, under today's date; empty if all are in it."""
+        from nanobot.agent.memory.facts import parse_facts
+
+        if not facts:
+            return b""
+        archive = self.file_bytes(self.archive_file) or b""
+        known = {fact.key for fact in parse_facts(archive.decode("utf-8", "replace"))}
+        lines = "".join(f"- {fact.text}\n" for fact in facts if fact.key not in known)
+        gap = b"\n" * max(0, 2 - (len(archive) - len(archive.rstrip(b"\r\n")))) if archive else b""
+        return gap + f"## {self._today():%Y-%m-%d}\n\n{lines}".encode("utf-8", "surrogateescape") if lines else b""
 
     def _put(self, file: Path, data: bytes | None) -> None:
         if data is None:
@@ -174,20 +253,11 @@ class MemoryStore:
         else:
             self._write(file, data)
 
-    def write_unrecorded(self, file: Path, data: bytes | None) -> None:
-        """Replace the content of a file (None deletes it) without recording a revision: for the archive, which has
-        none, and for rolling back a write that could not be recorded. Raises StorageError.
-        """
-        if data is None:
-            self._remove(file)
-        else:
-            self._write(file, data)
-
     def file_bytes(self, file: Path) -> bytes | None:
         """Return the content of a memory file, None if there is none. Raises StorageError."""
         with storage_errors(f"{file.name} cannot be read"):
             try:
-                with self._files.read(file) as opened:
+                with self.files.read(file) as opened:
                     return opened.read()
             except FileNotFoundError:
                 return None
@@ -195,7 +265,7 @@ class MemoryStore:
     def read_for_update(self) -> str:
         """Return MEMORY.md to be rewritten. Raises StorageError if it cannot be read completely."""
         try:
-            with open(self.memory_file, encoding="utf-8-sig", opener=self._files.descriptor) as file:
+            with open(self.memory_file, encoding="utf-8-sig", opener=self.files.descriptor) as file:
                 return file.read()
         except FileNotFoundError:
             return ""
@@ -204,47 +274,47 @@ class MemoryStore:
         except OSError as error:
             raise storage_error("MEMORY.md cannot be read", error) from error
 
-    def apply_update(
-        self, history_entry: str, memory_update: str, *, instead_of: str, source: "ChangeSource | None" = None
+    def read_for_model(self) -> str:
+        """Like `read_for_update`, without the lessons, which no model changes."""
+        from nanobot.agent.memory.facts import parse_facts, remove_facts
+        from nanobot.agent.memory.revisions import is_lesson
+
+        text, origins = self.read_for_update(), self.revisions.origins()
+        return remove_facts(text, [fact for fact in parse_facts(text) if is_lesson(origins.get(fact.key))])
+
+    def apply_edits(
+        self, history_entry: str, edits: "Sequence[FactEdit]", source: "ChangeSource | None" = None
     ) -> None:
-        """Store the result of a consolidation: first the log entry, then MEMORY.md if it changed.
+        """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md. Edits of pinned facts
+        are left out.
 
         Duplicate facts are merged, forgotten facts do not return because of older messages, and facts beyond the budget
-        move to the archive. If MEMORY.md is no longer `instead_of`, the changes of the update are merged into the
-        current text. Raises StorageError, also if both changed the same facts; nothing is written then.
+        move to the archive. Raises StorageError, also if a fact to be replaced is not there any more; nothing is
+        written then.
         """
-        from nanobot.agent.memory.edits import merge_concurrent_changes
+        from nanobot.agent.memory.edits import apply_edits
+        from nanobot.agent.memory.facts import parse_facts
         from nanobot.agent.memory.retention import apply_budget
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
         source = source or UNKNOWN_SOURCE
         with self.revisions.lock():
-            update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
-            current = self.read_for_update()
-            if current != instead_of:
-                update, conflicts = merge_concurrent_changes(instead_of, update, current)
-                if conflicts:
-                    raise StorageError(
-                        "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
-                        "session and are consolidated later."
-                    )
-            retained = apply_budget(update, current, self.revisions, source, self.budget_bytes, self._clock)
-            self.append_history(history_entry)
-            if retained.archived:
-                self.append_archive(retained.archived)
-            if retained.text.strip() != current.strip():
-                data = f"{retained.text.strip()}\n".encode("utf-8", "replace")
-                self.change(self.memory_file, data, ChangedBy.CONSOLIDATION, source, mentioned=retained.mentioned)
-            elif retained.mentioned:
-                data = self.file_bytes(self.memory_file) or b""
-                self.revisions.record(
-                    self.memory_file.name, data, ChangedBy.CONSOLIDATION, source, mentioned=retained.mentioned
+            data = self.file_bytes(self.memory_file)
+            current = (data or b"").decode("utf-8", "surrogateescape")
+            facts = {fact.key: fact for fact in parse_facts(current)}
+            pinned = {fact.key for fact in parse_facts(current) if fact.pinned}
+            if any(edit.text and not facts.keys() >= {*edit.keys} for edit in edits):
+                raise StorageError(
+                    "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
+                    "session and are consolidated later."
                 )
-
-    def append_archive(self, facts: "Sequence[Fact]") -> None:
-        """Append facts that leave MEMORY.md, under today's date."""
-        lines = "\n".join(f"- {fact.text}" for fact in facts)
-        self._append(self.archive_file, f"## {self._today():%Y-%m-%d}\n\n{lines}\n")
+            text, _ = apply_edits(current, [edit for edit in edits if pinned.isdisjoint(edit.keys)])
+            retained = apply_budget(text, current, self.revisions, source, self.budget_bytes, self._clock)
+            self.append_history(history_entry)
+            if retained.text != current:
+                data = retained.text.encode("utf-8", "surrogateescape")
+            by, mentioned = ChangedBy.CONSOLIDATION, retained.mentioned
+            self.change(self.memory_file, data, by, source, archived=retained.archived, mentioned=mentioned)
 
     async def consolidate(
         self,
@@ -272,10 +342,9 @@ class MemoryStore:
         transcript = build_transcript(rows)
         try:
             if transcript.text:
-                memory = await asyncio.to_thread(self.read_for_update)
+                memory = await asyncio.to_thread(self.read_for_model)
                 saved = await request_consolidation(provider, model, memory, transcript, build_owner_transcript(rows))
-                entry, update = saved.history_entry, saved.memory_update
-                await finish(asyncio.to_thread(self.apply_update, entry, update, instead_of=memory))
+                await finish(asyncio.to_thread(self.apply_edits, saved.history_entry, saved.edits))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)
             return False
@@ -298,8 +367,8 @@ class MemoryStore:
 
     def long_term_context(self) -> str:
         """Return `## Long-term Memory` for the system prompt, capped; empty if there is none."""
-        memory = self.demote_headings(read_capped(self.memory_file, self._files))
-        shared = read_capped(self.shared_file, self._files)
+        memory = self.demote_headings(read_capped(self.memory_file, self.files))
+        shared = read_capped(self.shared_file, self.files)
         if shared and self.scope.is_owners:  # MEMORY.md already has the owner's copy of a shared fact
             from nanobot.agent.memory.facts import parse_facts, remove_facts
 
@@ -318,7 +387,7 @@ class MemoryStore:
 
     def drop_forgotten(self, text: str) -> str:
         """Return the text without lines about facts that a person had forgotten and did not state again."""
-        if not text or not self._book_folder.is_dir():
+        if not text or not self.database.exists():
             return text
         from nanobot.agent.memory.facts import fact_words
         from nanobot.agent.memory.revisions import is_like
@@ -337,15 +406,15 @@ class MemoryStore:
         text = _BLANK_LINES.sub("\n", entry.strip())
         if not text:
             return
-        if not _STAMP.match(text):
+        if not STAMP.match(text):
             text = f"[{self._clock.now():%Y-%m-%d %H:%M}] {text}"
         self._append(self.history_file, text + "\n\n")
 
     def read_history(self) -> list[HistoryEntry]:
         """Return the log, oldest first: HISTORY.md and the original's later format, `history.jsonl`."""
         entries = [
-            *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self._files)),
-            *parse_entries(read_or_empty(self.history_file, self._files)),
+            *entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self.files)),
+            *parse_entries(read_or_empty(self.history_file, self.files)),
         ]
         return sorted(entries, key=lambda entry: entry.timestamp)
 
@@ -355,7 +424,7 @@ class MemoryStore:
 
     def read_today(self) -> str:
         """Return today's notes; empty if there are none."""
-        return read_or_empty(self.note_file(), self._files)
+        return read_or_empty(self.note_file(), self.files)
 
     def append_today(self, content: str) -> None:
         """Append to today's notes, durably. The first note of a day starts the file with the date as heading."""
@@ -363,7 +432,7 @@ class MemoryStore:
         if not text:
             return
         path = self.note_file()
-        heading = "" if read_or_empty(path, self._files).strip() else f"# {path.stem}\n\n"
+        heading = "" if read_or_empty(path, self.files).strip() else f"# {path.stem}\n\n"
         self._append(path, f"{heading}{text}\n")
 
     def archive_today(self) -> bool:
@@ -379,24 +448,28 @@ class MemoryStore:
     def get_recent_memories(self, days: int = 7) -> str:
         """Return the notes of the last `days` days, newest first, separated by rules."""
         today = self._today()
-        notes = (read_or_empty(self.note_file(today - timedelta(days=ago)), self._files) for ago in range(days))
+        notes = (read_or_empty(self.note_file(today - timedelta(days=ago)), self.files) for ago in range(days))
         return "\n\n---\n\n".join(note.strip() for note in notes if note.strip())
 
     def _today(self) -> date:
         return self._clock.now().date()
 
     def _remove(self, path: Path) -> None:
-        with storage_errors(f"Cannot remove {path.name}"), self._files.own_location(path) as place:
+        with storage_errors(f"Cannot remove {path.name}"), self.files.own_location(path) as place:
             place.real.unlink(missing_ok=True)
 
     def _write(self, path: Path, content: bytes) -> None:
-        with storage_errors(f"Cannot write {path.name}"), self._files.own_location(path) as place:
+        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
             remove_stale_temps(place.real, older_than_s=_STALE_TEMP_S)
             place.replace(content, PRIVATE_FILE)
 
+    def _append_bytes(self, path: Path, data: bytes) -> None:
+        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
+            place.append(data)
+
     def _append(self, path: Path, text: str) -> None:
         """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
-        with storage_errors(f"Cannot write {path.name}"), self._files.own_location(path) as place:
+        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
             place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
 
 
@@ -462,41 +535,3 @@ def _gap_at_end(place: FileLocation) -> str:
         return ""
     newlines = len(tail) - len(tail.rstrip(b"\n"))
     return "\n" * max(0, 2 - newlines) if tail else ""
-
-
-def parse_entries(text: str) -> Iterator[HistoryEntry]:
-    """Parse HISTORY.md. Text before the first stamp is an entry without one."""
-    return (parse_entry(text[begin:end]) for begin, end in entry_spans(text))
-
-
-def entry_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each entry of HISTORY.md."""
-    starts = [match.start() for match in _STAMP.finditer(text)]
-    for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
-        if text[start:end].strip():
-            yield start, end
-
-
-def parse_entry(piece: str) -> HistoryEntry:
-    piece = piece.strip()
-    stamp = _STAMP.match(piece)
-    return HistoryEntry(stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip())
-
-
-def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
-    """Parse history.jsonl, one `{cursor, timestamp, content}` per line; other lines are skipped."""
-    for row in json_objects(text.encode()):
-        if isinstance(content := row.get("content"), str):
-            yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
-
-
-def parse_history_line(line: str) -> str:
-    """Return the content of a line of history.jsonl; empty if it has none."""
-    return "".join(entry.content for entry in _entries_of_jsonl(line))
-
-
-def _minute(timestamp: object) -> str:
-    try:
-        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return ""

@@ -147,7 +147,11 @@ def open_store(config: Path | None, workspace: Path | None, chat: str | None) ->
     defaults = setup.config.agents.defaults
     clock = SystemClock(find_zone(defaults.timezone))
     store = MemoryStore(
-        setup.workspace, clock=clock, scope=Scope(chat or ""), budget_bytes=defaults.memory_budget_bytes
+        setup.workspace,
+        clock=clock,
+        scope=Scope(chat or ""),
+        budget_bytes=defaults.memory_budget_bytes,
+        database=setup.paths.database,
     )
     return store, clock
 
@@ -187,16 +191,17 @@ def dream_log(
     json: JsonOption = False,
 ) -> None:
     """Show the last Dream passes, newest first: when, cost, and what changed."""
-    from nanobot.agent.memory.dream_changes import DreamChanges
+    from nanobot.agent.memory.dream_log import DreamLog
     from nanobot.agent.memory.dream_texts import format_log
 
-    changes = DreamChanges(*open_store(config, workspace, chat))
-    changes.recover()
-    passes = changes.log.passes()[:limit]
+    store, _ = open_store(config, workspace, chat)
+    store.record_changes()
+    dream_log = DreamLog(store)
+    passes = dream_log.passes()[:limit]
     if json:
         print_json([asdict(dream_pass) for dream_pass in passes])
     elif passes:
-        print_text(format_log(passes, changes.active_passes()), wraps=True)
+        print_text(format_log(passes, dream_log.active_passes()), wraps=True)
     else:
         print_line("No Dream pass has run here yet.", err=True)
 
@@ -208,7 +213,7 @@ def dream_restore(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Restore the memory to before a Dream pass, undoing later changes too. `memory undo` reverts this."""
-    from nanobot.agent.memory.dream_changes import DreamChanges
+    from nanobot.agent.memory.dream_log import DreamLog
 
-    restored = DreamChanges(*open_store(config, workspace, chat)).restore(number, who="terminal")
+    restored = DreamLog(open_store(config, workspace, chat)[0]).restore(number, who="terminal")
     print_text(f"Restored the memory to before pass {restored.number}.", wraps=True)

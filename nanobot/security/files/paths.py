@@ -24,7 +24,6 @@ _OWN_IN_WORKSPACE = (
     "cron/.locks",
     "memory/HISTORY.md",
     "memory/chats",
-    "memory/.book",
 )
 _OWN_IN_DATA = ("config.json", "pairing.json", "state", *_OWN_IN_WORKSPACE)
 READ_LATER = {
@@ -253,8 +252,8 @@ class PathPolicy:
         Skipped are unreadable paths, kernel files, and stored conversations, which would match every search. A search
         inside of them finds them.
         """
-        history = (self.workspace / "sessions", self.workspace / "memory/.book")
-        skipped = PrefixSet((*history, *map(Path, _KERNEL_FILES), *self.private.closed, *self.private.unlisted))
+        sessions = self.workspace / "sessions"
+        skipped = PrefixSet((sessions, *map(Path, _KERNEL_FILES), *self.private.closed, *self.private.unlisted))
         return [*self._unreadable.below(folder), *skipped.below(folder)]
 
     def other_name_of(self, status: os.stat_result) -> str | None:
