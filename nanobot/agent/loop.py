@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from nanobot.agent.commands.table import Command, SlashCommands, is_from_owner, parse_command
+from nanobot.agent.command import Command, is_from_owner, parse_command
+from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery, DeliveryPolicy, tool_hint
 from nanobot.agent.events import (
     EventSink,

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.commands.context import CommandCall, CommandEntry
+from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.scope import Scope, restrict_paths
 from nanobot.agent.tools.disk import FILE_ERRORS, explain_error, new_file_mode, opener
 from nanobot.agent.tools.hooks import PlannedCall, Verdict

@@ -27,6 +27,7 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory import due
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
+from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
 from nanobot.agent.scope import Scope
@@ -54,7 +55,6 @@ from nanobot.providers.resilience.chain import ProviderChains
 from nanobot.providers.resilience.spending import Spending
 from nanobot.runtime import audience
 from nanobot.runtime.background import BackgroundWork
-from nanobot.runtime.models import ConfiguredModels
 from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
@@ -94,7 +94,7 @@ class Runtime:
     sessions: SessionManager
     tools: ToolRegistry
     context: ContextBuilder
-    models: ConfiguredModels
+    models: SessionModels
     spending: Spending
     """Usage, and the limits."""
     undo: FileUndo
@@ -235,7 +235,7 @@ class _CoreParts:
 
     context: ContextBuilder
     archive: ScopedArchive
-    models: ConfiguredModels
+    models: SessionModels
     spending: Spending
     status: AgentStatus
     memory: MemoryService
@@ -271,7 +271,7 @@ def _create_core(
     toolbox.tools.register(SessionSearchTool(archive))
     spending = Spending(config, places, services.clock, database)
     chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
-    models = ConfiguredModels(config, chains, model, provider, spending.add_meter)
+    models = SessionModels(config, chains, model, provider, spending.add_meter)
     status = AgentStatus(services.clock)
     memory = MemoryService(
         config,

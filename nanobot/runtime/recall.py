@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.commands.context import CommandCall, CommandEntry
+from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.session_search import format_hits
 from nanobot.bus.events import Address

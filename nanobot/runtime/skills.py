@@ -17,7 +17,7 @@ from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.text import clip_line
 
 if TYPE_CHECKING:
-    from nanobot.agent.commands.context import CommandCall, CommandEntry
+    from nanobot.agent.command import CommandCall, CommandEntry
 
 _MAX_DESCRIPTION_CHARS = 100
 _MAX_LISTED = 50
@@ -55,7 +55,7 @@ def _sandbox_checker(config: Config) -> Callable[[str], str]:
 
 def skills_command(skills: SkillsLoader) -> "CommandEntry":
     """`/skills`: the skills and their missing requirements."""
-    from nanobot.agent.commands.context import CommandEntry  # the CLI lists skills without it
+    from nanobot.agent.command import CommandEntry  # the CLI lists skills without it
 
     async def answer(call: "CommandCall") -> str:
         known = await asyncio.to_thread(skills.skills)

@@ -7,8 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.commands.context import CommandCall, CommandEntry
-from nanobot.agent.commands.table import TYPED, is_from_owner
+from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin

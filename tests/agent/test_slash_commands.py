@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.commands.table import Command, parse_command
+from nanobot.agent.command import Command, parse_command
 from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config

@@ -13,12 +13,12 @@ import pytest
 
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks.api import Hook, ResultSeen
+from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import Origin
 from nanobot.providers.base import Finished, LLMResponse, TextDelta
-from nanobot.runtime.models import ConfiguredModels
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.event_rules import turn_problems
 from nanobot.testing.protocol_rules import openai_problems
@@ -226,12 +226,12 @@ async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
 
 
 async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    async def never(models: ConfiguredModels, wanted: str | None) -> None:
+    async def never(models: SessionModels, wanted: str | None) -> None:
         await asyncio.Event().wait()
 
     async with open_bot(tmp_path, "fine", timeouts=TurnTimeouts(other_phases=0.2)) as bot:
         with monkeypatch.context() as patch:
-            patch.setattr(ConfiguredModels, "get", never)
+            patch.setattr(SessionModels, "get", never)
             result = await bot.turn("go")
         following = await bot.say("and now?")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from nanobot.agent.approval.pending import PendingApproval, PendingApprovals
-from nanobot.agent.commands.table import TYPED, Command, is_from_owner, parse_command
+from nanobot.agent.command import TYPED, Command, is_from_owner, parse_command
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, parse_answer
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import PlannedCall

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from nanobot.agent.commands.context import CommandEntry
+from nanobot.agent.command import CommandEntry
 from nanobot.utils.text import nearest
 
 _COLUMN = 18

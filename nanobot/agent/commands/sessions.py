@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.agent.commands.context import CommandCall, CommandContext, CommandEntry
+from nanobot.agent.command import CommandCall, CommandEntry
+from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.scope import Scope
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import Origin

@@ -6,11 +6,11 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 
 import asyncio
 import math
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from nanobot.agent.commands.context import CommandCall, CommandContext, CommandEntry
+from nanobot.agent.command import TYPED, Command, CommandCall, CommandEntry, is_from_owner, parse_command
+from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.context_report import ContextReport
 from nanobot.agent.commands.help import TERMINAL_ONLY, UNLISTED, help_text, suggest
 from nanobot.agent.commands.sessions import SessionCommands, format_messages
@@ -20,39 +20,16 @@ from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
 from nanobot.agent.window.storage import open_window
 from nanobot.bus.events import Button, InboundMessage, MenuEntry
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import Origin, Provenance, least_trusted, text_of
+from nanobot.messages.types import Origin, least_trusted, text_of
 from nanobot.session.manager import Session
 from nanobot.usage.sums import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, count_noun, duration
 
-_COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
-
 _MODELS_SHOWN = 30
 _NOT_SET_UP = {"mcp": "No MCP server is set up. To add one, run in a terminal: nanobot mcp add NAME -- COMMAND"}
 """Replies for documented commands that are not offered in this setup."""
-
-TYPED = (Origin.USER, Origin.CLI, Origin.API)
-"""Origins of messages that somebody wrote."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A parsed slash command."""
-
-    name: str
-    argument: str = ""
-
-
-def parse_command(text: str) -> Command | None:
-    """Return the command in a message, or None if the message is for the model, as `/etc/hosts is odd` is.
-
-    Telegram's menu allows no hyphen, so `/dream_log` means `/dream-log`.
-    """
-    match = _COMMAND.match(text.strip())
-    return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
-
 
 _START = """\
 Hello, I am a personal assistant. Write to me as you would to a person: I answer questions, look things up, \
@@ -382,13 +359,6 @@ def last_request(session: Session, message: InboundMessage) -> InboundMessage | 
             text, media = text_of(row["content"]), list(row.get("media", ()))
             return replace(message, content=text, media=media, provenance=provenance)
     return None
-
-
-def is_from_owner(message: InboundMessage) -> bool:
-    """Whether an owner typed this message. Jobs carry the owner's provenance too, with text a model may have
-    written.
-    """
-    return message.provenance is Provenance.OWNER and message.origin in TYPED
 
 
 def has_other_authors(session: Session, sender_id: str) -> bool:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from nanobot.agent.commands.context import CommandCall, CommandEntry, TurnModels
-from nanobot.agent.commands.table import TYPED, has_other_authors, is_from_owner
+from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
+from nanobot.agent.commands.table import has_other_authors
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal, GoalLimits
 from nanobot.agent.goals.service import GoalService, may_stop
+from nanobot.agent.models import SessionModels
 from nanobot.agent.tools.goal import CheckKind, GoalCheck
 from nanobot.errors import NanobotError, StorageError
 
@@ -45,7 +46,7 @@ class GoalRequest:
 
 
 class GoalCommand:
-    def __init__(self, goals: GoalService, models: TurnModels) -> None:
+    def __init__(self, goals: GoalService, models: SessionModels) -> None:
         self._goals = goals
         self._models = models
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from nanobot.agent.commands.table import is_from_owner
+from nanobot.agent.command import is_from_owner
 from nanobot.agent.events import StepEnded
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.driver import DriverDeps, GoalDriver

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from nanobot.agent.commands.context import CommandCall
-from nanobot.agent.commands.table import TYPED, is_from_owner
+from nanobot.agent.command import TYPED, CommandCall, is_from_owner
 from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.facts import PIN
 from nanobot.agent.memory.revisions import Revision

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.commands.context import CommandCall, CommandEntry
-from nanobot.agent.commands.table import TYPED, is_from_owner
+from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope

@@ -14,11 +14,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.commands.context import CommandCall, CommandEntry, Models
+from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.memory.dream_schedule import DreamScheduler
 from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore, file_stamp
+from nanobot.agent.models import SessionModels
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.taint import repeated_row
@@ -58,7 +59,7 @@ class MemoryService:
         places: DataPaths,
         memory: MemoryStore,
         sessions: SessionManager,
-        models: Models,
+        models: SessionModels,
         status: AgentStatus,
         clock: Clock,
         *,

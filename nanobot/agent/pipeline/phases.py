@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from nanobot.agent.commands.table import last_request, parse_command
+from nanobot.agent.command import parse_command
+from nanobot.agent.commands.table import last_request
 from nanobot.agent.context import with_attachments
 from nanobot.agent.engine.interruption import Interruption, pending_calls
 from nanobot.agent.engine.runner import run

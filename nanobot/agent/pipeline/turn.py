@@ -5,13 +5,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from datetime import date
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent import events
 from nanobot.agent.approval.router import ApprovalRouter
-from nanobot.agent.commands.context import SystemPrompt, TurnModels
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.engine.spec import Model
@@ -19,6 +19,7 @@ from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, Tur
 from nanobot.agent.feed import Feed
 from nanobot.agent.hooks.api import TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
+from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.scope import OWNERS, Scope, owners_scope
 from nanobot.agent.status import AgentStatus
@@ -37,8 +38,16 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
 
 
-class PromptBuilder(SystemPrompt, Protocol):
+class PromptBuilder(Protocol):
     """Builds the system prompt and the runtime context of a message."""
+
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
+        """Build the system prompt. It is byte-stable until a source file changes.
+
+        `scope` selects the memory it includes; of many skills it lists those in use when the session `began`; `summary`
+        is what the session remembers of its consolidated messages.
+        """
+        ...
 
     def runtime_context(
         self,
@@ -155,7 +164,7 @@ class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
 
     sessions: SessionManager
-    models: TurnModels
+    models: SessionModels
     prompt: PromptBuilder
     tools: ToolRegistry
     commands: SlashCommands

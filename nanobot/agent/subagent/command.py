@@ -1,7 +1,6 @@
 """`/tasks`: what subagents work on."""
 
-from nanobot.agent.commands.context import CommandCall, CommandEntry
-from nanobot.agent.commands.table import is_from_owner
+from nanobot.agent.command import CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import texts
 from nanobot.agent.subagent.manager import SubagentManager, may_stop

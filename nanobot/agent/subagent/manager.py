@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from nanobot.agent.approval.taint_policies import TaskTaint
-from nanobot.agent.commands.table import is_from_owner
+from nanobot.agent.command import is_from_owner
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
 from nanobot.agent.events import (

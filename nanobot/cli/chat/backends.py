@@ -309,8 +309,8 @@ async def show_messages(bot: ChatBackend, session_key: str, show: Show) -> Async
 
 async def choose_session(bot: ChatBackend, session_key: str, line: str) -> tuple[str, str]:
     """The session that a line goes to, and the line: `/resume NUMBER` goes to the session that it reopens."""
+    from nanobot.agent.command import parse_command
     from nanobot.agent.commands.sessions import find_conversation
-    from nanobot.agent.commands.table import parse_command
 
     command = parse_command(line)
     if command is None or command.name != "resume" or not command.argument:

@@ -111,7 +111,7 @@ class _OneTurn:
             self._stop()
 
     def _on_line(self, line: str) -> None:
-        from nanobot.agent.commands.table import parse_command  # slow to import
+        from nanobot.agent.command import parse_command  # slow to import
 
         if self._in_background and (parse_answer(line) is not None or parse_command(line) is not None):
             self._tasks.add(task := asyncio.create_task(self._send_line(line)))

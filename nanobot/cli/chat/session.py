@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
-from nanobot.agent.commands.table import Command, SlashCommands, parse_command
+from nanobot.agent.command import Command, parse_command
+from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nanobot.agent.commands.table import parse_command
+from nanobot.agent.command import parse_command
 from nanobot.bus.events import Address, Button, DeliveryFailedError, MenuEntry, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.telegram import TelegramChannel

@@ -17,7 +17,7 @@ _ASK_WINDOW_AFTER_S = 1.0
 """A single answer is mostly over by then, and needs no list of models."""
 
 
-class ConfiguredModels:
+class SessionModels:
     """Models from the config, the environment and local servers, created on first use."""
 
     def __init__(
