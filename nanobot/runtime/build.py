@@ -113,6 +113,7 @@ class Runtime:
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
+    traces: TraceRecorder
     subagents: SubagentManager
     goals: GoalService
     background: BackgroundWork
@@ -220,6 +221,7 @@ async def build_runtime(
             may_speak=toolbox.may_speak,
             toolbox=toolbox,
             archive=core.archive,
+            traces=deps.traces,
             subagents=background.subagents,
             goals=background.goals,
             background=BackgroundWork(bus, background.goals, background.subagents),

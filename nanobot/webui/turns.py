@@ -43,7 +43,7 @@ class TurnEndpoints:
 
     async def list_all(self, request: Request, caller: Credential | None) -> Response:
         """The turns of a session, oldest first, without their steps."""
-        recording = await asyncio.to_thread(self._recording, request)
+        recording = await self._recording(request)
         turns = [{**turn.to_json(), "steps": len(turn.model_steps)} for turn in recording.turns]
         return json_response({"turns": self._redactor.value(turns)})
 
@@ -51,7 +51,7 @@ class TurnEndpoints:
         """A turn with its steps: texts, calls and results, times, tokens, cost. `asked` is the message that began it,
         to be sent again; `can_undo`, whether its changes of files can be taken back.
         """
-        recording = await asyncio.to_thread(self._recording, request)
+        recording = await self._recording(request)
         turn = recording.find(request.path_params["turn"])
         asked, last = await asyncio.to_thread(self._asked_and_last, recording.key, turn.turn_id)
         return json_response({**self._redactor.value(turn.to_json()), "asked": asked, "can_undo": last == turn.turn_id})
@@ -77,7 +77,7 @@ class TurnEndpoints:
 
     async def prompt(self, request: Request, caller: Credential | None) -> Response:
         """What the model was sent first in this turn: system prompt, tools, messages."""
-        recording = await asyncio.to_thread(self._recording, request)
+        recording = await self._recording(request)
         turn = recording.find(request.path_params["turn"])
         sent = await asyncio.to_thread(recording.prompt, turn, self._traces)
         messages = await first_request(turn, sent, clock=self._services.runtime.clock)
@@ -95,9 +95,10 @@ class TurnEndpoints:
             raise HttpError(400, "`days` is a number from 1 to 3660.")
         return json_response((await self._services.runtime.spending.report(by, int(days))).to_json())
 
-    def _recording(self, request: Request) -> Recording:
-        key = request.path_params["key"]
-        recording = read_recording(key, self._services.runtime.sessions, self._traces)
+    async def _recording(self, request: Request) -> Recording:
+        key, runtime = request.path_params["key"], self._services.runtime
+        await runtime.traces.flush()
+        recording = await asyncio.to_thread(read_recording, key, runtime.sessions, self._traces)
         if recording is None:
             raise HttpError(404, f"The session {key!r} has no recorded turn.")
         return recording

@@ -92,24 +92,29 @@ class TraceRecorder:
         """By session and turn."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
+        self._closed = False
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> TurnTrace:
         """Return the event sink for a turn."""
         return TurnTrace(message, self._clock, partial(self._add, (message.session_key, turn_id)), self._workspace)
 
-    async def close(self) -> None:
-        """Write what is pending."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._writing is not None:
+    async def flush(self) -> None:
+        """Write what is pending, so that it can be read."""
+        while self._pending or self._writing is not None:
+            if self._writing is None:
+                self._write_now()
+            assert self._writing is not None  # noqa: S101 just set
             await asyncio.wait([self._writing])
-        if self._pending:
-            await asyncio.to_thread(self._write, self._take_pending(), sweep=False)
+
+    async def close(self) -> None:
+        """Write what is pending, and ignore further entries."""
+        self._closed = True
+        await self.flush()
 
     def _add(self, turn: tuple[str, str], entry: Facts) -> None:
-        self._pending.setdefault(turn, []).append(entry)
-        self._schedule_write()
+        if not self._closed:
+            self._pending.setdefault(turn, []).append(entry)
+            self._schedule_write()
 
     def _schedule_write(self) -> None:
         if self._timer is None and self._writing is None:
@@ -117,7 +122,9 @@ class TraceRecorder:
                 self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL_S, self._write_now)
 
     def _write_now(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, self._take_pending())
         self._writing.add_done_callback(self._on_written)
 
@@ -130,10 +137,10 @@ class TraceRecorder:
         pending, self._pending = self._pending, {}
         return pending
 
-    def _write(self, pending: dict[tuple[str, str], list[Facts]], *, sweep: bool = True) -> None:
+    def _write(self, pending: dict[tuple[str, str], list[Facts]]) -> None:
         try:
             self._store.write(pending)
-            if sweep:
+            if not self._closed:
                 self._store.sweep_if_due()
         except Exception:  # runs in a background thread; a trace must not end a turn
             log.exception("traces were lost")
