@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT_S = 5.0
-"""A program may take two seconds to exit by itself, and one more to be killed with all it started."""
+_CLOSE_TIMEOUT_S = 8.0
+"""The SDK gives a program two seconds to exit by itself, two after SIGTERM, and two after SIGKILL."""
 
 
 class McpConnection:
@@ -64,6 +64,8 @@ class McpConnection:
 
     def start_closing(self) -> None:
         """Close in the background: the server hung up, or is not used any more."""
+        if self._closing.is_set():  # a second cancellation would break off the SDK's shutdown of the program
+            return
         self._closing.set()
         if self._task is None:
             self.closed.set()

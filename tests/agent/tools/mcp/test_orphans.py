@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.agent.tools.mcp.server import McpTimeouts
 from tests.support.eventually import wait_until
 from tests.support.mcp import OpenBench, child
 
@@ -58,3 +59,12 @@ async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tm
 
     assert waited < 20  # the daemon would stay for a minute
     wait_until(lambda: alive(mark) == [])
+
+
+async def test_closing_ends_a_server_that_has_just_failed_to_answer(bench: OpenBench, tmp_path: Path):
+    mark = f"mark-{tmp_path.name}-{os.getpid()}"
+    noisy = await bench(child("noisy", "babbles", mark), timeouts=McpTimeouts(to_connect_s=1.0, first_listing_s=20))
+
+    await noisy.registry.close()  # while the program is being ended
+
+    assert alive(mark) == []
