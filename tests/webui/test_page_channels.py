@@ -72,7 +72,7 @@ async def test_a_token_is_corrected_and_the_chat_app_connects_while_one_looks(
         assert TOKEN not in shown
 
 
-@pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("language", ["en-GB", pytest.param("zh-CN", marks=pytest.mark.slow)])
 async def test_a_code_is_scanned_from_a_small_screen_and_closing_ends_the_login(
     running: OpenGateway, tabs: Tabs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str
 ):

@@ -98,7 +98,7 @@ async def test_who_is_not_signed_in_or_asks_for_no_chat_reads_why(running: OpenG
 
 @pytest.mark.xdist_group("browser")
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("language", ["en-GB", pytest.param("zh-CN", marks=pytest.mark.slow)])
 async def test_a_browser_without_javascript_leads_from_the_page_to_a_chat(
     running: OpenGateway, tabs: Any, language: str
 ):
