@@ -89,7 +89,7 @@ class SessionModels:
         return [*dict.fromkeys([*self._config.model_presets, "default", *await model.provider.list_models()])]
 
     def renew(self) -> None:
-        """Create each model anew on its next use, after a change of the config."""
+        """Create each model again on its next use, after a change of the config."""
         self._former_models += self._models.values()
         self._models.clear()
 

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 _WAITED_FOR = (Origin.CLI, Origin.API)
 """A caller waited for the result of these turns; after a crash it is gone, so they are not resumed.
 
-A journaled message is: its sender was told that it is accepted.
+Journaled messages are resumed: they were acknowledged to their senders.
 """
 
 

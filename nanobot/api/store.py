@@ -5,12 +5,10 @@ What a turn said is in its session; this has only what the session lacks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-
 from nanobot.session.file_names import is_temporary
+from nanobot.utils import codec
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database
 
@@ -75,7 +73,7 @@ class ApiRequests:
                 return known
             added = replace(new, created_at=now)
             row = (added.id, added.key_name, added.session, added.body_hash, added.idempotency, now, now + kept_s)
-            content = _adapter().dump_json(added).decode()
+            content = codec.to_json(added)
             db.execute("INSERT INTO api_requests VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)", (*row, content))
             return added
 
@@ -120,9 +118,4 @@ class ApiRequests:
 
 def _find(db: "Connection", where: str, *values: object) -> ApiRequest | None:
     row = db.execute(f"SELECT request FROM api_requests WHERE {where} LIMIT 1", values).fetchone()  # noqa: S608 names of ours
-    return _adapter().validate_json(row[0]) if row is not None else None
-
-
-@cache
-def _adapter() -> TypeAdapter[ApiRequest]:
-    return TypeAdapter(ApiRequest)
+    return codec.from_json(ApiRequest, row[0]) if row is not None else None

@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import TypeAdapter
+from typing import TypeVar
 
 from nanobot.channels.errors import SendError, UndeliverableError
 from nanobot.errors import StorageError
+from nanobot.utils import codec
 from nanobot.utils.aio import finish
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.text import strict_json
@@ -65,7 +64,7 @@ def load_state(path: Path | None, new: Callable[[], T]) -> T:
     """Return the saved dataclass or model, or `new()` without a readable file. Blocking."""
     state = new()
     try:
-        return state if path is None else _adapter(type(state)).validate_json(path.read_bytes())
+        return state if path is None else codec.from_json(type(state), path.read_bytes())
     except FileNotFoundError:
         return state
     except (OSError, ValueError) as error:
@@ -109,18 +108,8 @@ async def _save_changes(path: Path, state: object, urgent: asyncio.Event) -> Non
                 await urgent.wait()
 
 
-_adapters: dict[type, TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    """The codec of a type; to build it takes longer than to save."""
-    if kind not in _adapters:
-        _adapters[kind] = TypeAdapter(kind)
-    return _adapters[kind]
-
-
 def _dump(state: object) -> str:
-    return strict_json(_adapter(type(state)).dump_python(state, by_alias=True))
+    return strict_json(codec.adapter(type(state)).dump_python(state, by_alias=True))
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,6 +5,7 @@ import base64
 import json
 import mimetypes
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -28,7 +29,7 @@ _FUNCTIONS = (
 )
 
 
-class _RemoteBot:
+class _RemoteBot(ABC):
     """Runs turns in a gateway."""
 
     workspace = Path()
@@ -73,8 +74,9 @@ class _RemoteBot:
         task.add_done_callback(self._tasks.discard)
         return True
 
+    @abstractmethod
     def _send_answer(self, question: str, answer: Answer) -> Coroutine[Any, Any, object]:
-        raise NotImplementedError
+        """Send the answer to the gateway. Raises NanobotError."""
 
 
 class SocketBot(_RemoteBot):

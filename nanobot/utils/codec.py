@@ -9,25 +9,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def to_json(value: object) -> str:
+def to_json(value: object, *, exclude_defaults: bool = False) -> str:
     """JSON text that can be encoded as UTF-8: lone surrogates, which models and platforms may send, become `?`."""
-    data = _adapter(type(value)).dump_python(value, mode="json")
+    data = adapter(type(value)).dump_python(value, mode="json", exclude_defaults=exclude_defaults)
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
 
 
-def from_json(kind: type[T], text: str) -> T:
+def from_json(kind: type[T], text: str | bytes) -> T:
     """Parse the output of `to_json`. Raises ValueError. Unknown fields are ignored."""
-    value: T = _adapter(kind).validate_json(text)
+    value: T = adapter(kind).validate_json(text)
     return value
 
 
 _adapters: "dict[type, TypeAdapter[Any]]" = {}
 
 
-def _adapter(kind: type) -> "TypeAdapter[Any]":
-    """Built on first use: most processes store no such value."""
+def adapter(kind: type) -> "TypeAdapter[Any]":
+    """The adapter of a type, built on first use: that takes longer than to write a value."""
     if kind not in _adapters:
-        from pydantic import TypeAdapter
+        from pydantic import TypeAdapter  # most processes store no such value
 
         _adapters[kind] = TypeAdapter(kind)
     return _adapters[kind]

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter
-
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import merge_concurrent_changes
 from nanobot.agent.memory.facts import parse_facts, remove_facts
@@ -20,6 +18,7 @@ from nanobot.agent.memory.history import HistoryEntry, entry_spans, parse_entry
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, is_like
 from nanobot.agent.memory.store import MemoryStore, storage_errors
 from nanobot.errors import NanobotError, StorageError
+from nanobot.utils import codec
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -88,9 +87,6 @@ class DreamPass:
     """Number of the revision that restored the memory; 0 if that changed nothing."""
 
 
-_PASS, _STATE = TypeAdapter(DreamPass), TypeAdapter(DreamState)
-
-
 @dataclass(frozen=True, slots=True)
 class NewEntries:
     """New log entries, and the offset where the log ends."""
@@ -112,7 +108,7 @@ class DreamLog:
     def load(self) -> tuple[DreamState, Due]:
         """Return the state and the backoff."""
         due = self._due.get(self._revisions.memory)
-        return _STATE.validate_python(due.state), due
+        return codec.adapter(DreamState).validate_python(due.state), due
 
     def save(self, state: DreamState, due: Due) -> None:
         """Store the state and the backoff."""
@@ -129,7 +125,7 @@ class DreamLog:
         if not dream_pass.number:
             query = "SELECT COALESCE(MAX(number), 0) + 1 FROM dream_passes WHERE memory = ?"
             dream_pass = replace(dream_pass, number=db.execute(query, (memory,)).fetchone()[0])
-        text = _PASS.dump_json(dream_pass, exclude_defaults=True).decode()
+        text = codec.to_json(dream_pass, exclude_defaults=True)
         row = (memory, dream_pass.number, dream_pass.change, text)
         db.execute("INSERT OR REPLACE INTO dream_passes VALUES (?, ?, ?, ?)", row)
         return dream_pass
@@ -139,7 +135,7 @@ class DreamLog:
         try:
             with self._revisions.reading() as db:
                 query = "SELECT pass FROM dream_passes WHERE memory = ? ORDER BY number DESC"
-                return [_PASS.validate_json(text) for (text,) in db.execute(query, (self._revisions.memory,))]
+                return [codec.from_json(DreamPass, text) for (text,) in db.execute(query, (self._revisions.memory,))]
         except StorageError:
             return []
 

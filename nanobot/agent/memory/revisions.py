@@ -15,13 +15,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-
 from nanobot.agent.memory.due import SCHEMA
 from nanobot.agent.memory.facts import Fact, fact_words, parse_facts
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic
+from nanobot.utils import codec
 from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.database import reading, writing
 from nanobot.utils.files import make_private_folder
@@ -149,9 +148,6 @@ class Revision:
         }
 
 
-_REVISION = TypeAdapter(Revision)
-
-
 @dataclass(frozen=True, slots=True)
 class RevisionTexts:
     """The texts of a revision, None for no file; `archived` is what it appended to the archive."""
@@ -209,7 +205,7 @@ class RevisionLog:
                     self._known, last = [], (self.memory, 0)
                 rows = [text for (text,) in db.execute(f"SELECT revision {where} > ? ORDER BY number", last)]
                 if rows or not self._known:
-                    self._known = [*self._known, *map(_REVISION.validate_json, rows)]
+                    self._known = [*self._known, *(codec.from_json(Revision, row) for row in rows)]
                     self._last_text = rows[-1] if rows else None
                 return self._known
         except StorageError:
@@ -313,7 +309,7 @@ class RevisionLog:
             rows = db.execute(
                 "SELECT revision FROM memory_revisions WHERE memory = ? AND is_pending ORDER BY number", (self.memory,)
             )
-            return [_REVISION.validate_json(text) for (text,) in rows]
+            return [codec.from_json(Revision, text) for (text,) in rows]
 
     def confirm(self, change: Revision) -> None:
         """Store that a pending revision was applied. Raises StorageError."""
@@ -414,4 +410,4 @@ def _facts(data: bytes | None) -> dict[str, Fact]:
 
 
 def _to_text(change: Revision) -> str:
-    return _REVISION.dump_json(change, exclude_defaults=True).decode()
+    return codec.to_json(change, exclude_defaults=True)

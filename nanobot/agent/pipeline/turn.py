@@ -376,7 +376,7 @@ class Turn:
     """Whether it got as far as BUILD: then hooks see its end."""
     ending: TurnEnding | None = None
     failure: str = ""
-    """Why it failed, for the log; other people than the owner are told less."""
+    """Why it failed, for the log. Other people than the owner see less."""
     phase: TurnPhase = TurnPhase.RESTORE
     phase_began: float = 0.0
     phase_seconds: dict[str, float] = field(default_factory=dict)

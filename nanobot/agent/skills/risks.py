@@ -8,8 +8,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nanobot.agent.skills.bundle import Bundle, BundledFile
-from nanobot.agent.skills.programs import is_unreadable
+from nanobot.agent.skills.bundle import Bundle, BundledFile, is_unreadable
 
 _PIPED = (
     r"\|\s*(?:sudo\s+)?(?:\S*/)?(?:env\s+)?(?:ba|z|da|k|c|fi)?sh\b"

@@ -21,7 +21,7 @@ from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.redaction import find_secret, redact_known
 
 DELIVERY_TIMEOUT_S = 60.0
-"""A message that takes longer stays in the queue; the agent is told so."""
+"""A message that takes longer stays in the queue; the result says so."""
 _MAX_BUTTONS = 10
 
 

@@ -55,6 +55,14 @@ _NOT_DELIVERED = (
     "--to CHAT (the terminal: --channel cli --to direct)."
 )
 
+EveryOption = Annotated[
+    str | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval, e.g. 1200 or 20m.")
+]
+CronOption = Annotated[
+    str | None, typer.Option("-c", "--cron", metavar="EXPR", help="A cron expression, e.g. '0 9 * * 1-5'.")
+]
+AtOption = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")]
+ZoneOption = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
 LongConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="Use this config file; its folder is the data folder.")
@@ -97,14 +105,10 @@ def add(
     text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What the agent does or says then.")] = None,
     message: Annotated[str, typer.Option("-m", "--message", help="The same, beside -e, -c or --at.")] = "",
     name: Annotated[str, typer.Option("-n", "--name", help="A short name for the job.")] = "",
-    every: Annotated[
-        str | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval, e.g. 1200 or 20m.")
-    ] = None,
-    cron: Annotated[
-        str | None, typer.Option("-c", "--cron", metavar="EXPR", help="A cron expression, e.g. '0 9 * * 1-5'.")
-    ] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")] = None,
-    tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")] = None,
+    every: EveryOption = None,
+    cron: CronOption = None,
+    at: AtOption = None,
+    tz: ZoneOption = None,
     deliver: Annotated[
         bool | None,
         typer.Option(
@@ -170,14 +174,10 @@ def edit(
     job_id: IdArgument,
     message: Annotated[str | None, typer.Option("-m", "--message", help="What the agent does or says then.")] = None,
     name: Annotated[str | None, typer.Option("-n", "--name", help="A short name for the job.")] = None,
-    every: Annotated[
-        str | None, typer.Option("-e", "--every", metavar="SECONDS", help="Run at this interval, e.g. 1200 or 20m.")
-    ] = None,
-    cron: Annotated[
-        str | None, typer.Option("-c", "--cron", metavar="EXPR", help="A cron expression, e.g. '0 9 * * 1-5'.")
-    ] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")] = None,
-    tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")] = None,
+    every: EveryOption = None,
+    cron: CronOption = None,
+    at: AtOption = None,
+    tz: ZoneOption = None,
     config: LongConfigOption = None,
     workspace: WorkspaceOption = None,
 ) -> None:

@@ -194,7 +194,7 @@ class McpServer:
     def _on_opened(self, opening: "asyncio.Task[McpConnection]") -> None:
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # logged, and told to whoever calls; mark it as retrieved
+            opening.exception()  # logged, and raised in the callers; mark it as retrieved
 
     async def connect(self) -> McpConnection:
         """Wait until connected; a cancelled call leaves the server starting. Raises ServerFailedError with the reason

@@ -54,7 +54,7 @@ class OwnTools:
             registry.unregister(name)
 
     async def close(self) -> None:
-        """Nothing is held: whoever made the worker closes it."""
+        """The worker is closed by its owner."""
 
     def _scan(self) -> dict[str, _Stamp]:
         try:
