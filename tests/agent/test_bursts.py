@@ -21,7 +21,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
 from nanobot.net.pace import Pace
-from nanobot.providers.resilience.spending import Spending
+from nanobot.providers.metering import Spending
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import ScriptedProvider
 from nanobot.utils.clock import SystemClock

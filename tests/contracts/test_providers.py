@@ -11,9 +11,7 @@ from nanobot.providers.base import Finished, LLMProvider, LLMResponse
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.offline_provider import OfflineProvider
-from nanobot.providers.resilience.breaker import Breaker
-from nanobot.providers.resilience.fallback import Candidate, CandidateModel, FallbackProvider
-from nanobot.providers.resilience.retry import RetryPolicy, RetryProvider
+from nanobot.providers.resilience import Breaker, Candidate, CandidateModel, ResilientProvider
 from nanobot.testing import Check
 from nanobot.testing.model_server import FakeModels
 from nanobot.testing.providers import LIST_DIR, check_stream, provider_checks
@@ -33,19 +31,13 @@ def copilot(server: FakeAuthority) -> LLMProvider:
 
 
 def chained(server: FakeModels) -> LLMProvider:
-    """A provider as a session has it: held, and with another behind it."""
-    retried = [RetryProvider(CustomProvider("k", server.v1, model), RetryPolicy(retries=0)) for model in ("m", "n")]
-    first, second = [
+    """A provider as a session has it, with another behind it."""
+    direct = [CustomProvider("k", server.v1, model) for model in "mn"]
+    candidates = [
         Candidate.ready(CandidateModel(provider, name, name, Breaker()))
-        for provider, name in zip(retried, "mn", strict=True)
+        for provider, name in zip(direct, "mn", strict=True)
     ]
-    return FallbackProvider([first, second])
-
-
-def persistent(server: FakeModels) -> LLMProvider:
-    """The other shape."""
-    answerer = CandidateModel(CustomProvider("k", server.v1, "m"), "m", "m", Breaker())
-    return RetryProvider(FallbackProvider([Candidate.ready(answerer)]), RetryPolicy(retries=0))
+    return ResilientProvider(candidates, retries=0)
 
 
 def responses(server: FakeModels) -> LLMProvider:
@@ -66,7 +58,6 @@ PROVIDERS: dict[str, tuple[Make, bool]] = {
         False,
     ),
     "chained": (chained, False),
-    "persistent": (persistent, False),
 }
 
 CHECKS = [

@@ -10,9 +10,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers import errors
 from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context
-from nanobot.providers.resilience.chain import ProviderChains, with_preset
-from nanobot.providers.resilience.fallback import FallbackProvider
-from nanobot.providers.resilience.retry import RetryProvider
+from nanobot.providers.resilience import ProviderChains, with_preset
 from nanobot.testing.model_server import Fail, FakeModels, Say
 from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
@@ -32,17 +30,23 @@ def config(*fallbacks: Any, presets: dict[str, Any] | None = None, **defaults: A
     )
 
 
-async def test_a_model_alone_is_held_too():
-    chosen = await ProviderChains({}).choose(config())
-
-    assert isinstance(chosen.provider, FallbackProvider)
-    assert (chosen.name, chosen.model, chosen.provider.get_default_model()) == ("custom", "m", "m")
-
-
 async def test_a_persistent_bot_asks_again_around_everybody():
-    chosen = await ProviderChains({}).choose(config(providerRetryMode="persistent"))
+    with FakeModels() as server:
+        server.script(*[Fail(500), Fail(429, "slow")] * 3, Say("at last"))
+        settings = config(
+            "spare", presets={"spare": {"model": "n", "provider": "custom"}}, providerRetryMode="persistent"
+        )
+        settings.providers.custom.api_base = server.v1
+        waits = Waits()
+        chosen = await ProviderChains({}, sleep=waits.sleep, monotonic=waits.monotonic).choose(settings)
 
-    assert isinstance(chosen.provider, RetryProvider)
+        response = await chosen.provider.chat(HELLO)
+        await chosen.provider.close()
+
+    assert (response.content, chosen.name, chosen.model, chosen.provider.get_default_model()) == (
+        "at last", "custom", "m", "m",
+    )  # fmt: skip
+    assert [request.json["model"] for request in server.chats] == ["m", "n", "m", "n", "m", "n", "m"]
 
 
 async def test_every_request_is_counted_under_the_name_of_its_provider():
@@ -162,7 +166,7 @@ def test_a_chain_loads_no_client_and_no_sdk_before_somebody_is_asked():
     script = (
         "import asyncio, sys\n"
         "from nanobot.config.schema import Config\n"
-        "from nanobot.providers.resilience.chain import ProviderChains\n"
+        "from nanobot.providers.resilience import ProviderChains\n"
         "defaults = {'model': 'gpt-4.1', 'fallbackModels': [{'model': 'claude-opus-4-5'}]}\n"
         "config = Config(agents={'defaults': defaults}, providers={'openai': {'apiKey': 'k'}})\n"
         "asyncio.run(ProviderChains({}).choose(config))\n"

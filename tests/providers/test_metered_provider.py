@@ -26,7 +26,7 @@ from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import StreamCutError
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
-from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrices
+from nanobot.providers.metering import MeteredProvider, ProviderPrices
 from nanobot.testing import Pause, ScriptedProvider
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
 from nanobot.usage.budget import Budget, SpendingLimits

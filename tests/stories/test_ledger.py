@@ -20,8 +20,8 @@ from nanobot.agent.memory.consolidation import Consolidator
 from nanobot.agent.status import AgentStatus
 from nanobot.config.loader import load_config
 from nanobot.config.paths import DataPaths
-from nanobot.providers.resilience.breaker import OPEN_S
-from nanobot.providers.resilience.spending import Spending
+from nanobot.providers.metering import Spending
+from nanobot.providers.resilience import OPEN_S
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang, Say
 from nanobot.utils.clock import SystemClock
 from tests.support.eventually import eventually, wait_until

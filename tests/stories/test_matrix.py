@@ -15,7 +15,7 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.limits import FALLBACK_FIRST_TOKEN_S
-from nanobot.providers.resilience.breaker import OPEN_S
+from nanobot.providers.resilience import OPEN_S
 from nanobot.testing.model_server import Calls, CutStream, Fail, FakeModels, Hang
 from tests.support.failing_models import FAILURES, two_models, with_fallback
 from tests.support.home import Home, Told

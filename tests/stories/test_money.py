@@ -16,7 +16,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
-from nanobot.providers.resilience.spending import Spending
+from nanobot.providers.metering import Spending
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Say, Slow

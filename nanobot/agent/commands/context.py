@@ -14,7 +14,7 @@ from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import InboundMessage
 from nanobot.pairing.commands import PairingCommands
-from nanobot.providers.resilience.spending import Spending
+from nanobot.providers.metering import Spending
 from nanobot.session.manager import SessionManager
 
 

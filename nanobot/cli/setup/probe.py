@@ -16,12 +16,12 @@ from nanobot.errors import ConfigError, ProviderError
 from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
 from nanobot.providers.errors import AuthenticationError
 from nanobot.providers.factory import ChosenProvider, choose_provider
-from nanobot.providers.resilience.chain import with_preset
+from nanobot.providers.resilience import with_preset
 from nanobot.utils.clock import SystemClock, find_zone
 from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
-    from nanobot.providers.resilience.spending import Spending
+    from nanobot.providers.metering import Spending
 
 QUESTION = "Say hello in one short sentence."
 MAX_TOKENS = 1000
@@ -156,7 +156,7 @@ async def _ask(config: Config, data_dir: Path) -> ProbeResult:
 
 
 def _spending(config: Config, data_dir: Path) -> "Spending":
-    from nanobot.providers.resilience.spending import Spending  # slow to import
+    from nanobot.providers.metering import Spending  # slow to import
 
     return Spending(config, DataPaths(data_dir), SystemClock(find_zone(config.agents.defaults.timezone)))
 

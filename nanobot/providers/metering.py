@@ -1,0 +1,415 @@
+"""The cost control of a bot: a meter around each provider writes a ledger row with its cost for every request sent, and
+checks the spending limits.
+
+The meter is the innermost wrapper, so that retried, failed, stopped and empty requests count, too.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from nanobot.config.limits import spending_limits
+from nanobot.config.paths import DataPaths
+from nanobot.config.provider_table import find_by_name
+from nanobot.errors import BudgetExceededError, ProviderError
+from nanobot.messages.tokens import estimate_tokens
+from nanobot.messages.types import ChatMessage, ToolSchema
+from nanobot.providers.base import (
+    Delta,
+    Finished,
+    LLMProvider,
+    LLMResponse,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    call_context,
+    ignore_notice,
+)
+from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
+from nanobot.providers.wire.chat_response import REPORTS_COST
+from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
+from nanobot.usage.ledger import SCHEMA, Ledger
+from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
+from nanobot.usage.report import UsageReport, read_usage
+from nanobot.usage.sums import By, UsageSum, UsageSummary, session_sums, sum_up
+from nanobot.usage.types import LedgerRow, Tokens
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock
+from nanobot.utils.database import Database, reading
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import Config
+
+log = logging.getLogger(__name__)
+
+
+class ProviderPrices:
+    """Prices of one provider's models: `overrides` holds the owner's prices, which override the table.
+
+    Otherwise the offline provider, local servers and accounts with a monthly fee cost nothing.
+    """
+
+    def __init__(self, provider: str, table: PriceTable, overrides: Mapping[str, Price] | None = None) -> None:
+        spec = find_by_name(provider)
+        self._provider = provider
+        self._key = spec.config_key if spec else provider
+        self._prefix = spec.litellm_prefix if spec else ""
+        self._table = table
+        self._overrides = overrides or {}
+        self._is_free = provider == "offline" or (spec is not None and (spec.is_local or spec.is_oauth))
+
+    @property
+    def loaded(self) -> bool:
+        """Whether `find` works without reading a file."""
+        return self._is_free or self._table.loaded
+
+    def load(self) -> None:
+        """Load the table if it is needed. Never raises."""
+        if not self._is_free:
+            self._table.load()
+
+    def find(self, model: str) -> Price | None:
+        """The price of a model; None if unknown. May read a file."""
+        overrides = matching_price(self._overrides, model)
+        if overrides is not None or self._is_free:
+            return overrides or FREE
+        return self._table.find(model, self._prefix, self._provider)
+
+    def missing(self, model: str) -> str:
+        """A sentence about a missing price and what to set; empty if limits in dollars can count the model. May read a
+        file.
+        """
+        if self.find(model) is not None or self._provider == REPORTS_COST:
+            return ""
+        example = json.dumps({model: {"input": 1.25, "output": 10}}, ensure_ascii=False)
+        return (
+            f"No price is known for the model {model} of {self._provider}. Set providers.{self._key}.prices in the "
+            f"config to what a million tokens cost, for example {example} (0 where it costs nothing)."
+        )
+
+
+class MeteredProvider(LLMProvider):
+    """Meters another provider. Deltas and errors pass through unchanged; the response gets its cost."""
+
+    def __init__(
+        self,
+        inner: LLMProvider,
+        provider_name: str,
+        ledger: Ledger,
+        budget: Budget,
+        prices: ProviderPrices,
+        clock: Clock,
+    ) -> None:
+        super().__init__(getattr(inner, "api_key", None), getattr(inner, "api_base", None))
+        self.provider_name = provider_name
+        self.ledger = ledger
+        self.budget = budget
+        self.prices = prices
+        self.clock = clock
+        self._inner = inner
+        self._prepared = False
+        self._unpriced: set[str] = set()
+        inner.on_fixup(self._record_fixup)
+
+    def get_default_model(self) -> str:
+        """The model used when a call names none."""
+        return self._inner.get_default_model()
+
+    def prepare(self) -> None:
+        """Prepare the provider, and load the prices in a thread."""
+        self._inner.prepare()
+        if not self._prepared and not self.prices.loaded:
+            self._prepared = True
+            threading.Thread(target=self.prices.load, name="load-prices", daemon=True).start()
+
+    def notes(self) -> list[str]:
+        return self._inner.notes()
+
+    async def list_models(self) -> tuple[str, ...]:
+        return await self._inner.list_models()
+
+    async def context_length(self, model: str) -> int | None:
+        return await self._inner.context_length(model)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        """Yield the inner provider's deltas. Raises BudgetExceededError before sending anything if a limit forbids the
+        call.
+
+        The row of a request that has ended is written with the next commit, see `Ledger.write_soon`.
+        """
+        model = model or self.get_default_model()
+        call = _MeteredCall(self, messages, tools or (), model)
+        await call.reserve(max_tokens)
+        try:
+            await call.begin()
+            stream = self._inner.chat_stream(messages, tools, model, max_tokens, temperature)
+            async with aclosing(cast("Any", stream)) as deltas:
+                async for delta in deltas:
+                    if isinstance(delta, Finished):
+                        yield Finished(await call.end_with(delta.response))
+                    else:
+                        call.emitted.append(delta)
+                        yield delta
+            await call.end(StreamCutError())  # if it ended without an answer; after an answer this does nothing
+        except BaseException as error:
+            await finish(call.end(error))
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling():
+                # The turn was not stopped: the provider cancelled itself, which is a failure to report.
+                raise StreamCutError("the provider cancelled its own call") from error
+            raise
+
+    async def max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
+        """The maximum cost of a call; None if it does not count for limits in dollars.
+
+        Raises BudgetExceededError if the price is unknown and the owner does not allow that.
+        """
+        price = await self._price(model)
+        if price is not None:
+            return price.max_cost(prompt_tokens, max_tokens) or None
+        if self.provider_name == REPORTS_COST:
+            return 0.0
+        if not self.budget.limits.unknown_price:
+            raise BudgetExceededError(
+                f"{self.prices.missing(model)} Until then the model is not used, since a limit in dollars is set; "
+                'limits.unknownPrice "allow" permits uncounted calls.'
+            )
+        if model not in self._unpriced:
+            self._unpriced.add(model)
+            log.warning("Limits in dollars do not count %s of %s: its price is unknown", model, self.provider_name)
+        return None
+
+    async def cost(self, model: str, tokens: Tokens) -> float | None:
+        """The cost of a call; None if the price is unknown."""
+        price = await self._price(model) if tokens.total else FREE
+        return None if price is None else price.cost(tokens)
+
+    async def _price(self, model: str) -> Price | None:
+        if not self.prices.loaded:
+            await asyncio.to_thread(self.prices.load)
+        return self.prices.find(model)
+
+    def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
+        """Record a request that was rejected and is sent again after a fix-up."""
+        row = self.new_row(model) | _ending(error, Tokens(), 0.0, seconds)
+        self.ledger.write_soon(cast("LedgerRow", row))
+
+    def new_row(self, model: str) -> dict[str, object]:
+        """The ledger row of a request that is about to be sent."""
+        context = call_context()
+        return {
+            "id": self.ledger.new_id(),
+            "sent_at": self.clock.now().isoformat(timespec="milliseconds"),
+            "cause": context.cause,
+            "session": context.session_key,
+            "turn": context.turn_id,
+            "provider": self.provider_name,
+            "model": model,
+            "process": self.ledger.process,
+        }
+
+
+class _MeteredCall:
+    """One request: its maximum cost, its outcome and its ledger row."""
+
+    def __init__(
+        self, meter: MeteredProvider, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str
+    ) -> None:
+        self.emitted: list[Delta] = []
+        self._meter = meter
+        self._model = model
+        context = call_context()
+        self._prompt_tokens = context.prompt_tokens or estimate_tokens(messages) + estimate_tokens(
+            json.dumps(tools, default=str) if tools else ""
+        )
+        notify = None if context.notify is ignore_notice else context.notify
+        self._budgeted = BudgetedCall(context.turn_id, turn_budget_usd=context.budget_usd, notify=notify)
+        self._response: LLMResponse | None = None
+        self._was_sent = False
+        self._ended = False
+
+    async def reserve(self, max_tokens: int) -> None:
+        """Reserve the maximum cost. `end` must follow. Raises BudgetExceededError."""
+        meter, limits, prompt_tokens = self._meter, self._meter.budget.limits, self._prompt_tokens
+        has_turn_budget = self._budgeted.turn_budget_usd is not None
+        if limits.any or has_turn_budget:
+            in_dollars = limits.in_dollars or has_turn_budget
+            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if in_dollars else None
+            self._budgeted = replace(
+                self._budgeted, prompt_tokens=prompt_tokens, max_tokens=max_tokens, max_usd=max_usd
+            )
+        await meter.budget.reserve(self._budgeted)
+        self._row = meter.new_row(self._model)
+        self._started = meter.clock.monotonic()
+
+    async def begin(self) -> None:
+        """Write the row of the request that is about to be sent: it stays if the process is killed."""
+        meter, tokens = self._meter, Tokens(self._prompt_tokens)
+        # A request does not wait for the price table: if the process dies before it is loaded, the row has no price.
+        usd = await meter.cost(self._model, tokens) if meter.prices.loaded else None
+        row = self._row | _ending(None, tokens, usd, estimated=True) | {"outcome": "unfinished"}
+        await meter.ledger.write(cast("LedgerRow", row))
+        self._was_sent = True
+
+    async def end_with(self, response: LLMResponse) -> LLMResponse:
+        """Write the row of a request that was answered; return the response with its cost."""
+        self._response = response
+        return replace(response, cost_usd=await self.end())
+
+    async def end(self, error: BaseException | None = None) -> float | None:
+        """Write the row, release the reservation and return the cost in dollars. Idempotent."""
+        meter, response = self._meter, self._response
+        error = None if response is not None else error
+        tokens = Tokens() if response is None else Tokens.of(response.usage)
+        estimated = not tokens.total and self._was_processed(error)
+        if estimated:
+            tokens = Tokens(self._prompt_tokens, completion=_estimate_tokens(self.emitted))
+        usd = response.cost_usd if response is not None else None
+        usd = await meter.cost(self._model, tokens) if usd is None else usd
+        if not self._ended:
+            self._ended = True
+            seconds = meter.clock.monotonic() - self._started
+            meter.budget.settle(self._budgeted, str(self._row["sent_at"]), usd, tokens.total)
+            row = self._row | _ending(error, tokens, usd, seconds, estimated=estimated)
+            meter.ledger.write_soon(cast("LedgerRow", row))
+            await meter.budget.notify_limits(self._budgeted)
+        return usd
+
+    def _was_processed(self, error: BaseException | None) -> bool:
+        """Whether a model read the request, as far as one can know: a rejected request or a failed connection costs
+        nothing.
+        """
+        if not self._was_sent:
+            return False
+        return error is None or bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
+
+
+def _ending(
+    error: BaseException | None, tokens: Tokens, usd: float | None, seconds: float = 0.0, *, estimated: bool = False
+) -> dict[str, object]:
+    """How a request ended, as columns of its ledger row."""
+    outcome = "ok" if error is None else "stopped" if _was_stopped(error) else "failed"
+    return {
+        "outcome": outcome,
+        "error": type(error).__name__ if outcome == "failed" else None,
+        "prompt_tokens": tokens.prompt,
+        "cached_tokens": tokens.cached,
+        "cache_written_tokens": tokens.cache_written,
+        "completion_tokens": tokens.completion,
+        "reasoning_tokens": tokens.reasoning,
+        "usd": usd,
+        "ms": round(seconds * 1000),
+        "estimated": estimated,
+    }
+
+
+def _was_stopped(error: BaseException) -> bool:
+    """Whether the call was ended from outside: cancelled, or its stream was closed early."""
+    return not isinstance(error, Exception)
+
+
+def _estimate_tokens(emitted: Sequence[Delta]) -> int:
+    """Estimated completion tokens of the deltas so far."""
+    parts = []
+    for delta in emitted:
+        match delta:
+            case TextDelta(text) | ReasoningDelta(text):
+                parts.append(text)
+            case ToolCallDelta(_, name, arguments_text):
+                parts.append(name + arguments_text)
+            case _:
+                pass
+    return estimate_tokens("".join(parts))
+
+
+class Spending:
+    """Wraps providers in meters with one ledger and shared limits, and reports usage. A context manager."""
+
+    def __init__(self, config: "Config", places: DataPaths, clock: Clock, database: Database | None = None) -> None:
+        """`database` is shared and has the ledger's tables; without one, a connection is opened, and closed on exit."""
+        self._database = database or Database(places.database, SCHEMA)
+        self._is_shared = database is not None
+        self._sections = config.providers.by_name()
+        self._clock = clock
+        self._ledger = Ledger(self._database)
+        self._budget = Budget(spending_limits(config), self._ledger, clock)
+        self._prices = PriceTable(places.prices)
+
+    def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
+        """The provider with a meter, under this name in the ledger."""
+        return MeteredProvider(provider, name, self._ledger, self._budget, self._prices_of(name), self._clock)
+
+    def missing_price(self, name: str, model: str) -> str:
+        """A sentence about a missing price and what to set; empty unless a dollar limit needs one. Blocks briefly."""
+        return self._prices_of(name).missing(model) if self._budget.limits.in_dollars else ""
+
+    def _prices_of(self, name: str) -> ProviderPrices:
+        section = self._sections.get(name)
+        overrides = section.prices if section is not None else {}
+        prices = {
+            model: price_per_million(price.input, price.output, price.cached) for model, price in overrides.items()
+        }
+        return ProviderPrices(name, self._prices, prices)
+
+    def renew(self, config: "Config") -> None:
+        """Apply the config's limits and prices from the next model call on."""
+        self._budget.limits = spending_limits(config)
+        self._sections = config.providers.by_name()
+
+    async def limits_now(self) -> SpendingLimits:
+        """The limits, including what was added for today or this month."""
+        return await self._budget.limits_now()
+
+    async def raise_limits(self, usd: float | None) -> list[str]:
+        """Raise the limit that is about to be reached: see `Budget.raise_by`. Raises StorageError."""
+        return await self._budget.raise_by(usd)
+
+    async def summary(self, session_key: str = "") -> UsageSummary:
+        """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
+        await self._ledger.flush()
+        return await asyncio.to_thread(_summary, self._database.path, self._clock.now(), session_key)
+
+    async def report(self, by: By, days: int) -> UsageReport:
+        """Usage in groups over some days, with the limits. Raises StorageError if the ledger cannot be read."""
+        await self._ledger.flush()
+        limits, now = self._budget.limits, self._clock.now()
+        return await asyncio.to_thread(read_usage, self._database.path, limits, now, by, days)
+
+    async def of_sessions(self, prefix: str) -> dict[str, tuple[int, UsageSum]]:
+        """This month's turns and usage of each session with this prefix. Raises StorageError."""
+        await self._ledger.flush()
+
+        def read() -> dict[str, tuple[int, UsageSum]]:
+            with reading(self._database.path, SCHEMA) as db:
+                return session_sums(db, prefix, f"{self._clock.now():%Y-%m}-01")
+
+        return await asyncio.to_thread(read)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._is_shared:
+            await self._database.close()
+
+
+def _summary(path: Path, now: datetime, session_key: str) -> UsageSummary:
+    with reading(path, SCHEMA) as db:
+        return sum_up(db, now, days=1, session=session_key)

@@ -1,1 +1,0 @@
-"""Wrappers around providers: retry, fallback, circuit breaker, and the meter that writes the ledger."""
