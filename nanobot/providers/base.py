@@ -285,7 +285,7 @@ class LLMProvider:
 
         The messages are valid (see messages/repair.py); the provider drops fields that its wire does not know.
         """
-        from nanobot.providers.wire.chat_request import plain_messages  # only third-party providers get here
+        from nanobot.providers.wire.rows import plain_messages  # only third-party providers get here
 
         response = await self.chat(await plain_messages(messages), tools, model, max_tokens, temperature)
         if response.finish_reason == "error":

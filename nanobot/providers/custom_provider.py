@@ -1,4 +1,4 @@
-"""A provider for any endpoint that speaks OpenAI chat completions or Responses. See `wire.exchange` for how a call
+"""A provider for any endpoint that speaks OpenAI chat completions or Responses. See `wire.stream` for how a call
 proceeds.
 """
 
@@ -13,7 +13,7 @@ from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.error_patterns import error_of, parse_error_response
 from nanobot.providers.errors import ConnectionFailedError
 from nanobot.providers.wire.chat import ChatCall
-from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, FixupCallback, WireCall
+from nanobot.providers.wire.stream import Endpoint, EndpointSettings, FixupCallback, WireCall
 
 log = logging.getLogger(__name__)
 

@@ -3,14 +3,14 @@
 import asyncio
 import math
 import re
-import time
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import TypeVar
 
 from nanobot.providers.base import call_context
 from nanobot.providers.errors import CallTarget, ProviderTimeoutError
+
+T = TypeVar("T")
 
 FALLBACK_FIRST_TOKEN_S = 20.0
 """First-token limit of a standard model while another can be tried; keeps the whole switch below 30 s."""
@@ -63,120 +63,45 @@ def timeouts_for(model: str, *, local: bool, reasoning_effort: str | None = None
 
 
 class CallLimits:
-    """The time limits of one call, counted from construction. A call for a goal has no total limit.
-
-    An answer has hundreds of chunks, so the waits share one timer. It is not reset for each chunk: when it fires, it
-    checks whether the current wait is overdue. `close` it when the call ends.
+    """The time limits of one call, counted from construction. A call for a goal has no total limit. `close` it at the
+    end.
     """
 
     def __init__(self, timeouts: Timeouts, target: CallTarget) -> None:
-        self._context = call_context()
+        context, loop = call_context(), asyncio.get_running_loop()
         self._target = target
         self._idle_s = timeouts.idle_s
         self._first_s = timeouts.first_token_s
-        if self._context.has_fallback:
+        if context.has_fallback:
             self._first_s = min(self._first_s, timeouts.fallback_first_token_s)
-        self._total_s = math.inf if self._context.goal else timeouts.total_s
-        self._notice_s = timeouts.notice_s
-        self._started_at = time.monotonic()
-        self._notice_timer: asyncio.TimerHandle | None = None
-        self._noticed = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._fires_at = math.inf
-        self._wait = _Wait(self)
+        self._total_s = math.inf if context.goal else timeouts.total_s
+        self._started_at = loop.time()
+        limit = f"; timeout after {self._first_s:g} s" if self._first_s < math.inf else ""
+        notice = f"Waiting for {target.name} for {timeouts.notice_s:g} s{limit}."
+        self._notice_timer = loop.call_later(timeouts.notice_s, context.notify, notice)
 
-    def wait(self, *, began: bool) -> AbstractContextManager[None]:
-        """Limit the wait inside: for the first token, or the next one once the answer `began`. One wait at a time.
+    async def wait(self, result: Awaitable[T], *, began: bool) -> T:
+        """Wait for the first token, or for the next one once the answer `began`.
 
-        Raises ProviderTimeoutError when the limit is reached, and cancels what is awaited inside.
+        Raises ProviderTimeoutError, and cancels what is awaited, when the limit is reached.
         """
-        now = time.monotonic()
         total = (self._started_at + self._total_s, self._total_s, "end of the answer")
         if began:
-            self._cancel_notice()
-            due = min((now + self._idle_s, self._idle_s, "next token"), total)
+            self._notice_timer.cancel()
+            due = min((asyncio.get_running_loop().time() + self._idle_s, self._idle_s, "next token"), total)
         else:  # one limit, however many keep-alive bytes arrive
             due = min((self._started_at + self._first_s, self._first_s, "first token"), total)
-            self._schedule_notice(now)
-        self._wait.due, self._wait.limit_s, self._wait.waited_for = due
-        return self._wait
+        due_at, limit_s, waited_for = due
+        timeout = asyncio.timeout_at(due_at if due_at < math.inf else None)
+        try:
+            async with timeout:
+                return await result
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            error = ProviderTimeoutError(f"waited {limit_s:g} s for the {waited_for}", target=self._target)
+            raise error from None
 
     def close(self) -> None:
         """End the call. Idempotent."""
-        self._cancel_notice()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def arm(self) -> None:
-        """Make the timer fire no later than the end of the current wait."""
-        if self._timer is not None and self._fires_at <= self._wait.due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._wait.due < math.inf:
-            self._fires_at = self._wait.due
-            left_s = max(self._wait.due - time.monotonic(), 0)
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
-        if self._wait.task is None:
-            return
-        if self._wait.due > time.monotonic():
-            self.arm()
-        else:
-            self._wait.cancel()
-
-    def timeout_error(self, limit_s: float, waited_for: str) -> ProviderTimeoutError:
-        return ProviderTimeoutError(f"waited {limit_s:g} s for the {waited_for}", target=self._target)
-
-    def _schedule_notice(self, now: float) -> None:
-        if self._notice_timer is None and not self._noticed:
-            delay_s = max(self._started_at + self._notice_s - now, 0)
-            self._notice_timer = asyncio.get_running_loop().call_later(delay_s, self._notify)
-
-    def _cancel_notice(self) -> None:
-        if self._notice_timer is not None:
-            self._notice_timer.cancel()
-            self._notice_timer = None
-
-    def _notify(self) -> None:
-        self._noticed = True
-        limit = f"; timeout after {self._first_s:g} s" if self._first_s < math.inf else ""
-        self._context.notify(f"Waiting for {self._target.name} for {self._notice_s:g} s{limit}.")
-
-
-class _Wait:
-    """One wait of one task. The object is reused for every wait of a call."""
-
-    def __init__(self, limits: CallLimits) -> None:
-        self._limits = limits
-        self.due = math.inf
-        self.limit_s = math.inf
-        self.waited_for = ""
-        self.task: asyncio.Task[Any] | None = None
-        self._cancels = 0
-        self._timed_out = False
-
-    def cancel(self) -> None:
-        if self.task is not None:
-            self._timed_out = True
-            self.task.cancel()
-
-    def __enter__(self) -> None:
-        self.task = asyncio.current_task()
-        self._cancels = self.task.cancelling() if self.task is not None else 0
-        self._limits.arm()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        task, self.task = self.task, None
-        timed_out, self._timed_out = self._timed_out, False
-        if not timed_out or task is None:
-            return
-        # As in asyncio.timeout: a concurrent cancel by another task takes precedence over ours.
-        if task.uncancel() <= self._cancels and kind is asyncio.CancelledError:
-            raise self._limits.timeout_error(self.limit_s, self.waited_for) from None
+        self._notice_timer.cancel()

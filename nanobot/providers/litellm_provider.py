@@ -33,8 +33,8 @@ from nanobot.providers.errors import (
     StreamCutError,
 )
 from nanobot.providers.limits import CallLimits, Timeouts
-from nanobot.providers.wire.chat_request import RequestDialect, has_images, wire_messages
-from nanobot.providers.wire.chat_response import ChatAnswer
+from nanobot.providers.wire.chat import ChatAnswer
+from nanobot.providers.wire.rows import RequestDialect, has_images, wire_messages
 from nanobot.providers.wire.tool_text import TextToolDeltas
 from nanobot.security.secrets import redact, request_secrets
 
@@ -196,14 +196,9 @@ class LiteLLMProvider(LLMProvider):
         answer, texts = ChatAnswer(provider=self.name), TextToolDeltas(tools)
         stream: Any = None
         try:
-            with limits.wait(began=False):
-                stream = await litellm.acompletion(**request)
+            stream = await limits.wait(litellm.acompletion(**request), began=False)
             chunks = aiter(stream)
-            while True:
-                with limits.wait(began=answer.began):
-                    chunk = await anext(chunks, None)
-                if chunk is None:
-                    break
+            while (chunk := await limits.wait(anext(chunks, None), began=answer.began)) is not None:
                 for delta in texts.filter(answer.feed(chunk.model_dump(exclude_none=True))):
                     yield delta
         except ModelCallError:

@@ -33,7 +33,7 @@ from nanobot.providers.base import (
     ignore_notice,
 )
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
-from nanobot.providers.wire.chat_response import REPORTS_COST
+from nanobot.providers.wire.answer import REPORTS_COST
 from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million

@@ -23,7 +23,7 @@ from nanobot.providers.base import (
     ToolCallRequest,
     call_context,
 )
-from nanobot.providers.wire.chat_response import new_call_id
+from nanobot.providers.wire.answer import new_call_id
 
 NOTICE = (
     "(No model is set up, so I only understand simple requests. To set one up, type `nanobot onboard`, "

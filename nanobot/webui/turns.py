@@ -12,7 +12,7 @@ from nanobot.agent.trace.reader import Recording, read_recording
 from nanobot.agent.trace.replay import first_request
 from nanobot.agent.trace.store import TraceStore
 from nanobot.config.paths import DataPaths
-from nanobot.providers.wire.chat_request import wire_text
+from nanobot.providers.wire.rows import wire_text
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
 from nanobot.session.types import Session

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.providers.base import LLMResponse, ReasoningDelta, TextDelta
-from nanobot.providers.wire.chat_response import ChatAnswer, ThinkSplitter, normal_usage
+from nanobot.providers.wire.answer import ThinkSplitter, normal_usage
+from nanobot.providers.wire.chat import ChatAnswer
 
 
 def split(pieces: list[str]) -> tuple[str, str]:

@@ -2,13 +2,11 @@
 
 from typing import Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.wire.chat_request import RequestDialect, encode, has_images, wire_messages
-from nanobot.providers.wire.encoded_rows import RowsEncoder
+from nanobot.providers.wire.rows import RequestDialect, RowsEncoder, encode, wire_messages
 
 TEXTS = st.text(st.characters(codec=None), max_size=40)  # halves of surrogate pairs, too
 CALLS = st.fixed_dictionaries(
@@ -47,12 +45,8 @@ def test_remembered_rows_make_the_very_body_of_a_plain_encoding(
 
     for places, dialect in requests:
         rows = rows_of([found[place] for place in places if place < len(found)])
-        encoded = encoder.encode(rows, dialect)
 
-        if encoded is None:
-            assert dialect.images and has_images(rows)
-        else:
-            assert encoded == encode(wire_messages(rows, dialect))
+        assert encoder.encode(rows, dialect) == encode(wire_messages(rows, dialect))
 
 
 def test_a_row_whose_words_were_edited_is_encoded_again():
@@ -63,27 +57,3 @@ def test_a_row_whose_words_were_edited_is_encoded_again():
     rows[0]["content"] = "after"
 
     assert encoder.encode(rows, RequestDialect()) == b'[{"role":"user","content":"after"}]'
-
-
-@pytest.mark.parametrize(
-    ("row", "dialect"),
-    [
-        ({"role": "user", "content": "see", "media": ["/a.png"]}, RequestDialect()),
-        ({"role": "user", "content": "hi"}, RequestDialect(merge_users=True)),
-    ],
-)
-def test_what_takes_more_than_its_rows_one_by_one_is_left_to_others(row: dict[str, Any], dialect: RequestDialect):
-    assert RowsEncoder().encode(rows_of([row]), dialect) is None
-
-
-def test_what_is_remembered_stays_small():
-    import tracemalloc
-
-    encoder = RowsEncoder(max_bytes=100_000)
-    tracemalloc.start()
-    for number in range(2_000):
-        encoder.encode(rows_of([{"role": "user", "content": f"{number} " * 100}]), RequestDialect())
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-
-    assert held < 400_000  # its rows are counted here, too

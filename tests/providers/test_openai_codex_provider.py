@@ -32,7 +32,7 @@ from nanobot.providers.errors import (
     StreamCutError,
 )
 from nanobot.providers.limits import Timeouts
-from nanobot.providers.wire.responses_request import build_input
+from nanobot.providers.wire.responses import build_input
 from nanobot.testing.model_server import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Responses, Say, Slow
 from nanobot.testing.model_server import responses_event as event
 from nanobot.testing.protocol_rules import encrypted, responses_problems
@@ -638,9 +638,9 @@ _ROWS = st.lists(
 def test_any_history_that_was_repaired_is_legal_here(rows):
     history = legalise([*copy.deepcopy(rows), {"role": "user", "content": "go on"}])
 
-    asked = build_input(history)
+    instructions, items = build_input(history)
 
-    body = {"instructions": asked.instructions, "input": asked.items, "store": False, "stream": True, "model": "m"}
+    body = {"instructions": instructions, "input": items, "store": False, "stream": True, "model": "m"}
     assert responses_problems(body) == []
 
 

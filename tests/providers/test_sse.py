@@ -2,11 +2,10 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers.wire.sse import EventTooLongError, SseParser
+from nanobot.providers.wire.stream import SseParser
 
 STREAM = (
     b"\xef\xbb\xbf: a comment\r\n\r\n"
@@ -40,11 +39,3 @@ def test_no_bytes_at_all_make_it_raise(chunks):
 
 def test_an_event_that_the_server_did_not_end_is_read_at_the_end():
     assert read([b"data: last"]) == [b"last"]
-
-
-def test_an_event_without_an_end_is_refused():
-    parser = SseParser(max_bytes=1000)
-
-    with pytest.raises(EventTooLongError):
-        for _ in range(100):
-            parser.feed(b"data: " + b"x" * 100)

@@ -31,7 +31,7 @@ from nanobot.cli.common import (
 from nanobot.cli.layout import columns
 from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.errors import NanobotError, UsageError
-from nanobot.providers.wire.chat_request import wire_text
+from nanobot.providers.wire.rows import wire_text
 from nanobot.security.secrets import Redactor, secret_values
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import SystemClock

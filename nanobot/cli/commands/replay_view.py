@@ -14,7 +14,7 @@ from nanobot.cli.common import format_timestamp, to_one_line
 from nanobot.cli.terminal import Paint, strip_control
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.wire.chat_request import wire_text
+from nanobot.providers.wire.rows import wire_text
 from nanobot.security.secrets import Redactor
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import count_noun

@@ -15,8 +15,8 @@ from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.base import call_context
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire import responses
-from nanobot.providers.wire.exchange import Endpoint, EndpointSettings
-from nanobot.providers.wire.responses_request import conversation_key
+from nanobot.providers.wire.responses import conversation_key
+from nanobot.providers.wire.stream import Endpoint, EndpointSettings
 from nanobot.utils.clock import Clock
 
 BACKEND = "https://chatgpt.com/backend-api/codex"

@@ -18,8 +18,8 @@ from nanobot.providers.errors import ModelCallError
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire import chat as completions
 from nanobot.providers.wire import responses
-from nanobot.providers.wire.chat_request import has_images
-from nanobot.providers.wire.exchange import Endpoint, EndpointSettings, WireCall
+from nanobot.providers.wire.rows import has_images
+from nanobot.providers.wire.stream import Endpoint, EndpointSettings, WireCall
 from nanobot.utils.clock import Clock
 
 API = "https://api.githubcopilot.com"

@@ -12,7 +12,7 @@ from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.accounts.tokens import AccountTokens
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.errors import AuthenticationError, ModelCallError
-from nanobot.providers.wire.exchange import Endpoint, FixupCallback, WireCall
+from nanobot.providers.wire.stream import Endpoint, FixupCallback, WireCall
 from nanobot.utils.clock import Clock
 
 

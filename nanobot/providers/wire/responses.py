@@ -8,36 +8,305 @@ in common.rs, the events in sse/responses.rs) for what the ChatGPT backend requi
 The server stores nothing, so every request carries everything, including the reasoning as the server encrypted it
 (`include: ["reasoning.encrypted_content"]`), without item ids, which refer to stored items.
 
-`responses_request` builds the request, `responses_response` reads the events, `exchange` sends the call.
+A stream ends in `response.completed`, `response.incomplete` or `response.failed`; there is no `[DONE]`.
 """
 
 import asyncio
+import hashlib
 import re
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
-from nanobot.providers.base import call_context
+from nanobot.messages.types import ChatMessage, ToolSchema, text_of
+from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
 from nanobot.providers.capabilities import EndpointCapabilities
 from nanobot.providers.error_patterns import ErrorResponse
-from nanobot.providers.errors import ModelCallError
-from nanobot.providers.wire import exchange
-from nanobot.providers.wire.chat_request import encode, has_images, request_body
-from nanobot.providers.wire.responses_request import build_input, conversation_key
-from nanobot.providers.wire.responses_response import ResponsesReader
+from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, ModelCallError, StreamCutError
+from nanobot.providers.wire.answer import Answer, PartialCall, normal_usage, text_or_empty
+from nanobot.providers.wire.rows import (
+    RequestDialect,
+    ToolsEncoder,
+    encode,
+    has_images,
+    image_blocks,
+    request_body,
+    text_for_model,
+    wire_text,
+)
+from nanobot.providers.wire.stream import Reader, WireCall
 
+INSTRUCTIONS = "You are nanobot, a helpful assistant."
+"""Used if a request has no system prompt: the backend requires instructions."""
 MIN_OUTPUT_TOKENS = 16
 """The API rejects a smaller `max_output_tokens`."""
+MAX_CALL_ID_LENGTH = 64
+Item = dict[str, Any]
 
 
-class ResponsesCall(exchange.WireCall):
+def flat_tool(schema: ToolSchema) -> Item:
+    """A tool in this wire's shape: flat, and not strict (strict is the default here, but few schemas qualify)."""
+    function = schema.get("function", {})
+    fields = {name: function[name] for name in ("name", "description", "parameters") if name in function}
+    return {"type": "function", **fields, "strict": False}
+
+
+def build_input(
+    rows: Sequence[ChatMessage], *, images: bool = True, undecryptable: Iterable[int] = ()
+) -> tuple[str, list[Item]]:
+    """The instructions and the input items. Reads the image files that the rows name: call it in a thread if there are
+    any. `undecryptable`: hashes of the reasoning to leave out.
+    """
+    head = list(takewhile(lambda row: row["role"] == "system", rows))
+    instructions = "\n\n".join(filter(None, map(wire_text, head)))
+    dialect = RequestDialect(images=images)
+    items: list[Item] = []
+    for row in rows[len(head) :]:
+        items += _items_of(row, dialect, undecryptable)
+    return instructions or INSTRUCTIONS, items
+
+
+def _items_of(row: ChatMessage, dialect: RequestDialect, undecryptable: Iterable[int]) -> list[Item]:
+    role = row["role"]
+    if role == "assistant":
+        return _assistant_items(row, undecryptable)
+    text = {"type": "input_text", "text": text_for_model(row, dialect)}
+    images = [
+        {"type": "input_image", "image_url": block["image_url"]["url"]}
+        if block["type"] == "image_url"
+        else {"type": "input_text", "text": block["text"]}
+        for block in image_blocks(row, dialect)
+    ]
+    if role == "tool":
+        output = [text, *images] if images else text["text"]
+        return [
+            {"type": "function_call_output", "call_id": short_call_id(row.get("tool_call_id", "")), "output": output}
+        ]
+    input_role = "developer" if role == "system" else "user"
+    return [{"type": "message", "role": input_role, "content": [text, *images]}]
+
+
+def _assistant_items(row: ChatMessage, undecryptable: Iterable[int]) -> list[Item]:
+    """The items of an assistant row; none if it has neither text nor calls, since reasoning alone is rejected.
+
+    Reasoning goes back without server-side ids, which refer to stored items, and without empty fields.
+    """
+    text = text_of(row["content"])
+    output: list[Item] = []
+    if text:
+        output.append({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]})
+    for call in row.get("tool_calls") or ():
+        function = {name: call["function"][name] for name in ("name", "arguments")}
+        output.append({"type": "function_call", "call_id": short_call_id(call["id"]), **function})
+    reasoning = [
+        {"summary": []}
+        | {name: value for name, value in block.items() if name not in ("id", "status") and value is not None}
+        for block in encrypted_reasoning(row)
+        if hash(block["encrypted_content"]) not in undecryptable
+    ]
+    return [*reasoning, *output] if output else []
+
+
+def encrypted_reasoning(row: ChatMessage) -> list[Item]:
+    """The thinking blocks of a row that belong to this wire, encrypted by the server so that they can go back."""
+    return [block for block in row.get("thinking_blocks") or () if _is_encrypted_reasoning(block)]
+
+
+def _is_encrypted_reasoning(block: object) -> bool:
+    return isinstance(block, dict) and block.get("type") == "reasoning" and bool(block.get("encrypted_content"))
+
+
+def short_call_id(call_id: str) -> str:
+    """The call id, shortened by hashing if it exceeds this wire's limit."""
+    if len(call_id) <= MAX_CALL_ID_LENGTH:
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:48]}"
+
+
+def conversation_key(session_key: str) -> str:
+    """An opaque key shared by all requests of a session, for the server's prompt cache."""
+    return hashlib.sha256(f"nanobot:{session_key}".encode()).hexdigest()[:32]
+
+
+@dataclass(slots=True)
+class _OutputItem:
+    """One output item under construction: the text emitted so far and, for a call, the call and its index."""
+
+    emitted: str = ""
+    call: PartialCall = field(default_factory=PartialCall)
+    index: int | None = None
+
+
+class ResponsesReader(Reader):
+    """Reads the events of a stream, or the whole response object of a server that did not stream.
+
+    Deltas are emitted as they arrive. Finished items and the final response fill in what was missing, so a server may
+    omit either.
+    """
+
+    content_key = "output"
+
+    def __init__(self, call: WireCall) -> None:
+        super().__init__(call)
+        self._answer = Answer()
+        self._items: dict[str, _OutputItem] = {}
+        self._response: Item | None = None
+
+    @property
+    def began(self) -> bool:
+        return bool(self._answer.text or self._answer.reasoning or self._answer.calls)
+
+    @property
+    def finished(self) -> bool:
+        return self._response is not None
+
+    def read_event(self, event: Item) -> list[Delta]:
+        """Unknown event types are skipped: they carry nothing new."""
+        out: list[Delta] = []
+        text = text_or_empty(event.get("delta"))
+        match event.get("type"):
+            case "response.output_text.delta" | "response.refusal.delta":
+                self._add_text(self._item_of(event), text, out)
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                self._add_reasoning(self._item_of(event), text, out)
+            case "response.reasoning_summary_part.added":
+                item = self._item_of(event)
+                if item.emitted:
+                    item.emitted += "\n\n"
+                    self._answer.emit([ReasoningDelta("\n\n")], out)
+            case "response.function_call_arguments.delta":
+                self._add_arguments(self._item_of(event), text, out)
+            case "response.output_item.added" | "response.output_item.done" as kind:
+                self._add_item(event.get("item"), self._item_of(event), out, done=kind.endswith("done"))
+            case "response.completed" | "response.incomplete" | "response.done":
+                out += self.read_response(event.get("response"))
+            case "response.failed":
+                response = event.get("response")
+                raise self.failure(response if isinstance(response, dict) else event)
+            case "error":  # it wraps an error or is one; in the latter case `type` is not an error code
+                error = {name: value for name, value in event.items() if name != "type"}
+                raise self.failure(event if event.get("error") else {"error": error})
+            case _ if self.is_error(event):
+                raise self.failure(event)
+        return out
+
+    def read_response(self, response: object) -> list[Delta]:
+        out: list[Delta] = []
+        self._response = response if isinstance(response, dict) else {}
+        self.done = True
+        output = self._response.get("output")
+        for index, item in enumerate(output if isinstance(output, list) else []):
+            if isinstance(item, dict):
+                known = self._streamed_item(item) or self._items.setdefault(str(index), _OutputItem())
+                self._add_item(item, known, out, done=True)
+        return out
+
+    def read_end(self) -> list[Delta]:
+        if self._response is None and self.began:
+            raise self._call.error(StreamCutError, "the stream ended without response.completed")
+        response = self._response or {}
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        if self._response is None or not (self.began or self._answer.thinking):
+            if reason == "content_filter":
+                raise self._call.error(ContentFilteredError, "")
+            raise self._call.error(MalformedResponseError, "an empty answer")
+        finish_reasons = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
+        usage = response.get("usage")
+        counts = normal_usage(usage) if isinstance(usage, dict) else {}
+        return [Finished(self._answer.response(finish_reasons.get(str(reason), "stop"), counts))]
+
+    def _item_of(self, event: Item) -> _OutputItem:
+        """The item an event refers to, by its index in the output, or by its id if the server sends no index."""
+        index = event.get("output_index")
+        item = event.get("item")
+        key = index if isinstance(index, int) else event.get("item_id") or (isinstance(item, dict) and item.get("id"))
+        return self._items.setdefault(str(key or 0), _OutputItem())
+
+    def _streamed_item(self, item: Item) -> _OutputItem | None:
+        """The item that was streamed, wherever it stands in the output now."""
+        call_id = text_or_empty(item.get("call_id"))
+        by_call = (streamed for streamed in self._items.values() if call_id and streamed.call.id == call_id)
+        return next(by_call, None) or self._items.get(str(item.get("id")))
+
+    def _add_item(self, item: object, known: _OutputItem, out: list[Delta], *, done: bool) -> None:
+        """Add what an output item has beyond the text that was emitted of it."""
+        if not isinstance(item, dict):
+            return
+        match item.get("type"):
+            case "function_call":
+                self._add_call(known, item, out)
+                if done:
+                    self._add_arguments(known, _remainder(known.emitted, text_or_empty(item.get("arguments"))), out)
+            case "message" if done:
+                text = _join_texts(item.get("content"), "text", "refusal")
+                self._add_text(known, _remainder(known.emitted, text), out)
+            case "reasoning" if done:
+                summary = _join_texts(item.get("summary"), "text", separator="\n\n")
+                summary = summary or _join_texts(item.get("content"), "text")
+                self._add_reasoning(known, "" if known.emitted else summary, out)
+                seen = [block["encrypted_content"] for block in self._answer.thinking]
+                if _is_encrypted_reasoning(item) and item["encrypted_content"] not in seen:
+                    self._answer.thinking.append(item)
+
+    def _add_call(self, known: _OutputItem, item: Item, out: list[Delta]) -> None:
+        index = self._index_of(known)
+        known.call.id = known.call.id or text_or_empty(item.get("call_id"))
+        if not known.call.name and (name := text_or_empty(item.get("name"))):
+            known.call.name = name
+            out.append(ToolCallDelta(index, name))
+
+    def _index_of(self, known: _OutputItem) -> int:
+        """The index of a call among the calls of the answer."""
+        if known.index is None:
+            known.index = len(self._answer.calls)
+            self._answer.calls.append(known.call)
+        return known.index
+
+    def _add_arguments(self, known: _OutputItem, text: str, out: list[Delta]) -> None:
+        if text:
+            out.append(ToolCallDelta(self._index_of(known), "", text))
+            known.call.arguments.append(text)
+            known.emitted += text
+
+    def _add_text(self, known: _OutputItem, text: str, out: list[Delta]) -> None:
+        if text:
+            is_further = self._answer.text and not known.emitted  # a further message of the same answer
+            self._answer.emit([TextDelta("\n\n")] * bool(is_further) + [TextDelta(text)], out)
+            known.emitted += text
+
+    def _add_reasoning(self, known: _OutputItem, text: str, out: list[Delta]) -> None:
+        if text:
+            is_further = self._answer.reasoning and not known.emitted
+            self._answer.emit([ReasoningDelta("\n\n")] * bool(is_further) + [ReasoningDelta(text)], out)
+            known.emitted += text
+
+
+def _remainder(emitted: str, whole: str) -> str:
+    """The part of `whole` not emitted yet; empty if they do not match, since emitted text cannot be taken back."""
+    return whole[len(emitted) :] if whole.startswith(emitted) else ""
+
+
+def _join_texts(blocks: object, *names: str, separator: str = "") -> str:
+    return separator.join(
+        next((block[name] for name in names if isinstance(block.get(name), str)), "")
+        for block in (blocks if isinstance(blocks, list) else [])
+        if isinstance(block, dict)
+    )
+
+
+class ResponsesCall(WireCall):
     """One Responses call."""
 
     path = "/responses"
+    reader = ResponsesReader
+    _tools_encoder = ToolsEncoder(flat_tool)
 
     async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
         """The body, and the names of the fields that may be dropped from it."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         wanted = call_context().reasoning_effort or endpoint.reasoning_effort
         effort = {"effort": wanted} if wanted else {}
         session_key = call_context().session_key
@@ -61,38 +330,35 @@ class ResponsesCall(exchange.WireCall):
         }
         images = "images" not in capabilities.dropped and has_images(self._messages)
         build = partial(build_input, self._messages, images=images, undecryptable=endpoint.undecryptable)
-        built = await asyncio.to_thread(build) if images else build()
-        tools = endpoint.flat_tools.encode(self._tools) if with_tools else None
+        instructions, items = await asyncio.to_thread(build) if images else build()
+        tools = self._tools_encoder.encode(self._tools) if with_tools else None
         droppable = [name for name in fields if name not in ("model", "store", "stream")]
         droppable += ["reasoning.summary"] * bool(summary) + ["images"] * images + ["tools"] * with_tools
-        return request_body(
-            {**fields, "instructions": built.instructions}, tools, encode(built.items), "input"
-        ), droppable
+        return request_body({**fields, "instructions": instructions}, tools, encode(items), "input"), droppable
 
     def apply_fixup(self, response: ErrorResponse, droppable: list[str]) -> bool:
-        """Learn from the error response; reasoning that this server cannot decrypt is left out from now on."""
+        """Learn from the error response; reasoning that this server cannot decrypt is left out from now on: all of
+        these rows, since no server says which item failed.
+        """
         error_text = f"{response.message} {' '.join(response.codes)}"
         if response.status == 400 and re.search(r"encrypted[_ ]content", error_text, re.IGNORECASE):
-            return self._endpoint.undecryptable.add(self._messages) or super().apply_fixup(response, droppable)
+            blocks = [block for row in self._messages for block in encrypted_reasoning(row)]
+            new = {hash(block["encrypted_content"]) for block in blocks} - self.endpoint.undecryptable
+            self.endpoint.undecryptable.update(new)
+            if new:
+                return True
         return super().apply_fixup(response, droppable)
 
     def error_of(self, response: ErrorResponse) -> ModelCallError:
         """Uses the wait in the text ("Try again in 1.5s"); a long one is added to the message."""
-        wait_s = response.retry_after_s if response.retry_after_s is not None else _wait_in_text(response.message)
-        message = response.message
+        wait_s, message = response.retry_after_s, response.message
+        if wait_s is None and (match := _WAIT.search(message)) is not None:
+            wait_s = float(match[1]) / (1000 if match[2].lower() == "ms" else 1)
         if wait_s and wait_s > 90:
-            message = f"{message} (again in {_format_long_wait(wait_s)})"
+            minutes = round(wait_s / 60)
+            again = f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"
+            message = f"{message} (again in {again})"
         return super().error_of(replace(response, message=message, retry_after_s=wait_s))
 
-    def reader(self) -> ResponsesReader:
-        return ResponsesReader(self)
 
-
-def _wait_in_text(text: str) -> float | None:
-    match = re.search(r"try again in\s*(\d+(?:\.\d+)?)\s*(ms|s\b|seconds?)", text, re.IGNORECASE)
-    return None if match is None else float(match[1]) / (1000 if match[2].lower() == "ms" else 1)
-
-
-def _format_long_wait(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    return f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"
+_WAIT = re.compile(r"try again in\s*(\d+(?:\.\d+)?)\s*(ms|s\b|seconds?)", re.IGNORECASE)

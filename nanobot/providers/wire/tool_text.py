@@ -27,7 +27,7 @@ from nanobot.providers.base import (
     ToolCallRequest,
     parse_arguments,
 )
-from nanobot.providers.wire.chat_response import new_call_id
+from nanobot.providers.wire.answer import new_call_id
 from nanobot.utils.text import repair_json
 
 _TAGS = (

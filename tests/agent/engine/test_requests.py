@@ -18,7 +18,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.providers.base import Delta, Finished
 from nanobot.providers.errors import ContextOverflowError
-from nanobot.providers.wire.chat_request import RequestDialect, encode, wire_messages
+from nanobot.providers.wire.rows import RequestDialect, encode, wire_messages
 from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 from tests.support.histories import asks, step, turn, words

@@ -22,7 +22,7 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.documents import Documents
 from nanobot.messages.types import Provenance, text_of
-from nanobot.providers.wire.chat_request import RequestDialect, wire_messages
+from nanobot.providers.wire.rows import RequestDialect, wire_messages
 from nanobot.security.files.paths import PathPolicy
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.testing import calls, open_bot

@@ -1,6 +1,5 @@
-"""One HTTP call to a model server: request, time limits, automatic fix-ups of the request, typed errors.
-
-Shared by both wires; `chat` and `responses` add the body and the reader.
+"""One HTTP call to a model server: the request, time limits, automatic fix-ups of the request, server-sent events and
+typed errors. Shared by both wires; `chat` and `responses` add the body and the reader.
 """
 
 import asyncio
@@ -34,10 +33,7 @@ from nanobot.providers.errors import (
     TryElsewhere,
 )
 from nanobot.providers.limits import CallLimits, Timeouts
-from nanobot.providers.wire.chat_request import ToolsEncoder
-from nanobot.providers.wire.encoded_rows import RowsEncoder
-from nanobot.providers.wire.responses_request import UndecryptableReasoning, flat_tool
-from nanobot.providers.wire.sse import EventTooLongError, SseParser
+from nanobot.providers.wire.rows import RowsEncoder, ToolsEncoder
 from nanobot.providers.wire.tool_text import TextToolDeltas
 from nanobot.security.secrets import redact, request_secrets
 
@@ -87,9 +83,9 @@ class Endpoint:
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
     pools: HttpPools = field(default_factory=HttpPools)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
-    flat_tools: ToolsEncoder = field(default_factory=lambda: ToolsEncoder(flat_tool))
     rows: RowsEncoder = field(default_factory=RowsEncoder)
-    undecryptable: UndecryptableReasoning = field(default_factory=UndecryptableReasoning)
+    undecryptable: set[int] = field(default_factory=set)
+    """Hashes of encrypted reasoning that the server could not decrypt, from another account or vendor."""
 
     def with_settings(self, api_base: str | None, settings: EndpointSettings) -> "Endpoint":
         """A copy with the owner's settings and its own connection pools; `api_base` overrides the default."""
@@ -113,8 +109,51 @@ class Endpoint:
         return request_secrets(self.api_key, self.extra_headers)
 
 
+class SseParser:
+    """Parses server-sent events: accepts bytes split anywhere, returns the data of each complete event.
+
+    Follows the living standard (html.spec.whatwg.org, "Server-sent events"): lines end in LF, CR or CRLF, comments
+    begin with a colon, data of several lines is joined, an empty line ends the event.
+    """
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self._data: list[bytes] = []
+        self._held_cr = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The data of the events that end in this chunk."""
+        chunk = self._held_cr + chunk
+        self._held_cr = b""
+        if b"\r" in chunk:
+            if chunk.endswith(b"\r"):  # the LF that may belong to it comes with the next chunk
+                chunk, self._held_cr = chunk[:-1], b"\r"
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = chunk.split(b"\n")
+        if lines:
+            lines[0], self._rest = b"".join((*self._rest, lines[0])), []
+        self._rest.append(rest)
+        return [event for line in lines for event in self._parse_line(line)]
+
+    def end(self) -> list[bytes]:
+        """The data of an event that the server did not terminate before it closed the connection."""
+        return [*self._parse_line(b"".join(self._rest)), *self._parse_line(b"")]
+
+    def _parse_line(self, line: bytes) -> list[bytes]:
+        """The data of the event that this line ends, if it ends one."""
+        if not line and self._data:
+            data, self._data = b"\n".join(self._data), []
+            return [data]
+        name, _, value = line.partition(b":")
+        if name.lstrip(b"\xef\xbb\xbf") == b"data":
+            self._data.append(value.removeprefix(b" "))
+        return []
+
+
 class Reader(ABC):
-    """Turns a server's data into deltas, the last of which is Finished. Raises a ModelCallError for invalid data."""
+    """Turns the body of a response into deltas, the last of which is Finished: a stream of events, or one plain object
+    if the server ignored `stream`. Raises a ModelCallError for invalid data.
+    """
 
     content_key: ClassVar[str]
     """Where a whole response has its content."""
@@ -123,6 +162,12 @@ class Reader(ABC):
         self._call = call
         self.done = False
         """Whether the server sent its end marker."""
+        self.complete = False
+        """Whether the body needs not be read any further."""
+        self._parser = SseParser()
+        self._plain: list[bytes] | None = None
+        self._started = False
+        self._size = 0
 
     @property
     @abstractmethod
@@ -143,14 +188,39 @@ class Reader(ABC):
         """The deltas of the whole response of a server that did not stream."""
 
     @abstractmethod
-    def end(self) -> list[Delta]:
+    def read_end(self) -> list[Delta]:
         """The remaining deltas at the end of the data; Finished is the last. Raises if the answer may not end here."""
 
     def is_error(self, data: dict[str, Any]) -> bool:
         """Whether this is an error instead of content."""
         return bool(data.get("error"))
 
-    def event(self, data: bytes) -> list[Delta]:
+    def feed(self, chunk: bytes) -> Iterator[Delta]:
+        """The deltas of the next chunk; an empty chunk is the end."""
+        self._size += len(chunk)
+        if self._size > MAX_RESPONSE_BYTES:
+            raise self._call.error(MalformedResponseError, f"more than {MAX_RESPONSE_BYTES >> 20} MB without an end")
+        if not self._started:
+            first = chunk.lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
+            self._started = bool(first)
+            self._plain = [] if first and first in b"{[<" else None
+        if self._plain is not None:
+            self._plain.append(chunk)
+        elif self._started:
+            for data in self._parser.feed(chunk):
+                yield from self._event(data)
+        self.complete = self.done or not chunk
+
+    def end(self) -> Iterator[Delta]:
+        """The last deltas."""
+        if self._plain is not None:
+            yield from self._read_plain(b"".join(self._plain))
+        elif not self.done:
+            for data in self._parser.end():
+                yield from self._event(data)
+        yield from self.read_end()
+
+    def _event(self, data: bytes) -> list[Delta]:
         """One event as sent. Invalid JSON is skipped: what is missing shows at the end."""
         if data.strip() == b"[DONE]":
             self.done = True
@@ -161,7 +231,7 @@ class Reader(ABC):
             return []
         return self.read_event(event) if isinstance(event, dict) else []
 
-    def plain(self, body: bytes) -> list[Delta]:
+    def _read_plain(self, body: bytes) -> list[Delta]:
         """The whole body of a server that did not stream."""
         try:
             data = json.loads(body)
@@ -190,6 +260,8 @@ class WireCall(ABC):
 
     path: ClassVar[str]
     """Appended to the base URL."""
+    reader: ClassVar[type[Reader]]
+    """Reads the response."""
 
     def __init__(
         self,
@@ -204,7 +276,7 @@ class WireCall(ABC):
         """None leaves length and temperature to the server. `on_fixup` is called for each request that was rejected
         and corrected.
         """
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._on_fixup = on_fixup
         self._messages = messages
         self._tools = tools
@@ -217,43 +289,55 @@ class WireCall(ABC):
     async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
         """The body, and the names of the fields that may be dropped from it."""
 
-    @abstractmethod
-    def reader(self) -> Reader:
-        """The reader of the response."""
-
     async def run(self) -> AsyncGenerator[Delta, None]:
         """Send the request and yield deltas as they arrive. Closing the generator closes the connection."""
-        with closing(CallLimits(self._endpoint.timeouts, self._target)) as limits:
+        with closing(CallLimits(self.endpoint.timeouts, self._target)) as limits:
             connection = await self._open(limits)
-            body, texts = _Body(self), TextToolDeltas(self._tools)
+            reader, texts = self.reader(self), TextToolDeltas(self._tools)
             try:
-                while not body.complete:
-                    chunk = await self._next_chunk(connection, body, limits)
-                    for delta in texts.filter(body.feed(chunk)):
+                while not reader.complete:
+                    chunk = await self._next_chunk(connection, reader, limits)
+                    for delta in texts.filter(reader.feed(chunk)):
                         yield delta
-                for delta in texts.filter(body.end()):
+                for delta in texts.filter(reader.end()):
                     yield delta
             finally:
-                await self._endpoint.pools.release(connection, is_complete=body.complete)
+                await self.endpoint.pools.release(connection, is_complete=reader.complete)
 
     async def _open(self, limits: CallLimits) -> Connection:
         """Send the request until the server accepts it, each time without a field that it rejected."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         for attempt in range(_MAX_FIXUPS + 1):
             body, droppable = await self.request(endpoint.capabilities.get(endpoint.api_base, self._model))
             started = time.monotonic()
-            connection = await self._send(body, limits)
+            try:
+                connection = await limits.wait(self._send(body), began=False)
+            except (HttpError, ValueError) as error:  # no connection, or an invalid address
+                raise self.error(ConnectionFailedError, str(error)) from None
             if connection.status == 200:
                 break
             try:
                 response = await self._error_response(connection)
             finally:
                 await endpoint.pools.release(connection)
-            error = self.error_of(response)
+            rejection = self.error_of(response)
             if attempt == _MAX_FIXUPS or not self.apply_fixup(response, droppable):
-                raise error
+                raise rejection
             if self._on_fixup is not None:
-                self._on_fixup(error, self._model, time.monotonic() - started)
+                self._on_fixup(rejection, self._model, time.monotonic() - started)
+        return connection
+
+    async def _send(self, body: bytes) -> Connection:
+        """Send the request and return the connection once the response head has arrived."""
+        pools = self.endpoint.pools
+        address = parse_server_address(f"{self.endpoint.api_base}{self.path}")
+        connection = await pools.connect(address, self.endpoint.timeouts.connect_s)
+        try:
+            await connection.request("POST", {**_HEADERS, **self.endpoint.headers()}, body)
+            await pools.throttle()
+        except BaseException:
+            await pools.release(connection)
+            raise
         return connection
 
     def apply_fixup(self, response: ErrorResponse, droppable: list[str]) -> bool:
@@ -261,38 +345,21 @@ class WireCall(ABC):
         fixup = fixup_for(response, droppable)
         if fixup is None:
             return False
-        store = self._endpoint.capabilities
-        return store.learn(self._endpoint.api_base, self._model, drop=fixup.drop, rename=fixup.rename, need=fixup.need)
+        store = self.endpoint.capabilities
+        return store.learn(self.endpoint.api_base, self._model, drop=fixup.drop, rename=fixup.rename, need=fixup.need)
 
     def error(self, kind: type[ModelCallError], detail: str, status: int | None = None) -> ModelCallError:
         """A typed error of this call, with secrets redacted."""
-        return kind(redact(detail, self._endpoint.secrets), target=self._target, status=status)
+        return kind(redact(detail, self.endpoint.secrets), target=self._target, status=status)
 
     def error_of(self, response: ErrorResponse) -> ModelCallError:
-        return error_of(response, self._target, self._endpoint.secrets)
-
-    async def _send(self, body: bytes, limits: CallLimits) -> Connection:
-        """Send the request and return the connection once the response head has arrived."""
-        pools = self._endpoint.pools
-        try:
-            address = parse_server_address(f"{self._endpoint.api_base}{self.path}")
-            with limits.wait(began=False):
-                connection = await pools.connect(address, self._endpoint.timeouts.connect_s)
-                try:
-                    await connection.request("POST", {**_HEADERS, **self._endpoint.headers()}, body)
-                    await pools.throttle()
-                except BaseException:
-                    await pools.release(connection)
-                    raise
-        except (HttpError, ValueError) as error:  # no connection, or an invalid address
-            raise self.error(ConnectionFailedError, str(error)) from None
-        return connection
+        return error_of(response, self._target, self.endpoint.secrets)
 
     async def _error_response(self, connection: Connection) -> ErrorResponse:
         """The body of a status other than 200, parsed."""
         status, headers, body = connection.status, connection.headers, b""
         try:
-            async with asyncio.timeout(self._endpoint.timeouts.idle_s):
+            async with asyncio.timeout(self.endpoint.timeouts.idle_s):
                 while len(body) <= _MAX_ERROR_BYTES and (chunk := await connection.read()):
                     body += chunk
         except (HttpError, TimeoutError):
@@ -302,57 +369,12 @@ class WireCall(ABC):
             raise self.error(MalformedResponseError, detail, status)
         return parse_error_response(status, body, headers)
 
-    async def _next_chunk(self, connection: Connection, body: "_Body", limits: CallLimits) -> bytes:
+    async def _next_chunk(self, connection: Connection, reader: Reader, limits: CallLimits) -> bytes:
         try:
-            with limits.wait(began=body.reader.began):
-                return await connection.read()
+            return await limits.wait(connection.read(), began=reader.began)
         except BodyError as error:
             raise self.error(MalformedResponseError, str(error)) from None
         except HttpError as error:
-            if body.reader.finished:  # the answer is complete; only the end marker is missing
+            if reader.finished:  # the answer is complete; only the end marker is missing
                 return b""
             raise self.error(StreamCutError, str(error)) from None
-
-
-class _Body:
-    """Reads the body as a stream of events, or as one plain object if the server ignored `stream`."""
-
-    def __init__(self, call: WireCall) -> None:
-        self.reader = call.reader()
-        self.complete = False
-        self._call = call
-        self._parser = SseParser()
-        self._plain: list[bytes] | None = None
-        self._started = False
-        self._size = 0
-
-    def feed(self, chunk: bytes) -> Iterator[Delta]:
-        """The deltas of the next chunk; an empty chunk is the end."""
-        self._size += len(chunk)
-        if self._size > MAX_RESPONSE_BYTES:
-            raise self._call.error(MalformedResponseError, f"more than {MAX_RESPONSE_BYTES >> 20} MB without an end")
-        if not self._started:
-            first = chunk.lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
-            self._started = bool(first)
-            self._plain = [] if first and first in b"{[<" else None
-        if self._plain is not None:
-            self._plain.append(chunk)
-        elif self._started:
-            yield from self._events(chunk)
-        self.complete = self.reader.done or not chunk
-
-    def end(self) -> Iterator[Delta]:
-        if self._plain is not None:
-            yield from self.reader.plain(b"".join(self._plain))
-        elif not self.reader.done:
-            for data in self._parser.end():
-                yield from self.reader.event(data)
-        yield from self.reader.end()
-
-    def _events(self, chunk: bytes) -> Iterator[Delta]:
-        try:
-            events = self._parser.feed(chunk)
-        except EventTooLongError as error:
-            raise self._call.error(MalformedResponseError, str(error)) from None
-        for data in events:
-            yield from self.reader.event(data)
