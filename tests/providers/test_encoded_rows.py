@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.wire.rows import RequestDialect, RowsEncoder, encode, wire_messages
+from nanobot.providers.wire.rows import RequestDialect, RowsEncoder, encode, has_images, wire_messages
 
 TEXTS = st.text(st.characters(codec=None), max_size=40)  # halves of surrogate pairs, too
 CALLS = st.fixed_dictionaries(
@@ -45,8 +45,12 @@ def test_remembered_rows_make_the_very_body_of_a_plain_encoding(
 
     for places, dialect in requests:
         rows = rows_of([found[place] for place in places if place < len(found)])
+        encoded = encoder.encode(rows, dialect)
 
-        assert encoder.encode(rows, dialect) == encode(wire_messages(rows, dialect))
+        if encoded is None:
+            assert dialect.images and has_images(rows)
+        else:
+            assert encoded == encode(wire_messages(rows, dialect))
 
 
 def test_a_row_whose_words_were_edited_is_encoded_again():

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers.wire.tool_text import TextToolCalls
+from nanobot.providers.base import Delta, Finished, LLMResponse, TextDelta, ToolCallDelta
+from nanobot.providers.wire.tool_text import TextToolDeltas
 from tests.support.sample_requests import TOOLS
 
 WRITTEN = {
@@ -71,11 +72,27 @@ ORDINARY = [
 ]
 
 
+def stream(pieces: list[str]) -> tuple[list[Delta], LLMResponse]:
+    """What is handed on of an answer in these pieces, and its response."""
+    answer: list[Delta] = [*map(TextDelta, pieces), Finished(LLMResponse("".join(pieces)))]
+    texts = TextToolDeltas(TOOLS)
+    *deltas, end = [out for delta in answer for out in texts.filter([delta])]
+    assert isinstance(end, Finished)
+    return deltas, end.response
+
+
+def shown(pieces: list[str]) -> str:
+    return "".join(delta.text for delta in stream(pieces)[0] if isinstance(delta, TextDelta))
+
+
 def read(pieces: list[str]) -> tuple[str, list[tuple[str, dict[str, object]]]]:
-    reader = TextToolCalls(TOOLS)
-    text = "".join([reader.feed(piece) for piece in pieces])
-    rest, calls = reader.end()
-    return text + rest, [(call.name, call.arguments) for call in calls]
+    deltas, response = stream(pieces)
+    calls = [(call.name, call.arguments) for call in response.tool_calls]
+    text = shown(pieces)
+    if not calls:
+        assert text == "".join(pieces), "text is never lost"
+    assert [delta.name for delta in deltas if isinstance(delta, ToolCallDelta)] == [name for name, _ in calls]
+    return response.content or "", calls
 
 
 def cut(text: str, places: list[int]) -> list[str]:
@@ -112,14 +129,6 @@ def test_calls_in_one_fence_at_the_end_are_all_read():
     assert (text.strip(), len(calls)) == ("Both.", 2)
 
 
-def test_an_explained_call_is_shown_soon_after_it_is_clear_that_it_is_one():
-    reader = TextToolCalls(TOOLS)
-
-    shown = reader.feed(WRITTEN["fenced"]) + reader.feed("\nThis is what I would send to list the folder.")
-
-    assert shown.endswith("list the folder.")
-
-
 def test_a_long_call_is_read_in_time_that_grows_with_its_length():
     written = json.dumps({"name": "write_file", "arguments": {"path": "a", "content": "x = {1}\n" * 20_000}})
     started = time.monotonic()
@@ -146,13 +155,26 @@ def test_no_text_makes_it_raise_or_differ_by_its_cut(text, places):
     assert read(cut(text, places)) == read([text])
 
 
+IN_MARKUP = [written for written in WRITTEN.values() if written.startswith(("<", "[TOOL_CALLS]"))]
+
+
+@given(st.sampled_from(IN_MARKUP), st.lists(st.integers(0, 10_000), max_size=30))
+def test_no_piece_of_a_call_in_markup_is_ever_shown(written, places):
+    assert shown(cut(f"Looking.\n{written}", places)) == "Looking.\n"
+
+
 @given(st.sampled_from([*WRITTEN.values()]), st.lists(st.integers(0, 10_000), max_size=30))
-def test_no_piece_of_a_call_is_ever_shown(written, places):
-    reader = TextToolCalls(TOOLS)
+def test_no_piece_of_a_call_that_is_the_whole_answer_is_ever_shown(written, places):
+    assert shown(cut(written, places)) == ""
 
-    shown = "".join(reader.feed(piece) for piece in cut(f"Looking.\n{written}", places))
 
-    assert shown == "Looking.\n"
+@pytest.mark.parametrize("end", ["]", "", '{"id": '])
+def test_long_json_that_is_no_call_takes_no_time(end):
+    written = "[\n" + ",\n".join('{"id": 1, "name": "alice"}' for _ in range(5_000)) + end
+    started = time.monotonic()
+
+    assert read([written[at : at + 1000] for at in range(0, len(written), 1000)]) == (written, [])
+    assert time.monotonic() - started < 5
 
 
 def test_several_calls_in_a_row_are_all_read():
@@ -175,13 +197,11 @@ def test_text_in_tags_keeps_its_lines():
     assert read([body])[1] == [("write_file", {"path": "a", "content": "x = 1\n\ny < 2"})]
 
 
-def test_ordinary_json_is_shown_as_soon_as_it_cannot_be_a_call():
-    reader = TextToolCalls(TOOLS)
-
-    assert reader.feed('{"name": "alice", ') == '{"name": "alice", '
-
-
-def test_a_html_page_is_shown_at_once():
-    reader = TextToolCalls(TOOLS)
-
-    assert reader.feed("<html><body>1 < 2") == "<html><body>1 < 2"
+@pytest.mark.parametrize(
+    "text", ["<html><body>1 < 2", "[x] done", "A tag <tool_call> is", "So:\n```py\nx = {1}\n", "```py\nx = 1\n"]
+)
+def test_text_that_is_no_call_is_shown_at_once(text):
+    assert (
+        "".join(delta.text for delta in TextToolDeltas(TOOLS).filter([TextDelta(text)]) if isinstance(delta, TextDelta))
+        == text
+    )

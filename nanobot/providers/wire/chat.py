@@ -7,6 +7,7 @@ object, `function_call`, reasoning under three names or in `<think>` tags, tool 
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 from nanobot.providers.base import Delta, Finished, LLMResponse, ReasoningDelta, TextDelta, ToolCallDelta, call_context
@@ -21,7 +22,7 @@ from nanobot.providers.wire.answer import (
     normal_usage,
     text_or_empty,
 )
-from nanobot.providers.wire.rows import RequestDialect, has_images, request_body
+from nanobot.providers.wire.rows import RequestDialect, encode, has_images, request_body, wire_messages
 from nanobot.providers.wire.stream import Reader, WireCall
 
 _WANT_REASONING = ("deepseek", "kimi", "moonshot", "mimo")
@@ -245,11 +246,11 @@ class ChatCall(WireCall):
         if "stream" not in fields:
             fields.pop("stream_options", None)
         dialect = self._dialect(capabilities)
-        with_images = dialect.images and has_images(self._messages)
-        if with_images:
-            messages = await asyncio.to_thread(endpoint.rows.encode, self._messages, dialect)
-        else:
-            messages = endpoint.rows.encode(self._messages, dialect)
+        messages = endpoint.rows.encode(self._messages, dialect)
+        with_images = messages is None and dialect.images and has_images(self._messages)
+        if messages is None:
+            build = partial(wire_messages, self._messages, dialect)
+            messages = encode(await asyncio.to_thread(build) if with_images else build())
         tools = endpoint.tools.encode(self._tools) if self._tools and "tools" not in capabilities.dropped else None
         droppable = [name for name in fields if name != "model"]
         droppable += (

@@ -223,10 +223,10 @@ class RowsEncoder:
         """By identity: the row (referenced, so that its id is not reused), its content, and its bytes."""
         self._size = 0
 
-    def encode(self, rows: Sequence[ChatMessage], dialect: RequestDialect) -> bytes:
-        """The JSON of `wire_messages`. Reads files if there are images."""
-        if dialect.merge_users or (dialect.images and has_images(rows)):
-            return encode(wire_messages(rows, dialect))
+    def encode(self, rows: Sequence[ChatMessage], dialect: RequestDialect) -> bytes | None:
+        """The JSON of `wire_messages`; None if that needs reading files or merging rows."""
+        if dialect.merge_users:
+            return None
         if self._size > self._max_bytes:
             self._cached, self._size = {}, 0
         cached = self._cached.setdefault(dialect, {})
@@ -234,6 +234,8 @@ class RowsEncoder:
         for row in rows:
             entry = cached.get(id(row))
             if entry is None or entry[1] is not row["content"]:
+                if dialect.images and has_files(row):
+                    return None
                 entry = row, row["content"], encode(_message(row, dialect))
                 if row["role"] != "system":  # long, and new for every request
                     cached[id(row)] = entry
