@@ -23,8 +23,7 @@ from nanobot.config.provider_table import (
 from nanobot.errors import ConfigError, PluginError
 from nanobot.net.http import is_loopback
 from nanobot.plugins import entry_points, load, names, package_of
-from nanobot.providers.accounts.errors import command_name
-from nanobot.providers.accounts.store import AccountStore
+from nanobot.providers.accounts.store import AccountStore, command_name
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.limits import Timeouts, timeouts_for
@@ -37,8 +36,8 @@ DIRECT = "nanobot.providers.custom_provider:CustomProvider"
 LITELLM = "nanobot.providers.litellm_provider:LiteLLMProvider"
 OFFLINE = "nanobot.providers.offline_provider:OfflineProvider"
 ACCOUNTS = {
-    "openai_codex": "nanobot.providers.accounts.codex_provider:OpenAICodexProvider",
-    "github_copilot": "nanobot.providers.accounts.copilot_provider:CopilotProvider",
+    "openai_codex": "nanobot.providers.accounts.openai:OpenAICodexProvider",
+    "github_copilot": "nanobot.providers.accounts.github:CopilotProvider",
 }
 """Providers that use an account instead of an API key."""
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.accounts.codex_provider import OpenAICodexProvider
-from nanobot.providers.accounts.copilot_provider import CopilotProvider
+from nanobot.providers.accounts.github import CopilotProvider
+from nanobot.providers.accounts.openai import OpenAICodexProvider
 from nanobot.providers.base import Finished, LLMProvider, LLMResponse
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.litellm_provider import LiteLLMProvider

@@ -10,8 +10,8 @@ import pytest
 
 from nanobot.config.schema import Config, ProviderConfig
 from nanobot.errors import ConfigError, PluginError
-from nanobot.providers.accounts.codex_provider import OpenAICodexProvider
-from nanobot.providers.accounts.copilot_provider import CopilotProvider
+from nanobot.providers.accounts.github import CopilotProvider
+from nanobot.providers.accounts.openai import OpenAICodexProvider
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ProviderTimeoutError

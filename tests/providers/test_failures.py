@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import nanobot
 from nanobot.providers import errors
-from nanobot.providers.accounts import errors as account_errors  # noqa: F401 its classes are checked too
+from nanobot.providers.accounts import oauth, store  # noqa: F401 their classes are checked too
 from nanobot.providers.error_patterns import RequestFixup, error_of, fixup_for, parse_error_response, retry_after_s
 from nanobot.providers.errors import CallTarget
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.accounts.copilot_provider import CopilotProvider
-from nanobot.providers.accounts.errors import LoginNeededError
+from nanobot.providers.accounts.github import CopilotProvider
+from nanobot.providers.accounts.store import LoginNeededError
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.errors import InvalidRequestError, ModelOverloadedError, QuotaExceededError, RateLimitedError

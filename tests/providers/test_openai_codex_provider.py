@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from nanobot.messages.repair import legalise
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.accounts.codex_provider import OpenAICodexProvider
-from nanobot.providers.accounts.errors import LoginNeededError
+from nanobot.providers.accounts.openai import OpenAICodexProvider
+from nanobot.providers.accounts.store import LoginNeededError
 from nanobot.providers.base import CallContext, LLMResponse, ReasoningDelta, TextDelta, call_context_scope
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.errors import (

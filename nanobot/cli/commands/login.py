@@ -19,12 +19,10 @@ from nanobot.config.schema import Config
 from nanobot.errors import UsageError
 from nanobot.net.http import HttpPools
 from nanobot.providers.accounts import github, openai
-from nanobot.providers.accounts.errors import command_name
 from nanobot.providers.accounts.github import GitHubAuthority
-from nanobot.providers.accounts.login_screen import LoginScreen
-from nanobot.providers.accounts.oauth_server import address_problem
+from nanobot.providers.accounts.oauth import LoginScreen, address_problem
 from nanobot.providers.accounts.openai import OpenAIAuthority
-from nanobot.providers.accounts.store import Account, AccountStore
+from nanobot.providers.accounts.store import Account, AccountStore, command_name
 
 LoginFunction = Callable[[str, HttpPools, LoginScreen], Awaitable[Account]]
 LOGINS: dict[str, LoginFunction] = {

@@ -11,8 +11,7 @@ from nanobot.config.masking import mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
 from nanobot.config.schema import Config
-from nanobot.providers.accounts.errors import command_name
-from nanobot.providers.accounts.store import Account, AccountStore
+from nanobot.providers.accounts.store import Account, AccountStore, command_name
 from nanobot.utils.text import format_when
 
 

@@ -1,4 +1,5 @@
-"""A GitHub account with Copilot: login by device code, and its short-lived tokens.
+"""GitHub Copilot: login by device code, its short-lived tokens, and the provider: chat completions, at the address that
+comes with the token.
 
 Sources: GitHub's page on the device flow (docs.github.com, "Authorizing OAuth apps"). Copilot has no public reference,
 so the rest is what editors send and servers were observed to require: the client id of the editors and the token
@@ -6,21 +7,42 @@ address `copilot_internal/v2/token` (litellm and zed-industries/zed, both public
 `refresh_in` and `endpoints.api`, and "missing Editor-Version header for IDE auth" if an editor does not identify itself
 (BerriAI/litellm issue 13256 and many more). Addresses of GitHub Enterprise: docs.github.com, "Network details for
 GHE.com" (`api.NAME.ghe.com`) and its REST reference for a self-hosted server (`HOST/api/v3`).
+
+Besides the editor headers Copilot wants to know whether the user or the agent speaks (`X-Initiator`: an agent's steps
+do not count as user requests) and whether there are images (`Copilot-Vision-Request`). Some models only answer at
+`/responses` and say so: "not accessible via the /chat/completions endpoint". That is learned once and stored.
 """
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 from urllib.parse import urlsplit
 
+from nanobot.messages.types import ChatMessage, ToolSchema, is_synthetic
 from nanobot.net.http import HttpPools
-from nanobot.providers.accounts.device_flow import Sleep, poll_token, request_code
-from nanobot.providers.accounts.errors import AuthorityAnswerError, LoginFailedError, LoginNeededError
-from nanobot.providers.accounts.login_screen import LoginScreen
-from nanobot.providers.accounts.oauth_server import OAuthHttpClient, OAuthResponse
-from nanobot.providers.accounts.store import Account
+from nanobot.providers.accounts.oauth import (
+    AuthorityAnswerError,
+    LoginScreen,
+    OAuthHttpClient,
+    OAuthResponse,
+    Sleep,
+    device_login,
+)
+from nanobot.providers.accounts.provider import AccountProvider
+from nanobot.providers.accounts.store import Account, AccountStore, LoginFailedError, LoginNeededError
 from nanobot.providers.errors import ModelCallError
+from nanobot.providers.limits import Timeouts
+from nanobot.providers.wire.chat import ChatCall
+from nanobot.providers.wire.responses import ResponsesCall
+from nanobot.providers.wire.rows import has_images
+from nanobot.providers.wire.stream import Endpoint, EndpointSettings, WireCall
+from nanobot.utils.clock import Clock
 
+API = "https://api.githubcopilot.com"
+NEEDS_RESPONSES = "responses"
+"""What is stored for a model that only speaks the Responses wire."""
 PROVIDER = "github_copilot"
 HOST = "https://github.com"
 EDITOR_HEADERS = {
@@ -72,12 +94,8 @@ async def log_in(
 ) -> Account:
     """Log in with a code typed on a GitHub page. Raises LoginFailedError, or a ModelCallError."""
     client = OAuthHttpClient(pools, PROVIDER, authority.host)
-    code = await request_code(
-        client, authority.device_url, {"client_id": authority.client_id, "scope": authority.scope}
-    )
-    screen.show(f"Open {code.verification_uri} and type this code:", code.user_code)
-    screen.open(code.verification_uri)
-    grant = await poll_token(client, authority.token_url, authority.client_id, code, sleep)
+    form = {"client_id": authority.client_id, "scope": authority.scope}
+    grant = await device_login(client, screen, authority.device_url, authority.token_url, form, sleep)
     account = Account(PROVIDER, authority.host, grant)
     try:
         account = await renew(account, pools)
@@ -87,7 +105,7 @@ async def log_in(
 
 
 async def renew(account: Account, pools: HttpPools) -> Account:
-    """The account with a new Copilot token. Raises what `tokens.Renew` says."""
+    """The account with a new Copilot token. Raises what `AccountTokens` says."""
     authority = GitHubAuthority(account.authority)
     client = OAuthHttpClient(pools, PROVIDER, account.authority)
     headers = {"Authorization": f"token {account.grant}", **EDITOR_HEADERS}
@@ -121,3 +139,60 @@ async def _name_of(client: OAuthHttpClient, authority: GitHubAuthority, grant: s
     except ModelCallError:
         return ""
     return response.text("login")
+
+
+class CopilotProvider(AccountProvider):
+    """Copilot. `api_base` overrides the address that comes with the token."""
+
+    expired_statuses = frozenset({401, 403})
+
+    def __init__(
+        self,
+        store: AccountStore,
+        default_model: str = "gpt-4.1",
+        *,
+        api_base: str | None = None,
+        clock: Clock | None = None,
+        **settings: Unpack[EndpointSettings],
+    ) -> None:
+        defaults = Endpoint(PROVIDER, API, config_key="providers.githubCopilot.apiBase", timeouts=Timeouts.standard())
+        super().__init__(defaults.with_settings(api_base, settings), default_model, store, renew, clock)
+        self._has_custom_base = bool(api_base)
+
+    def create_call(
+        self,
+        account: Account,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema],
+        model: str,
+        max_tokens: int,
+        temperature: float,
+    ) -> WireCall:
+        headers = {
+            **EDITOR_HEADERS,
+            "Openai-Intent": "conversation-edits",
+            "X-Initiator": "user" if _is_user_request(messages) else "agent",
+            **({"Copilot-Vision-Request": "true"} if has_images(messages) else {}),
+        }
+        endpoint = replace(
+            self._endpoint,
+            api_base=self._base_of(account),
+            api_key=account.access_token,
+            extra_headers={**headers, **self._endpoint.extra_headers},
+        )
+        if NEEDS_RESPONSES in endpoint.capabilities.get(endpoint.api_base, model).needs:
+            return ResponsesCall(endpoint, messages, tools, model, on_fixup=self._on_fixup)
+        return ChatCall(endpoint, messages, tools, model, max_tokens, temperature, self._on_fixup)
+
+    def learn(self, error: ModelCallError, account: Account, model: str) -> bool:
+        """Learn that a model only answers on the Responses wire."""
+        if error.status != 400 or "/chat/completions" not in error.detail:
+            return False
+        return self._endpoint.capabilities.learn(self._base_of(account), model, need=NEEDS_RESPONSES)
+
+    def _base_of(self, account: Account) -> str:
+        return self._endpoint.api_base if self._has_custom_base else account.api_base or self._endpoint.api_base
+
+
+def _is_user_request(messages: Sequence[ChatMessage]) -> bool:
+    return bool(messages) and messages[-1]["role"] == "user" and not is_synthetic(messages[-1])

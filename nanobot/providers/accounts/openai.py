@@ -1,28 +1,44 @@
-"""A ChatGPT account: login in a browser, and renewal of its token.
+"""OpenAI models through a ChatGPT account: login in a browser, renewal of its token, and the provider, which speaks the
+Responses wire at the address that Codex uses.
 
 Sources: the published source of OpenAI's own client (github.com/openai/codex, codex-rs/login: server.rs for the
 addresses, the client id, the scopes, the two registered redirect ports and the extra request parameters; token_data.rs
 for the claims), RFC 6749 (4.1 and 6), RFC 7636 and RFC 8252. The client id is the public one of that client: OpenAI
-registers no others for these accounts.
+registers no others for these accounts. Address and headers of the backend: codex-rs/codex-api; `originator` carries our
+own name.
 """
 
+import asyncio
 import base64
 import hashlib
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import quote, urlencode
 
+from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.net.http import HttpPools
-from nanobot.providers.accounts.callback import ExpectedCallback, UnexpectedCallbackError, callback_server
-from nanobot.providers.accounts.errors import AuthorityAnswerError, LoginFailedError
-from nanobot.providers.accounts.login_screen import LoginScreen, first_result
-from nanobot.providers.accounts.oauth_server import OAuthHttpClient, OAuthResponse
-from nanobot.providers.accounts.store import Account
+from nanobot.providers.accounts.oauth import (
+    AuthorityAnswerError,
+    LoginScreen,
+    OAuthHttpClient,
+    OAuthResponse,
+    UnexpectedCallbackError,
+    callback_server,
+    code_in_pasted,
+)
+from nanobot.providers.accounts.provider import AccountProvider
+from nanobot.providers.accounts.store import Account, AccountStore, LoginFailedError
+from nanobot.providers.base import call_context
+from nanobot.providers.limits import Timeouts
+from nanobot.providers.wire.responses import ResponsesCall, conversation_key
+from nanobot.providers.wire.stream import Endpoint, EndpointSettings
+from nanobot.utils.clock import Clock
 
+BACKEND = "https://chatgpt.com/backend-api/codex"
 PROVIDER = "openai_codex"
 ISSUER = "https://auth.openai.com"
 CLIENT_ID = "app_EMoamEEZ73f0CkXaXp7hrann"
@@ -88,10 +104,9 @@ class OpenAIAuthority:
 async def log_in(authority: OpenAIAuthority, pools: HttpPools, screen: LoginScreen) -> Account:
     """Log in with a local browser, or a remote one whose final address the user pastes. Raises LoginFailedError."""
     pkce, state = Pkce.new(), secrets.token_urlsafe(32)
-    expected = ExpectedCallback(authority.redirect_path, state)
-    async with callback_server(expected, authority.ports) as callback:
-        port = callback.port if callback is not None else authority.ports[0]
-        redirect_uri = f"http://localhost:{port}{authority.redirect_path}"
+    returned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with callback_server(authority.redirect_path, state, authority.ports, returned) as port:
+        redirect_uri = f"http://localhost:{port or authority.ports[0]}{authority.redirect_path}"
         url = authority.authorization_url(redirect_uri, pkce, state)
         screen.show(
             "Log in with your ChatGPT account at this address:",
@@ -99,18 +114,26 @@ async def log_in(authority: OpenAIAuthority, pools: HttpPools, screen: LoginScre
             "If the browser shows no nanobot page at the end, paste its last address here and press Enter.",
         )
         screen.open(url)
-        sources: list[Callable[[], Awaitable[str]]] = [lambda: _read_pasted(expected, screen)]
-        if callback is not None:
-            sources.insert(0, callback.code)
-        code = await first_result(sources, authority.timeout_s)
+        pasted = asyncio.create_task(_read_pasted(state, screen))
+        try:
+            done, _ = await asyncio.wait(
+                (returned, pasted), timeout=authority.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                minutes = round(authority.timeout_s / 60) or 1
+                raise LoginFailedError(f"No login within {minutes} minutes. Run the command again.")
+            code = (returned if returned in done else pasted).result()
+        finally:
+            pasted.cancel()
+            await asyncio.gather(pasted, return_exceptions=True)
     return await exchange_code(authority, pools, code, pkce, redirect_uri)
 
 
-async def _read_pasted(expected: ExpectedCallback, screen: LoginScreen) -> str:
+async def _read_pasted(state: str, screen: LoginScreen) -> str:
     while True:
         text = await screen.read_line()
         try:
-            if text and (code := expected.parse_input(text)):
+            if text and (code := code_in_pasted(text, state)):
                 return code
         except UnexpectedCallbackError as error:
             screen.say(f"That address does not belong to this login. {error} Paste the whole address.")
@@ -146,7 +169,7 @@ async def exchange_code(
 
 
 async def renew(account: Account, pools: HttpPools) -> Account:
-    """The account with a new token, and a new refresh token if the server sent one. Raises what `tokens.Renew` says."""
+    """The account with a new token, and a new refresh token if the server sent one. Raises as `AccountTokens` says."""
     form = {"grant_type": "refresh_token", "client_id": CLIENT_ID, "refresh_token": account.grant}
     client = OAuthHttpClient(pools, PROVIDER, account.authority)
     response = await client.post(OpenAIAuthority(account.authority).token_url, form, account.secrets)
@@ -164,8 +187,15 @@ def _parse_account(response: OAuthResponse, previous: Account) -> Account:
     """The account with the fields of the response; missing fields keep their value."""
     access_token = response.text("access_token") or previous.access_token
     access, identity = _claims_of(access_token), _claims_of(response.text("id_token"))
-    auth = _claim_group(identity, _AUTH_CLAIMS) or _claim_group(access, _AUTH_CLAIMS)
-    profile = _claim_group(identity, _PROFILE_CLAIMS) or _claim_group(access, _PROFILE_CLAIMS)
+
+    def claim(group: str, name: str) -> str:
+        """A string claim of either token; empty if missing."""
+        for claims in (identity, access):
+            holder = claims.get(group) if group else claims
+            if isinstance(holder, dict) and isinstance(value := holder.get(name), str):
+                return value
+        return ""
+
     lifetime_s, exp = response.number("expires_in"), access.get("exp")
     expires_at = time.time() + lifetime_s if lifetime_s else float(exp) if isinstance(exp, int | float) else None
     return replace(
@@ -173,9 +203,9 @@ def _parse_account(response: OAuthResponse, previous: Account) -> Account:
         grant=response.text("refresh_token") or previous.grant,
         access_token=access_token,
         expires_at=expires_at,
-        name=_claim_text(identity, "email") or _claim_text(profile, "email") or previous.name,
-        plan=_claim_text(auth, "chatgpt_plan_type") or previous.plan,
-        account_id=_claim_text(auth, "chatgpt_account_id") or previous.account_id,
+        name=claim("", "email") or claim(_PROFILE_CLAIMS, "email") or previous.name,
+        plan=claim(_AUTH_CLAIMS, "chatgpt_plan_type") or previous.plan,
+        account_id=claim(_AUTH_CLAIMS, "chatgpt_account_id") or previous.account_id,
     )
 
 
@@ -184,10 +214,7 @@ def _claims_of(token: str) -> dict[str, Any]:
 
     They are not verified: the token came from its issuer over TLS, which alone relies on it.
     """
-    parts = token.split(".")
-    if len(parts) != 3:
-        return {}
-    payload = parts[1]
+    payload = token.split(".")[1] if token.count(".") == 2 else ""
     try:
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     except (ValueError, RecursionError):
@@ -195,12 +222,43 @@ def _claims_of(token: str) -> dict[str, Any]:
     return claims if isinstance(claims, dict) else {}
 
 
-def _claim_group(claims: dict[str, Any], name: str) -> dict[str, Any]:
-    group = claims.get(name)
-    return group if isinstance(group, dict) else {}
+class OpenAICodexProvider(AccountProvider):
+    """The ChatGPT backend. It sets the length and temperature of an answer itself and rejects both parameters."""
 
+    def __init__(
+        self,
+        store: AccountStore,
+        default_model: str = "gpt-5.1-codex",
+        *,
+        api_base: str | None = None,
+        clock: Clock | None = None,
+        **settings: Unpack[EndpointSettings],
+    ) -> None:
+        defaults = Endpoint(
+            PROVIDER,
+            BACKEND,
+            config_key="providers.openaiCodex.apiBase",
+            timeouts=Timeouts.reasoning(),
+        )
+        super().__init__(defaults.with_settings(api_base, settings), default_model, store, renew, clock)
 
-def _claim_text(claims: dict[str, Any], name: str) -> str:
-    """A string claim; empty if missing."""
-    value = claims.get(name)
-    return value if isinstance(value, str) else ""
+    def create_call(
+        self,
+        account: Account,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema],
+        model: str,
+        max_tokens: int,
+        temperature: float,
+    ) -> ResponsesCall:
+        headers = {
+            "chatgpt-account-id": account.account_id,
+            "originator": "nanobot",
+            "OpenAI-Beta": "responses=experimental",
+        }
+        if session_key := call_context().session_key:
+            headers["session_id"] = conversation_key(session_key)
+        endpoint = replace(
+            self._endpoint, api_key=account.access_token, extra_headers={**headers, **self._endpoint.extra_headers}
+        )
+        return ResponsesCall(endpoint, messages, tools, model, on_fixup=self._on_fixup)

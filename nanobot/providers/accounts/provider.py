@@ -7,9 +7,7 @@ from typing import ClassVar
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.net.http import HttpPools
-from nanobot.providers.accounts.errors import LoginNeededError, command_name
-from nanobot.providers.accounts.store import Account, AccountStore
-from nanobot.providers.accounts.tokens import AccountTokens
+from nanobot.providers.accounts.store import Account, AccountStore, AccountTokens, LoginNeededError, command_name
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.errors import AuthenticationError, ModelCallError
 from nanobot.providers.wire.stream import Endpoint, FixupCallback, WireCall
@@ -30,7 +28,7 @@ class AccountProvider(LLMProvider):
         renew: Callable[[Account, HttpPools], Awaitable[Account]],
         clock: Clock | None,
     ) -> None:
-        """`renew` gets a new token for an account, as `tokens.Renew` does."""
+        """`renew` gets a new token for an account, as `AccountTokens` wants it."""
         super().__init__(None, endpoint.api_base)
         self.name = endpoint.name
         self._endpoint = endpoint

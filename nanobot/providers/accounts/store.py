@@ -1,21 +1,57 @@
-"""Stored accounts: one private file each in `state/accounts/`, replaced atomically.
+"""Stored accounts, one private file each in `state/accounts/`, and a valid access token for concurrent calls.
 
-Two processes may renew the same account. Before renewing, take its lock and reread the file: a refresh token may be
-valid only once, and reusing an old one may revoke the login.
+A token is renewed shortly before it expires, and when a server rejects it. Concurrent calls share one renewal.
+Processes take turns with a lock, and the second one finds the new token in the file: a refresh token may be valid only
+once, and reusing an old one may revoke the login.
 """
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from nanobot.errors import StorageError
-from nanobot.providers.accounts.errors import command_name
+from nanobot.errors import ProviderError, StorageError
+from nanobot.providers.errors import AuthenticationError, CallTarget
 from nanobot.security.redaction import learn_secrets
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+MARGIN_S = 120.0
+"""How long before its expiry a token is renewed: a call may take a while to be sent."""
+
+log = logging.getLogger(__name__)
+
+
+def command_name(provider: str) -> str:
+    """The provider's name in commands: `openai-codex`."""
+    return provider.replace("_", "-")
+
+
+class LoginFailedError(ProviderError):
+    """The login failed; the text says why and what to do."""
+
+
+class LoginNeededError(AuthenticationError):
+    """The account's tokens are missing, expired or insufficient for the request."""
+
+    what = "The sign-in was rejected"
+
+    def advice(self) -> str:
+        """The next step. With a 403 the login is valid, but lacks permission."""
+        command = f"`nanobot provider login {command_name(self.target.provider)}`"
+        if self.status == 403:
+            return f"Check what this account may use, or log in to another one with {command}."
+        return f"Run {command}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +85,11 @@ class Account:
         return [secret for secret in (self.grant, self.access_token) if secret]
 
 
-_TEXT_FIELDS = [entry.name for entry in fields(Account) if entry.name != "expires_at"]
+@cache
+def _codec() -> "TypeAdapter[Account]":
+    from pydantic import TypeAdapter  # only a process with an account needs it
+
+    return TypeAdapter(Account)
 
 
 class AccountStore:
@@ -82,14 +122,14 @@ class AccountStore:
         """The account; None if not logged in. Raises StorageError if the file is unusable."""
         path = self.path(provider)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            account = _codec().validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as error:
-            raise self._unusable(provider, type(error).__name__) from None
-        account = _parse_account(data, provider)
-        if account is None:
-            raise self._unusable(provider, "it holds no account")
+        except (OSError, ValueError) as error:
+            raise StorageError(
+                f"{path} cannot be used ({type(error).__name__}). Run `nanobot provider login "
+                f"{command_name(provider)}`."
+            ) from None
         learn_secrets(dict.fromkeys(account.secrets, f"the account of {provider}"))
         return account
 
@@ -97,10 +137,10 @@ class AccountStore:
         """Write the account, readable by this user only. Raises StorageError."""
         path = self.path(account.provider)
         learn_secrets(dict.fromkeys(account.secrets, f"the account of {account.provider}"))
-        fields_to_store = {name: value for name, value in asdict(account).items() if value not in ("", None)}
+        fields = {name: value for name, value in asdict(account).items() if value not in ("", None)}
         try:
             make_private_folder(self._folder)
-            write_atomic(path, json.dumps(fields_to_store, indent=2) + "\n", mode=PRIVATE_FILE)
+            write_atomic(path, json.dumps(fields, indent=2) + "\n", mode=PRIVATE_FILE)
         except OSError as error:
             raise StorageError(
                 f"{path} cannot be written: {error.strerror}. Free some disk space and log in again."
@@ -127,11 +167,7 @@ class AccountStore:
 
     def all(self) -> Iterator[Account]:
         """Every readable account."""
-        try:
-            paths = sorted(self._folder.glob("*.json"))
-        except OSError:
-            return
-        for path in paths:
+        for path in sorted(self._folder.glob("*.json")):
             try:
                 account = self.load(path.stem)
             except StorageError:
@@ -139,20 +175,88 @@ class AccountStore:
             if account is not None:
                 yield account
 
-    def _unusable(self, provider: str, why: str) -> StorageError:
-        return StorageError(
-            f"{self.path(provider)} cannot be used ({why}). Run `nanobot provider login {command_name(provider)}`."
-        )
 
+class AccountTokens:
+    """The account of one provider with a valid token."""
 
-def _parse_account(data: Any, provider: str) -> Account | None:
-    if not isinstance(data, dict):
-        return None
-    texts = {name: data[name] for name in _TEXT_FIELDS if isinstance(data.get(name), str)}
-    if not texts.get("grant") or "authority" not in texts:
-        return None
-    expires_at = data.get("expires_at")
-    return Account(
-        **{**texts, "provider": provider},
-        expires_at=float(expires_at) if isinstance(expires_at, int | float) else None,
-    )
+    def __init__(
+        self,
+        provider: str,
+        store: AccountStore,
+        renew: Callable[[Account], Awaitable[Account]],
+        clock: Clock | None = None,
+    ) -> None:
+        """`renew` gets a new access token. It raises LoginNeededError if the grant is rejected, else another
+        ModelCallError.
+        """
+        self._provider = provider
+        self._store = store
+        self._renew = renew
+        self._clock = clock or SystemClock()
+        self._account: Account | None = None
+        self._file_version: tuple[int, int, int] | None = None
+        self._renewing: asyncio.Task[Account] | None = None
+
+    @property
+    def refused(self) -> str:
+        """Why the login is no longer accepted, as far as this process knows; empty if it is."""
+        return self._account.refused if self._account is not None else ""
+
+    async def current(self) -> Account:
+        """The account with a valid token. Raises LoginNeededError, StorageError, or the error of the renewal."""
+        account = self._load()
+        if account.is_valid_at(self._clock.now().timestamp(), MARGIN_S):
+            return account
+        return await self._share_renewal(account)
+
+    async def replace_token(self, stale: Account) -> Account:
+        """The account with another token than `stale`, which a server rejected. Raises as `current` does."""
+        account = self._load()
+        if account.access_token != stale.access_token:
+            return account
+        return await self._share_renewal(stale)
+
+    async def close(self) -> None:
+        """Wait for a renewal in flight: its result must be saved."""
+        if self._renewing is not None and not self._renewing.done():
+            await asyncio.wait((self._renewing,))
+
+    def _load(self) -> Account:
+        """The account, reloaded if the file changed: a login or logout elsewhere applies from the next call on."""
+        file_version = self._store.file_version(self._provider)
+        if self._account is None or file_version != self._file_version:
+            self._account, self._file_version = self._store.load(self._provider), file_version
+        if self._account is None or self._account.refused:
+            why = self._account.refused if self._account is not None else "not logged in"
+            raise LoginNeededError(why, target=CallTarget(self._provider))
+        return self._account
+
+    async def _share_renewal(self, stale: Account) -> Account:
+        """One renewal for all callers. Cancelling one caller does not cancel the renewal."""
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(finish(self._renew_once(stale)))
+            # The waiting callers have its error. If none is left, it may be dropped silently.
+            self._renewing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._renewing)
+
+    async def _renew_once(self, stale: Account) -> Account:
+        async with self._store.lock(self._provider):
+            account = self._load()
+            if account.access_token != stale.access_token and account.is_valid_at(self._clock.now().timestamp(), 0):
+                return account  # another process was quicker
+            try:
+                renewed = replace(await self._renew(account), refused="")
+            except LoginNeededError as error:
+                if error.status in (400, 401):  # final: store it, so that no later call asks again
+                    await self._save(replace(account, refused=error.detail or "the login has ended"))
+                raise
+            await self._save(renewed)
+            return renewed
+
+    async def _save(self, account: Account) -> None:
+        self._account = account
+        try:
+            await asyncio.to_thread(self._store.save, account)
+        except StorageError as error:  # this process continues with the new token
+            log.warning("The renewed login of %s could not be saved: %s", self._provider, error)
+        self._file_version = self._store.file_version(self._provider)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from nanobot.net.http import HttpPools
 from nanobot.providers.accounts.openai import renew
-from nanobot.providers.accounts.store import AccountStore
-from nanobot.providers.accounts.tokens import AccountTokens
+from nanobot.providers.accounts.store import AccountStore, AccountTokens
 
 
 async def main(folder: str, times: int) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from nanobot.providers.accounts.errors import LoginFailedError, LoginNeededError
 from nanobot.providers.accounts.github import GitHubAuthority, log_in, renew
+from nanobot.providers.accounts.store import LoginFailedError, LoginNeededError
 from nanobot.providers.errors import MalformedResponseError
 from tests.fakes.login_people import Person
 

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nanobot.providers.accounts.callback import ExpectedCallback, UnexpectedCallbackError
-from nanobot.providers.accounts.errors import LoginFailedError, LoginNeededError
+from nanobot.providers.accounts.oauth import UnexpectedCallbackError, code_in_pasted
 from nanobot.providers.accounts.openai import OpenAIAuthority, Pkce, exchange_code, log_in, renew
+from nanobot.providers.accounts.store import LoginFailedError, LoginNeededError
 from nanobot.providers.errors import (
     ConnectionFailedError,
     MalformedResponseError,
@@ -116,7 +116,7 @@ async def test_where_no_port_is_free_the_address_can_be_pasted(server, pools):
     ["http://localhost:1455/auth/callback?code=abc&state=st", "?state=st&code=abc", "code=abc&state=st", "  abc \n"],
 )
 def test_a_code_is_found_in_whatever_is_pasted(pasted):
-    assert ExpectedCallback("/auth/callback", "st").parse_input(pasted) == "abc"
+    assert code_in_pasted(pasted, "st") == "abc"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_code_is_found_in_whatever_is_pasted(pasted):
 )
 def test_what_holds_no_code_is_never_taken_for_one(pasted):
     with pytest.raises(UnexpectedCallbackError):
-        ExpectedCallback("/auth/callback", "st").parse_input(pasted)
+        code_in_pasted(pasted, "st")
 
 
 async def test_nobody_is_waited_for_without_end(server, pools):

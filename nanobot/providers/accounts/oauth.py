@@ -1,0 +1,328 @@
+"""OAuth in a terminal: a client for OAuth servers, the device flow (RFC 8628) and the browser's callback (RFC 8252).
+
+No token is in any text.
+"""
+
+import asyncio
+import html
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from nanobot.net.connection import HttpError, parse_server_address
+from nanobot.net.http import HttpPools, is_loopback
+from nanobot.providers.accounts.store import LoginFailedError, LoginNeededError
+from nanobot.providers.error_patterns import retry_after_s
+from nanobot.providers.errors import (
+    CallTarget,
+    ConnectionFailedError,
+    MalformedResponseError,
+    ModelCallError,
+    ModelOverloadedError,
+    RateLimitedError,
+)
+from nanobot.security.secrets import redact
+
+CONNECT_S = 10
+TOTAL_S = 30
+_MAX_BYTES = 1024 * 1024
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class LoginScreen(Protocol):
+    """A person's terminal, with a browser if there is one."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, intro: str, value: str, outro: str = "") -> None:
+        """Show a URL or code, with a line before it and a hint after it."""
+        ...
+
+    def open(self, url: str) -> None:
+        """Open a page in the user's browser, if there is one. Returns at once, never raises."""
+        ...
+
+    async def read_line(self) -> str:
+        """The next line the user types; waits forever if there is no terminal."""
+        ...
+
+
+class AuthorityUnreachableError(ConnectionFailedError):
+    """The OAuth server did not respond."""
+
+    what = "The sign-in server cannot be reached"
+    next_step = "Check the network, and try again."
+
+
+class AuthorityAnswerError(MalformedResponseError):
+    """The OAuth server's response has no token."""
+
+    what = "The sign-in server sent an unexpected response"
+    next_step = "Check the network (a portal, a proxy), and try again."
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthResponse:
+    """A response of an OAuth server."""
+
+    status: int
+    data: dict[str, Any]
+    retry_after_s: float | None = None
+
+    def text(self, name: str) -> str:
+        """A string field; empty if missing."""
+        value = self.data.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(self, name: str) -> float | None:
+        """A numeric field."""
+        value = self.data.get(name)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    @property
+    def error(self) -> str:
+        """The error code (RFC 6749, 5.2); OpenAI nests it one level deeper."""
+        error = self.data.get("error")
+        if isinstance(error, dict):
+            return next((text for name in ("code", "type") if isinstance(text := error.get(name), str)), "error")
+        return error if isinstance(error, str) else ""
+
+    @property
+    def reason(self) -> str:
+        """The server's explanation of an error."""
+        for holder in (self.data.get("error"), self.data.get("error_details"), self.data):
+            if isinstance(holder, dict):
+                for name in ("error_description", "message", "detail"):
+                    if isinstance(text := holder.get(name), str) and text:
+                        return text
+        return self.error or f"HTTP {self.status}"
+
+
+class OAuthHttpClient:
+    """Sends requests to one OAuth server for one provider."""
+
+    def __init__(self, pools: HttpPools, provider: str, authority: str) -> None:
+        self._pools = pools
+        self._target = CallTarget(provider, api_base=authority)
+
+    async def post(self, url: str, form: Mapping[str, str], secrets: Sequence[str] = ()) -> OAuthResponse:
+        """Send a form. Raises a ModelCallError if there is no response; an error response is returned."""
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        return await self._send("POST", url, urlencode(form).encode(), headers, secrets)
+
+    async def get(self, url: str, headers: Mapping[str, str], secrets: Sequence[str] = ()) -> OAuthResponse:
+        """Fetch a URL. Raises as `post` does."""
+        return await self._send("GET", url, b"", headers, secrets)
+
+    def error_for(self, response: OAuthResponse, secrets: Sequence[str] = ()) -> ModelCallError:
+        """The typed error of a response that reports one or lacks the expected data."""
+        kind: type[ModelCallError] = LoginNeededError
+        if response.status == 429:
+            kind = RateLimitedError
+        elif response.status >= 500 or response.status == 408:
+            kind = ModelOverloadedError
+        elif response.status < 400:
+            kind = AuthorityAnswerError
+        detail, wait_s = redact(response.reason, secrets), response.retry_after_s
+        return kind(detail, target=self._target, status=response.status, retry_after_s=wait_s)
+
+    def error(self, kind: type[ModelCallError], detail: str, secrets: Sequence[str] = ()) -> ModelCallError:
+        """A typed error with the secrets redacted."""
+        return kind(redact(detail, secrets), target=self._target)
+
+    async def _send(
+        self, method: str, url: str, content: bytes, headers: Mapping[str, str], secrets: Sequence[str]
+    ) -> OAuthResponse:
+        all_headers = {"Accept": "application/json", "User-Agent": "nanobot", **headers}
+        body = b""
+        try:
+            async with asyncio.timeout(TOTAL_S):
+                connection = await self._pools.connect(parse_server_address(url), CONNECT_S)
+                try:
+                    await connection.request(method, all_headers, content)
+                    while chunk := await connection.read():
+                        body += chunk
+                        if len(body) > _MAX_BYTES:
+                            raise self.error(AuthorityAnswerError, "more than 1 MB", secrets)
+                finally:
+                    await self._pools.release(connection)
+        except TimeoutError:
+            raise self.error(AuthorityUnreachableError, f"no answer within {TOTAL_S} s", secrets) from None
+        except (HttpError, ValueError) as error:
+            raise self.error(AuthorityUnreachableError, str(error), secrets) from None
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            data = None
+        return OAuthResponse(
+            connection.status, data if isinstance(data, dict) else {}, retry_after_s(connection.headers)
+        )
+
+
+def address_problem(address: str) -> str:
+    """Why tokens must not be fetched from this address; empty if they may."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    if not host or parts.query or parts.fragment:
+        return "it is not the address of a server"
+    if parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)):
+        return ""
+    return "it must begin with https://"
+
+
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+_SLOW_DOWN_S = 5.0
+"""Added to the interval when the server says slow_down (RFC 8628, 3.5)."""
+_DEVICE_ERRORS = {
+    "access_denied": "The login was refused on the page.",
+    "expired_token": "The code expired before it was typed.",
+    "token_expired": "The code expired before it was typed.",
+    "incorrect_device_code": "The server does not know its own code.",
+    "device_flow_disabled": "This server does not allow apps to log in with a code.",
+}
+
+
+async def device_login(
+    client: OAuthHttpClient,
+    screen: LoginScreen,
+    device_url: str,
+    token_url: str,
+    form: Mapping[str, str],
+    sleep: Sleep = asyncio.sleep,
+) -> str:
+    """Show a short code, which the user types on a page, poll until that is done, and return the token.
+
+    `form` has client id and scope. Raises LoginFailedError if it was denied or has expired, or a ModelCallError. The
+    addresses and error codes are on GitHub's page (docs.github.com, "Authorizing OAuth apps", device flow).
+    """
+    started = await client.post(device_url, form)
+    device_code = started.text("device_code")
+    if started.status != 200 or not (device_code and started.text("user_code")):
+        raise LoginFailedError(f"The login at {device_url} could not be started: {started.reason}.")
+    page = started.text("verification_uri")
+    screen.show(f"Open {page} and type this code:", started.text("user_code"))
+    screen.open(page)
+    poll = {"client_id": form["client_id"], "device_code": device_code, "grant_type": _DEVICE_GRANT}
+    interval_s = started.number("interval")
+    interval_s = 5.0 if interval_s is None else interval_s
+    deadline = time.monotonic() + (started.number("expires_in") or 900.0)
+    while time.monotonic() < deadline:
+        await sleep(interval_s)
+        try:
+            response = await client.post(token_url, poll, [device_code])
+        except AuthorityUnreachableError:  # no network for a moment; RFC 8628 asks for a longer interval
+            interval_s *= 2
+            continue
+        if token := response.text("access_token"):
+            return token
+        if response.error == "slow_down":
+            interval_s = response.number("interval") or interval_s + _SLOW_DOWN_S
+        elif response.error in _DEVICE_ERRORS:
+            raise LoginFailedError(f"{_DEVICE_ERRORS[response.error]} Run the command again.")
+        elif response.error != "authorization_pending":
+            error = client.error_for(response, [device_code])
+            if not isinstance(error, ModelOverloadedError | RateLimitedError):
+                raise LoginFailedError(f"The login was not completed: {error.detail}. Run the command again.")
+            interval_s += _SLOW_DOWN_S
+    raise LoginFailedError(f"{_DEVICE_ERRORS['expired_token']} Run the command again.")
+
+
+_MAX_REQUEST_BYTES = 32 * 1024
+_READ_S = 10.0
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>nanobot</title>
+<body style="font-family: system-ui; margin: 15vh auto; max-width: 32em"><h1>nanobot</h1><p>{text}</p></body></html>"""
+_SUCCESS_PAGE = "Received. You may close this page and go back to the terminal."
+_UNEXPECTED_PAGE = "This page belongs to no login in progress. Start again in the terminal."
+
+
+class UnexpectedCallbackError(ValueError):
+    """A callback that does not match the login in progress."""
+
+
+def code_in_query(query: str, state: str) -> str:
+    """The code in the query of the address that the browser was sent to.
+
+    Raises UnexpectedCallbackError if it belongs to another login, or LoginFailedError if login was denied.
+    """
+    params = {name: values[0] for name, values in parse_qs(query).items()}
+    if params.get("state") != state:
+        raise UnexpectedCallbackError("Its state does not match.")
+    if "error" in params:
+        reason = params.get("error_description") or params["error"]
+        raise LoginFailedError(f"The login was refused: {' '.join(reason.split())[:300]}. Try again.")
+    if not params.get("code"):
+        raise UnexpectedCallbackError("It contains no code.")
+    return params["code"]
+
+
+def code_in_pasted(text: str, state: str) -> str:
+    """The code in pasted text: an address, its query, or just the code. Raises as `code_in_query` does."""
+    text = text.strip()
+    if "=" in text:
+        return code_in_query(text.partition("?")[2] or text, state)
+    if "://" in text or not text.isascii() or any(mark in text for mark in "?# "):  # an address, or a sentence
+        raise UnexpectedCallbackError("It contains no code.")
+    return text
+
+
+@asynccontextmanager
+async def callback_server(
+    path: str, state: str, ports: Sequence[int], code: "asyncio.Future[str]"
+) -> AsyncIterator[int | None]:
+    """A web server for one login: the browser returns to this machine with the OAuth server's answer, which becomes the
+    result of `code`. Yields its port; None if none of them is free, so that the user must paste the address.
+
+    RFC 8252, 7.3: it listens on the loopback address only, while a login is in progress. A request with a wrong state
+    is rejected, and the server keeps waiting for the right one.
+    """
+
+    def answer(first_line: str) -> tuple[str, str]:
+        """Status and page text for one request."""
+        method, target, *_ = [*first_line.split(" "), "", ""]
+        if method != "GET" or urlsplit(target).path != path:
+            return "404 Not Found", "There is nothing here."
+        try:
+            result = code_in_query(urlsplit(target).query, state)
+        except UnexpectedCallbackError:
+            return "400 Bad Request", _UNEXPECTED_PAGE
+        except LoginFailedError as error:
+            if not code.done():
+                code.set_exception(error)
+            return "200 OK", str(error)
+        if not code.done():
+            code.set_result(result)
+        return "200 OK", _SUCCESS_PAGE
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_READ_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status, text = answer(head.split(b"\r\n", 1)[0].decode("latin-1"))
+            body = _PAGE.format(text=html.escape(text)).encode()
+            lines = [f"HTTP/1.1 {status}", "Content-Type: text/html; charset=utf-8", f"Content-Length: {len(body)}"]
+            lines += ["Cache-Control: no-store", "Referrer-Policy: no-referrer", "Connection: close"]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+            await writer.drain()
+        except (OSError, EOFError, asyncio.LimitOverrunError, ValueError):
+            pass  # not a valid request; wait for the next one
+        finally:
+            writer.close()
+
+    for port in ports:
+        with suppress(OSError):
+            server = await asyncio.start_server(handle, "127.0.0.1", port, limit=_MAX_REQUEST_BYTES)
+            break
+    else:
+        yield None
+        return
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
