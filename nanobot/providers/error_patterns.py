@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -29,77 +30,57 @@ from nanobot.providers.errors import (
 )
 from nanobot.security.secrets import redact
 
-_CODES: dict[str, type[ModelCallError]] = {
-    "insufficient_quota": QuotaExceededError,
-    "billing_hard_limit_reached": QuotaExceededError,
-    "billing_not_active": QuotaExceededError,
-    "insufficient_balance": QuotaExceededError,
-    "exceeded_current_quota_error": QuotaExceededError,
-    "usage_limit_reached": QuotaExceededError,
-    "usage_not_included": QuotaExceededError,
-    "context_length_exceeded": ContextOverflowError,
-    "exceed_context_size_error": ContextOverflowError,
-    "model_max_prompt_tokens_exceeded": ContextOverflowError,
-    "string_above_max_length": ContextOverflowError,
-    "request_too_large": ContextOverflowError,
-    "content_filter": ContentFilteredError,
-    "content_policy_violation": ContentFilteredError,
-    "responsibleaipolicyviolation": ContentFilteredError,
-    "cyber_policy": ContentFilteredError,
-    "model_not_found": ModelNotFoundError,
-    "model_not_exist": ModelNotFoundError,
-    "deploymentnotfound": ModelNotFoundError,
-    "invalid_api_key": AuthenticationError,
-    "authentication_error": AuthenticationError,
-    "permission_error": AuthenticationError,
-    "rate_limit_exceeded": RateLimitedError,
-    "rate_limit_error": RateLimitedError,
-    "overloaded_error": ModelOverloadedError,
-    "engine_overloaded_error": ModelOverloadedError,
-    "server_is_overloaded": ModelOverloadedError,
-    "server_error": ModelOverloadedError,
-    "api_error": ModelOverloadedError,
-}
-
-_MESSAGE_PATTERNS: list[tuple[type[ModelCallError], re.Pattern[str]]] = [
-    (kind, re.compile(pattern, re.IGNORECASE))
-    for kind, pattern in (
-        (
-            ContextOverflowError,
-            r"maximum (?:context|prompt|model) length|context (?:length|window|size)[^.]{0,60}(?:exceed|too)|"
-            r"exceed\w*[^.]{0,60}context (?:length|window|size|limit)|(?:prompt|input) is too long|too long to fit|"
-            r"too many (?:input )?tokens|"
-            r"(?:input|prompt) token count[^.]*exceed|reduce the length of|exceed\w* (?:the )?model token limit|"
-            r"exceeds? the (?:model's )?maximum (?:number of )?(?:input )?tokens|prompt exceeds max length|"
-            r"request too large for|(?:larger|longer|greater) than the (?:model's )?context|context length of only|"
-            r"`?inputs`? tokens \+ `?max_new_tokens|range of input length|less than max_seq_len|"
-            r"max_tokens[^.]{0,40}exceeds[^.]{0,40}context",
-        ),
-        (
-            QuotaExceededError,
-            r"insufficient (?:balance|quota|credits?|funds)|exceeded your current quota|credit balance is too low|"
-            r"requires more credits|out of credits|billing (?:hard )?limit|payment required",
-        ),
-        (
-            ContentFilteredError,
-            r"content (?:management )?(?:policy|filter)|flagged|safety (?:system|filter)|content exists risk",
-        ),
-        (
-            ModelNotFoundError,
-            r"model[^.]{0,80}(?:not found|does not exist|not exist|is not available|isn't available)|"
-            r"model[^.]{0,80}not supported (?:by|when)|"
-            r"(?:unknown|no such|invalid|not a valid) model|not a valid model|no endpoints found|try pulling it",
-        ),
-        (AuthenticationError, r"(?:incorrect|invalid|missing|wrong|no) api[ _-]?key|api key not valid|unauthori[sz]ed"),
-        (RateLimitedError, r"rate limit|too many requests"),
-        (ModelOverloadedError, r"overloaded|temporarily unavailable|try again later|currently loading"),
-    )
-]
+_TABLE: tuple[tuple[type[ModelCallError], str, str], ...] = (
+    (
+        ContextOverflowError,
+        "context_length_exceeded exceed_context_size_error model_max_prompt_tokens_exceeded string_above_max_length "
+        "request_too_large",
+        r"maximum (?:context|prompt|model) length|context (?:length|window|size)[^.]{0,60}(?:exceed|too)|"
+        r"exceed\w*[^.]{0,60}context (?:length|window|size|limit)|(?:prompt|input) is too long|too long to fit|"
+        r"too many (?:input )?tokens|"
+        r"(?:input|prompt) token count[^.]*exceed|reduce the length of|exceed\w* (?:the )?model token limit|"
+        r"exceeds? the (?:model's )?maximum (?:number of )?(?:input )?tokens|prompt exceeds max length|"
+        r"request too large for|(?:larger|longer|greater) than the (?:model's )?context|context length of only|"
+        r"`?inputs`? tokens \+ `?max_new_tokens|range of input length|less than max_seq_len|"
+        r"max_tokens[^.]{0,40}exceeds[^.]{0,40}context",
+    ),
+    (
+        QuotaExceededError,
+        "insufficient_quota billing_hard_limit_reached billing_not_active insufficient_balance "
+        "exceeded_current_quota_error usage_limit_reached usage_not_included",
+        r"insufficient (?:balance|quota|credits?|funds)|exceeded your current quota|credit balance is too low|"
+        r"requires more credits|out of credits|billing (?:hard )?limit|payment required",
+    ),
+    (
+        ContentFilteredError,
+        "content_filter content_policy_violation responsibleaipolicyviolation cyber_policy",
+        r"content (?:management )?(?:policy|filter)|flagged|safety (?:system|filter)|content exists risk",
+    ),
+    (
+        ModelNotFoundError,
+        "model_not_found model_not_exist deploymentnotfound",
+        r"model[^.]{0,80}(?:not found|does not exist|not exist|is not available|isn't available)|"
+        r"model[^.]{0,80}not supported (?:by|when)|"
+        r"(?:unknown|no such|invalid|not a valid) model|not a valid model|no endpoints found|try pulling it",
+    ),
+    (
+        AuthenticationError,
+        "invalid_api_key authentication_error permission_error",
+        r"(?:incorrect|invalid|missing|wrong|no) api[ _-]?key|api key not valid|unauthori[sz]ed",
+    ),
+    (RateLimitedError, "rate_limit_exceeded rate_limit_error", r"rate limit|too many requests"),
+    (
+        ModelOverloadedError,
+        "overloaded_error engine_overloaded_error server_is_overloaded server_error api_error",
+        r"overloaded|temporarily unavailable|try again later|currently loading",
+    ),
+)
+"""Error class, the codes that mean it, and the wording; of several wordings the first counts."""
+_CODES = {code: kind for kind, codes, _ in _TABLE for code in codes.split()}
+_PHRASES = [(kind, re.compile(phrase, re.IGNORECASE)) for kind, _, phrase in _TABLE]
 
 _TOO_LARGE_AT_ONCE = re.compile(r"request too large for", re.IGNORECASE)
 """A single request exceeds the per-minute token limit: waiting does not help, only a smaller request does."""
-_UNAMBIGUOUS = (401, 402, 408, 409, 429)
-"""Statuses that are unambiguous, except that 429 may also mean an empty account."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,65 +142,50 @@ def error_of(response: ErrorResponse, target: CallTarget, secrets: Iterable[str]
 
 
 def _kind(response: ErrorResponse) -> type[ModelCallError]:
-    status = response.status
+    """The error class by status, code and wording; each vendor uses other statuses for the same thing."""
+    status, message = response.status, response.message
+    by_code = next((_CODES[code] for code in response.codes if code in _CODES), None)
+
+    def by_wording(*kinds: type[ModelCallError]) -> type[ModelCallError] | None:
+        return next(
+            (kind for kind, phrase in _PHRASES if (not kinds or kind in kinds) and phrase.search(message)), None
+        )
+
     if 300 <= status < 400:
         return MalformedResponseError
-    by_code = next((_CODES[code] for code in response.codes if code in _CODES), None)
-    if status in (413, 429) and _TOO_LARGE_AT_ONCE.search(response.message):
+    if status in (413, 429) and _TOO_LARGE_AT_ONCE.search(message):
         return ContextOverflowError
     if status == 429:
-        if re.search(r"retry (?:in|after)", response.message, re.IGNORECASE):  # Google writes "quota" for both
+        if re.search(r"retry (?:in|after)", message, re.IGNORECASE):  # Google writes "quota" for both
             return RateLimitedError
-        if by_code is QuotaExceededError:
-            return QuotaExceededError
-        return _kind_by_message(response, QuotaExceededError) or RateLimitedError
-    if status in _UNAMBIGUOUS:
+        quota = QuotaExceededError if by_code is QuotaExceededError else by_wording(QuotaExceededError)
+        return quota or RateLimitedError
+    if status in (401, 402, 408, 409):  # unambiguous
         return kind_of_status(status)
-    if by_code is not None and not (status >= 500 and by_code is not ContextOverflowError):
+    if by_code is not None and (status < 500 or by_code is ContextOverflowError):
         return by_code
     if status == 413:
         return ContextOverflowError
     if status >= 500:
-        return _kind_by_message(response, ContextOverflowError) or ModelOverloadedError  # llama.cpp sends it with a 500
+        return by_wording(ContextOverflowError) or ModelOverloadedError  # llama.cpp sends it with a 500
     if status == 403:
-        return (
-            _kind_by_message(response, QuotaExceededError, ContentFilteredError, ModelNotFoundError)
-            or AuthenticationError
-        )
+        return by_wording(QuotaExceededError, ContentFilteredError, ModelNotFoundError) or AuthenticationError
     if status == 404:
         return ModelNotFoundError
-    kind = _kind_by_message(response)
-    if kind is not None:
-        return kind
-    return kind_of_status(status) if status else ModelOverloadedError
-
-
-def _kind_by_message(response: ErrorResponse, *kinds: type[ModelCallError]) -> type[ModelCallError] | None:
-    for kind, pattern in _MESSAGE_PATTERNS:
-        if (not kinds or kind in kinds) and pattern.search(response.message):
-            return kind
-    return None
+    return by_wording() or (kind_of_status(status) if status else ModelOverloadedError)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """The seconds that a server asks us to wait: from `Retry-After-Ms`, or `Retry-After` in seconds or as a date."""
     by_name = {name.lower(): value for name, value in headers.items()}
-    try:
-        if "retry-after-ms" in by_name:
-            return _wait_s(float(by_name["retry-after-ms"]) / 1000)
-    except ValueError:
-        pass
-    value = by_name.get("retry-after")
-    if value is None:
-        return None
-    try:
+    with suppress(KeyError, ValueError):
+        return _wait_s(float(by_name["retry-after-ms"]) / 1000)
+    value = by_name.get("retry-after", "")
+    with suppress(ValueError):
         return _wait_s(float(value))
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError, TypeError, OverflowError):
         return _wait_s(max(0.0, parsedate_to_datetime(value).timestamp() - time.time()))
-    except (ValueError, TypeError, OverflowError):
-        return None
+    return None
 
 
 def _wait_s(seconds: float) -> float | None:

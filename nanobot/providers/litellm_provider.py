@@ -5,7 +5,6 @@ The import takes three seconds and 175 MB, so it runs in a thread when the first
 """
 
 import asyncio
-import gc
 import json
 import logging
 import os
@@ -50,19 +49,9 @@ def _load() -> Any:
     # Read at import. Otherwise it loads a stray .env of the working folder and downloads a price list.
     os.environ["LITELLM_MODE"] = "PRODUCTION"
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-    gc_enabled = gc.isenabled()
-    gc.disable()  # a quarter of the import time would go into collections that free nothing
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import litellm  # 3 s, 175 MB
+    warnings.filterwarnings("ignore", module=r"(?:litellm|pydantic)\b")  # its use of pydantic warns at run time, too
+    import litellm  # 3 s, 175 MB
 
-            litellm.ModelResponse()  # builds its pydantic models now, while warnings are off
-            litellm.ModelResponseStream()
-    finally:
-        if gc_enabled:
-            gc.enable()
-    gc.freeze()  # keeps later collections from walking it: one second at exit
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.drop_params = True
@@ -79,18 +68,6 @@ def start_loading() -> "Future[Any]":
             _loading = Future()
             threading.Thread(target=_load_into, args=(_loading,), name="load-litellm", daemon=True).start()
         return _loading
-
-
-def _ignore_litellm_warnings() -> None:
-    # Its use of pydantic warns at run time. Filtered per call, since an embedding program or pytest may reset filters.
-    if not any(
-        action == "ignore" and getattr(module, "pattern", "") == _LITELLM_MODULES
-        for action, _, _, module, _ in warnings.filters
-    ):
-        warnings.filterwarnings("ignore", module=_LITELLM_MODULES)
-
-
-_LITELLM_MODULES = r"(?:litellm|pydantic)\b"
 
 
 def _load_into(loading: "Future[Any]") -> None:
@@ -186,7 +163,6 @@ class LiteLLMProvider(LLMProvider):
         temperature: float,
     ) -> AsyncIterator[Delta]:
         litellm = await asyncio.wrap_future(start_loading())
-        _ignore_litellm_warnings()
         _users.add(self)
         limits = CallLimits(self._timeouts, self._target(model))
         request = await self._request(messages, tools, model, max_tokens, temperature)

@@ -7,6 +7,7 @@ the call, and the reply for its result. It is stateless: like a model, it reads 
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,7 +37,8 @@ ABILITIES = (
 )
 MEMORY_FILE = "memory/MEMORY.md"
 
-Match = re.Match[str]
+Words = dict[str, str]
+"""The parts of a request by name. A name in a pattern may end in underscores, since a pattern has each name once."""
 Call = tuple[str, dict[str, Any]]
 
 
@@ -45,76 +47,8 @@ class Intent:
     """A request it recognises: its pattern, the tool call for it, and the reply to the result."""
 
     pattern: str
-    call: Callable[[Match], Call]
-    reply: Callable[[Match, str], str]
-
-
-def _lines(result: str) -> list[str]:
-    return [line.strip() for line in result.splitlines() if line.strip()]
-
-
-def _names(result: str) -> list[str]:
-    """The names in a listing, without sizes and notes."""
-    rows = [line for line in _lines(result) if not line.startswith("(")]
-    return [re.sub(r"\s+\(?[\d.,]+ ?[kKMGTi]*[bB](?:ytes?)?\)?$", "", row) for row in rows]
-
-
-def _folder(match: Match) -> str:
-    return _clean(match["named"] or match["path"] or match["folder"] or ".")
-
-
-def _list_reply(match: Match, result: str) -> str:
-    names = _names(result)
-    label = "Your workspace" if _folder(match) == "." else f"`{_folder(match)}`"
-    if not names:
-        return f"{label} is empty."
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"{label} contains: {', '.join(names[:20])}{more}."
-
-
-def _quote_reply(head: Callable[[Match], str]) -> Callable[[Match, str], str]:
-    """A reply of one sentence and the result, truncated to what fits into a chat."""
-
-    def reply(match: Match, result: str) -> str:
-        text = result.strip("\n")
-        cut = f"{text[:3000]}\n…" if len(text) > 3000 else text
-        return f"{head(match)}\n\n{cut}"
-
-    return reply
-
-
-_web_reply = _quote_reply(lambda words: f"This is what {words['url'] or words['bare_url']} says:")
-_search_hits_reply = _quote_reply(lambda words: f"The web says about `{_clean(words['what'] or words['query'])}`:")
-
-
-def _page_reply(match: Match, result: str) -> str:
-    """The text of the page in the tool's JSON; for JSON that was truncated, the raw result."""
-    try:
-        page = json.loads(result)
-        text, status = str(page["text"]), int(page["status"])
-    except (ValueError, KeyError, TypeError):
-        return _web_reply(match, result)
-    reply = _web_reply(match, _without_banner(text))
-    return f"The server answered {status}. {reply}" if status >= 400 else reply
-
-
-def _hits_reply(match: Match, result: str) -> str:
-    return _search_hits_reply(match, _without_banner(result))
-
-
-def _without_banner(text: str) -> str:
-    """The text without the line that marks it as untrusted for a model."""
-    return re.sub(r"\A\[From the web:[^\n]*\n+", "", text)
-
-
-def _grep_reply(match: Match, result: str) -> str:
-    rows = [line for line in _lines(result) if re.match(r".+?:\d+:", line)]
-    query = _clean(match["what"])
-    if not rows:
-        return f"I found nothing for `{query}`."
-    excerpt = "\n".join(rows[:10])
-    times = "place" if len(rows) == 1 else "places"
-    return f"I found `{query}` in {len(rows)} {times}:\n\n{excerpt}"
+    call: Callable[[Words], Call]
+    reply: Callable[[Words, str], str]
 
 
 def _clean(text: str) -> str:
@@ -124,104 +58,132 @@ def _clean(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'`" else text
 
 
-def _reminder(match: Match) -> Call:
-    seconds = int(match["count"]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match["unit"][0].lower()]
-    message = _clean(match["message"] or match["message_first"] or "Time is up.")
-    if match["every"].lower() == "every":
-        return "cron", {"action": "add", "message": message, "every_seconds": seconds}
+def _lines(result: str) -> list[str]:
+    return [line.strip() for line in result.splitlines() if line.strip()]
+
+
+def _quote(head: str, result: str) -> str:
+    """A sentence and the result, truncated to what fits into a chat."""
+    text = re.sub(r"\A\[From the web:[^\n]*\n+", "", result).strip("\n")  # that line is for models
+    return f"{head}\n\n{text[:3000]}{chr(10) + '…' if len(text) > 3000 else ''}"
+
+
+def _list_reply(words: Words, result: str) -> str:
+    rows = [line for line in _lines(result) if not line.startswith("(")]
+    names = [re.sub(r"\s+\(?[\d.,]+ ?[kKMGTi]*[bB](?:ytes?)?\)?$", "", row) for row in rows]  # without sizes
+    path = words.get("path", ".")
+    label = "Your workspace" if path == "." else f"`{path}`"
+    if not names:
+        return f"{label} is empty."
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    return f"{label} contains: {', '.join(names[:20])}{more}."
+
+
+def _page_reply(words: Words, result: str) -> str:
+    """The text of the page in the tool's JSON; for JSON that was truncated, the raw result."""
+    head, status = f"This is what {words['url']} says:", 200
+    with suppress(ValueError, KeyError, TypeError):
+        page = json.loads(result)
+        result, status = str(page["text"]), int(page["status"])
+    return f"{f'The server answered {status}. ' if status >= 400 else ''}{_quote(head, result)}"
+
+
+def _grep_reply(words: Words, result: str) -> str:
+    rows = [line for line in _lines(result) if re.match(r".+?:\d+:", line)]
+    if not rows:
+        return f"I found nothing for `{words['what']}`."
+    places = "place" if len(rows) == 1 else "places"
+    return f"I found `{words['what']}` in {len(rows)} {places}:\n\n" + "\n".join(rows[:10])
+
+
+def _reminder(words: Words) -> Call:
+    seconds = int(words["count"]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[words["unit"][0].lower()]
+    job = {"action": "add", "message": words.get("message") or "Time is up."}
+    if words["every"].lower() == "every":
+        return "cron", {**job, "every_seconds": seconds}
     from datetime import datetime, timedelta  # only this intent needs the time
 
     at = datetime.now().astimezone() + timedelta(seconds=seconds)
-    return "cron", {"action": "add", "message": message, "at": at.isoformat(timespec="seconds"), "deliver": True}
+    return "cron", {**job, "at": at.isoformat(timespec="seconds"), "deliver": True}
+
+
+def _reminder_reply(_words: Words, result: str) -> str:
+    """The job's first line, and the note that nothing runs it now, without the list of its next runs."""
+    first, *others = _lines(result)
+    notes = [line for line in others if not line.startswith(("Next run", "- "))]
+    return " ".join(["The reminder is set.", first, *notes])
 
 
 _FILE = r"(?P<file>[\"'`]?[\w./~\\-]*\.?[\w-]+\.\w+[\"'`]?)"
 _PLEASE = r"(?:(?:please|hey|hi|ok(?:ay)?|nanobot|can you|could you|would you|will you|i want you to)[,:]?\s+)*"
-
-
-def _command(text: str) -> str:
-    quoted = re.fullmatch(r"\s*([`\"'])(.+)\1[.?!]*\s*", text, re.DOTALL)
-    return quoted[2] if quoted else text.strip()
-
-
-def _first_line(text: str) -> str:
-    return next(iter(_lines(text)), "")
-
-
-def _job_reply(result: str) -> str:
-    """The job's first line, and the note that nothing runs it now, without the list of its next runs."""
-    first, *others = _lines(result)
-    return " ".join([first, *(line for line in others if not line.startswith(("Next run", "- ")))])
-
-
 _URL = r"(?P<url>https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)])"
 INTENTS: tuple[Intent, ...] = (
     Intent(
-        rf".*\b(?:fetch|open|read|get|load|show|summari[sz]e|what)\b.*?{_URL}.*|{_URL.replace('<url>', '<bare_url>')}",
-        lambda words: ("web_fetch", {"url": words["url"] or words["bare_url"]}),
+        rf".*\b(?:fetch|open|read|get|load|show|summari[sz]e|what)\b.*?{_URL}.*|{_URL.replace('<url>', '<url_>')}",
+        lambda words: ("web_fetch", {"url": words["url"]}),
         _page_reply,
     ),
     Intent(
-        r"remind me (?:(?:to|that|about) (?P<message_first>.+?) )?(?P<every>in|every|after) (?P<count>\d+)\s*"
+        r"remind me (?:(?:to|that|about) (?P<message_>.+?) )?(?P<every>in|every|after) (?P<count>\d+)\s*"
         r"(?P<unit>s(?:ecs?|econds?)?|m(?:ins?|inutes?)?|h(?:ours?)?|d(?:ays?)?)\b[,:]?\s*"
         r"(?:(?:to|that|about|of)\s+)?(?P<message>.*)",
         _reminder,
-        lambda _words, result: f"The reminder is set. {_job_reply(result)}",
+        _reminder_reply,
     ),
     Intent(
         r"(?:remember|note|keep in mind|don't forget|do not forget|memori[sz]e)(?: down)?(?: that| this)?[,:]?\s+"
         r"(?P<fact>.+)",
         lambda _words: ("read_file", {"path": MEMORY_FILE}),
-        lambda words, _result: f"I will remember: {_fact(words)}. It is in {MEMORY_FILE} now.",
+        lambda words, _result: f"I will remember: {words['fact']}. It is in {MEMORY_FILE} now.",
     ),
     Intent(
         r"(?:write|put|save|store)\s+(?P<content>.+?)\s+(?:to|into|in)\s+(?:(?:a|the) )?(?:(?:new )?file )?"
         rf"(?:called |named )?{_FILE}[.!?]*",
-        lambda words: ("write_file", {"path": _clean(words["file"]), "content": f"{_clean(words['content'])}\n"}),
-        lambda words, _result: f"I wrote `{_clean(words['content'])}` to {_clean(words['file'])}.",
+        lambda words: ("write_file", {"path": words["file"], "content": f"{words['content']}\n"}),
+        lambda words, _result: f"I wrote `{words['content']}` to {words['file']}.",
     ),
     Intent(
         rf"(?:create|make|write) (?:a |the )?(?:new )?file (?:called |named )?{_FILE}"
         r"(?:,? (?:with(?: the (?:text|content|words))?|containing|that says|saying)[:,]? (?P<content>.+))?[.!]*",
-        lambda words: ("write_file", {"path": _clean(words["file"]), "content": f"{_clean(words['content'] or '')}\n"}),
-        lambda words, _result: f"I wrote {_clean(words['file'])}.",
+        lambda words: ("write_file", {"path": words["file"], "content": f"{words.get('content', '')}\n"}),
+        lambda words, _result: f"I wrote {words['file']}.",
     ),
     Intent(
-        r"(?:run|execute|exec)\s+(?:the )?(?:(?:shell )?command:?\s+)?(?P<command>.+)|[$!]\s*(?P<shell>.+)",
-        lambda words: ("exec", {"command": _command(words["command"] or words["shell"])}),
-        _quote_reply(lambda words: f"I ran `{_command(words['command'] or words['shell'])}`:"),
+        r"(?:run|execute|exec)\s+(?:the )?(?:(?:shell )?command:?\s+)?(?P<command>.+)|[$!]\s*(?P<command_>.+)",
+        lambda words: ("exec", {"command": words["command"]}),
+        lambda words, result: _quote(f"I ran `{words['command']}`:", result),
     ),
     Intent(
         r"(?:search|look)(?: up)? (?:on )?(?:the )?(?:web|internet|online)(?: for)?\s+(?P<what>.+)|"
-        r"(?:google|web search(?: for)?)\s+(?P<query>.+)",
-        lambda words: ("web_search", {"query": _clean(words["what"] or words["query"])}),
-        _hits_reply,
+        r"(?:google|web search(?: for)?)\s+(?P<what_>.+)",
+        lambda words: ("web_search", {"query": words["what"]}),
+        lambda words, result: _quote(f"The web says about `{words['what']}`:", result),
     ),
     Intent(
         r"(?:find|search for|look for|list)\s+(?:all )?(?:the )?(?:files? )?(?:named |called |matching |like )?"
         r"(?P<glob>[\"'`]?[\w./-]*[*?][\w.*?/-]*[\"'`]?)(?: files?)?[.?!]*",
-        lambda words: ("glob", {"pattern": _clean(words["glob"])}),
-        _quote_reply(lambda words: f"These files fit `{_clean(words['glob'])}`:"),
+        lambda words: ("glob", {"pattern": words["glob"]}),
+        lambda words, result: _quote(f"These files fit `{words['glob']}`:", result),
     ),
     Intent(
         r"(?:search|grep|look|find)(?: (?:in )?(?:my |the |all )?(?:files|workspace|folder|directory))?(?: for)?\s+"
         r"(?P<what>.+?)(?: in (?:my |the |all )?(?:files|workspace|folder|directory))?[.?!]*",
-        lambda words: ("grep", {"pattern": re.escape(_clean(words["what"]))}),
+        lambda words: ("grep", {"pattern": re.escape(words["what"])}),
         _grep_reply,
     ),
     Intent(
         r"(?:read|show(?: me)?|open|print|cat|display|view|what(?:'s| is) in|what does|let me see|see)\s+"
         rf"(?:the )?(?:contents? of )?(?:the |my )?(?:file )?{_FILE}(?: say| contain)?[.?!]*",
-        lambda words: ("read_file", {"path": _clean(words["file"])}),
-        _quote_reply(lambda words: f"This is {_clean(words['file'])}:"),
+        lambda words: ("read_file", {"path": words["file"]}),
+        lambda words, result: _quote(f"This is {words['file']}:", result),
     ),
     Intent(
         r"(?:what is in|what's in|list|ls|show(?: me)?) (?:the )?"
-        r"(?:(?:folder|directory) (?P<named>[\"'`]?[\w./-]+[\"'`]?)|(?P<path>[\"'`]?[\w.-]*/[\w./-]*[\"'`]?))[.?!]*|"
+        r"(?:(?:folder|directory) (?P<path>[\"'`]?[\w./-]+[\"'`]?)|(?P<path_>[\"'`]?[\w.-]*/[\w./-]*[\"'`]?))[.?!]*|"
         r"(?:what(?:'s| is| are)?|which|list|show|see|give|tell|ls|dir)\b.*"
         r"\b(?:workspace|files?|folders?|director(?:y|ies)|here)\b.*|(?:ls|dir|list)(?: files)?[.?!]*|"
-        r"(?:list|ls|what is in|what's in) (?P<folder>[\"'`]?[\w.-]+[\"'`]?)[.?!]*",
-        lambda words: ("list_dir", {"path": _folder(words)}),
+        r"(?:list|ls|what is in|what's in) (?P<path__>[\"'`]?[\w.-]+[\"'`]?)[.?!]*",
+        lambda words: ("list_dir", {"path": words.get("path", ".")}),
         _list_reply,
     ),
 )
@@ -288,7 +250,12 @@ def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
     for intent in INTENTS:
         match = _pattern(intent.pattern).fullmatch(prompt)
         if match is not None:
-            return _act(intent, match, results, offered)
+            groups = {name.rstrip("_"): value for name, value in match.groupdict().items() if value}
+            words = {name: _clean(value) for name, value in groups.items()}
+            if "command" in groups:  # its punctuation counts
+                quoted = re.fullmatch(r"\s*([`\"'])(.+)\1[.?!]*\s*", groups["command"], re.DOTALL)
+                words["command"] = quoted[2] if quoted else groups["command"].strip()
+            return _act(intent, words, results, offered)
     return f"I cannot answer that without a model. {ABILITIES}" if prompt else ABILITIES
 
 
@@ -296,40 +263,30 @@ def _is_prompt(row: ChatMessage) -> bool:
     return row["role"] == "user" and not is_synthetic(row)
 
 
-def _act(intent: Intent, match: Match, results: list[ChatMessage], offered: set[str]) -> str | Call:
-    name, arguments = intent.call(match)
-    if "fact" in match.groupdict():
-        return _remember(intent, match, results, offered)
+def _act(intent: Intent, words: Words, results: list[ChatMessage], offered: set[str]) -> str | Call:
+    """The next tool call of a request, or the reply to the last result."""
+    remembers = "fact" in words
+    needed = {"read_file", "edit_file", "write_file"} if remembers else {intent.call(words)[0]}
+    if not results and (missing := needed - offered):
+        return f"I need the tool `{min(missing)}` for that, and it is not available."
     if not results:
-        return (name, arguments) if name in offered else f"I need the tool `{name}` for that, and it is not available."
-    return _reply(intent, match, results[-1])
-
-
-def _reply(intent: Intent, match: Match, result: ChatMessage) -> str:
-    text = text_of(result["content"])
-    return f"That did not work. {_first_line(text)}" if had_no_effect(result) else intent.reply(match, text)
-
-
-def _fact(match: Match) -> str:
-    return _clean(match["fact"])
-
-
-def _remember(intent: Intent, match: Match, results: list[ChatMessage], offered: set[str]) -> str | Call:
-    """Read the memory, append a line, confirm. Creates the memory file if there is none."""
-    needed = {"read_file", "edit_file", "write_file"} - offered
-    if needed:
-        return f"I would need the tool `{min(needed)}` to remember that, and it is not available."
-    if not results:
-        return intent.call(match)
-    if len(results) > 1:
-        return _reply(intent, match, results[-1])
+        return intent.call(words)
     text = text_of(results[-1]["content"])
-    line = f"- {_fact(match)}"
-    lines = [re.sub(r"^\s*\d+(?:\t|[|:] ?)", "", row) for row in text.splitlines()]
-    lines = [] if had_no_effect(results[-1]) or text.startswith("(") else [row for row in lines if row.strip()]
-    if line in lines:
-        return f"I know already: {_fact(match)}."
-    last = next((row for row in reversed(lines) if lines.count(row) == 1 and not row.startswith("(")), None)
+    if remembers and len(results) == 1:
+        return _remember(words["fact"], [] if had_no_effect(results[0]) else text.splitlines())
+    if had_no_effect(results[-1]):
+        return f"That did not work. {next(iter(_lines(text)), '')}"
+    return intent.reply(words, text)
+
+
+def _remember(fact: str, memory: list[str]) -> str | Call:
+    """Append a line to the memory as it was read. Creates the file if there is none."""
+    line = f"- {fact}"
+    rows = [re.sub(r"^\s*\d+(?:\t|[|:] ?)", "", row) for row in memory if not row.startswith("(")]
+    rows = [row for row in rows if row.strip()]
+    if line in rows:
+        return f"I know already: {fact}."
+    last = next((row for row in reversed(rows) if rows.count(row) == 1), None)
     if last is None:
         return "write_file", {"path": MEMORY_FILE, "content": f"# Memory\n\n{line}\n"}
     separator = "\n\n" if last.startswith("#") else "\n"
