@@ -387,6 +387,14 @@ class McpServerConfig(Section):
     enabled_tools: Annotated[list[str], RESTRICTS] = Field(default_factory=lambda: ["*"])
 
 
+class ImageToolConfig(Section):
+    """The image tool: `auto` uses the first provider with a key and an image model; `enable` false turns it off."""
+
+    enable: Annotated[bool, RESTRICTS] = True
+    provider: Annotated[str, BeforeValidator(_empty_is_auto)] = "auto"
+    model: Text = ""
+
+
 class ToolsConfig(Section):
     """Tools and their permissions."""
 
@@ -398,6 +406,7 @@ class ToolsConfig(Section):
     ssrf_whitelist: list[str] = Field(default_factory=list)  # CIDR
     web: WebToolsConfig = Field(default_factory=WebToolsConfig)
     exec: ExecConfig = Field(default_factory=ExecConfig)
+    image: ImageToolConfig = Field(default_factory=ImageToolConfig)
     mcp_servers: dict[str, McpServerConfig] = Field(default_factory=dict)
 
     @field_validator("ssrf_whitelist")

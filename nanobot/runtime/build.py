@@ -51,15 +51,15 @@ from nanobot.config.schema import Config
 from nanobot.pairing.commands import PairingCommands
 from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMProvider
-from nanobot.providers.resilience import ProviderChains
 from nanobot.providers.metering import Spending
+from nanobot.providers.resilience import ProviderChains
 from nanobot.runtime import audience
 from nanobot.runtime.background import BackgroundWork
 from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
-from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command, reminder_answer
+from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command, offer_image_tool, reminder_answer
 from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
@@ -192,6 +192,7 @@ async def build_runtime(
         core.spending.renew(config)
         core.memory.renew()
         await toolbox.renew()
+        offer_image_tool(services, toolbox, core.spending)
         approvals.renew()
         background.subagents.renew(toolbox.policies)
         deps.timeouts.extend(turn_timeouts(config))
@@ -272,6 +273,7 @@ def _create_core(
     )
     toolbox.tools.register(SessionSearchTool(archive))
     spending = Spending(config, places, services.clock, database)
+    offer_image_tool(services, toolbox, spending)
     chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
     models = SessionModels(config, chains, model, provider, spending.add_meter)
     status = AgentStatus(services.clock)

@@ -13,6 +13,7 @@ from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
 from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.goal import GoalTool
+from nanobot.agent.tools.image import ImageTool
 from nanobot.agent.tools.message import MessageTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
@@ -24,6 +25,9 @@ from nanobot.config.schema import Config
 from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
 from nanobot.net.egress import NetworkPolicy
+from nanobot.providers.images import ImageProvider, choose_image_model
+from nanobot.providers.metering import Spending
+from nanobot.providers.resilience import Breaker, Candidate, CandidateModel, ResilientProvider
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
 from nanobot.runtime.services import Services
@@ -127,6 +131,17 @@ def _policies(services: Services) -> ToolPolicies:
         config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
     )
     return replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
+
+
+def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -> None:
+    """Register the `image` tool where an image model can be reached; called again after a change of the config."""
+    toolbox.tools.unregister(ImageTool.name)
+    endpoint = choose_image_model(services.config, services.environ)
+    if endpoint is not None:
+        metered = spending.add_meter(ImageProvider(endpoint), endpoint.provider)
+        model = CandidateModel(metered, endpoint.provider, endpoint.model, Breaker())
+        provider = ResilientProvider([Candidate.ready(model)])
+        toolbox.tools.register(ImageTool(provider, lambda: toolbox.policies.paths))
 
 
 def cron_service(

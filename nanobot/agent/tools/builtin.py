@@ -74,7 +74,8 @@ BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
 
 
 RESERVED_NAMES = frozenset({
-    *BUILTIN, "cron", "goal", "mcp_call", "mcp_find", "message", "save_memory", "session_search", "spawn", "tell",
+    *BUILTIN, "cron", "goal", "image", "mcp_call", "mcp_find", "message", "save_memory", "session_search", "spawn",
+    "tell",
 })  # fmt: skip
 """Tool names that no plugin may take, even if nanobot's own tool is switched off or not registered yet."""
 

@@ -1,13 +1,16 @@
 """`nanobot tools`: list the tools the agent can call."""
 
 import asyncio
+import os
 import sys
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import build_tools
+from nanobot.agent.tools.image import ImageTool
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, print_json, print_table, read_setup
 from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import is_terminal
+from nanobot.providers.images import choose_image_model
 from nanobot.runtime.policies import tool_policies
 from nanobot.runtime.tool_sources import mcp_servers, own_tools
 from nanobot.runtime.toolbox import SERVICE_TOOLS
@@ -33,7 +36,10 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
 
         load_packages(setup.config.plugins, worker).offer(tools)
     # These need the services of a running bot, but their classes have name and description too.
-    shown: list[Tool | type[Tool]] = sorted([*tools, *SERVICE_TOOLS], key=lambda tool: tool.name)
+    shown: list[Tool | type[Tool]] = [*tools, *SERVICE_TOOLS]
+    if choose_image_model(setup.config, os.environ) is not None:
+        shown.append(ImageTool)
+    shown.sort(key=lambda tool: tool.name)
     if json:
         print_json(
             [
