@@ -48,18 +48,15 @@ class TranscriptionService:
         self._config = config
         self._channel = channel
         self._chosen: ChosenTranscriber | None = None
-        self._former: list[ChosenTranscriber] = []
 
     def renew(self) -> None:
         """Choose a transcriber again for the next recording: keys may have changed."""
-        if self._chosen is not None:
-            self._former.append(self._chosen)
-            self._chosen = None
+        self._chosen = None
 
     async def transcribe(self, path: Path) -> str:
         """Return the text of a recording. Raises NanobotError, which names a missing setting."""
         if self._chosen is None:
-            from nanobot.providers.transcription import choose_transcriber  # brings httpx's pools
+            from nanobot.providers.transcription import choose_transcriber  # needed at the first recording
 
             own = self._config.channels.section(self._channel)
             self._chosen = choose_transcriber(
@@ -68,13 +65,6 @@ class TranscriptionService:
         if self._chosen.transcriber is None:
             raise NanobotError(self._chosen.reason)
         return await self._chosen.transcriber.transcribe(path)
-
-    async def close(self) -> None:
-        self.renew()
-        former, self._former = self._former, []
-        for chosen in former:
-            if chosen.transcriber is not None:
-                await chosen.transcriber.close()
 
 
 @dataclass(slots=True)
@@ -131,7 +121,7 @@ class GatewayChannels:
 
     async def open(self, name: str) -> bool:
         """Create or recreate a channel. Return False after an error, which is logged and kept in `broken`."""
-        await self._forget(name)
+        self._forget(name)
         try:
             channel = await create_channel(name, self.config, self.bus)
             self._attach(channel, AccessPolicy.of(name, self.config.channels.own_section(name)))
@@ -146,13 +136,8 @@ class GatewayChannels:
 
     async def close(self, name: str) -> None:
         """Stop and remove a channel."""
-        await self._forget(name)
+        self._forget(name)
         await self.manager.change(name, None)
-
-    async def close_transcription(self) -> None:
-        """Close the connections of all transcribers."""
-        for transcriber in self._transcribers.values():
-            await transcriber.close()
 
     def renew_transcription(self) -> None:
         """Apply changed transcription settings."""
@@ -192,8 +177,7 @@ class GatewayChannels:
         )
         return channel
 
-    async def _forget(self, name: str) -> None:
+    def _forget(self, name: str) -> None:
         self.broken.pop(name, None)
         self._access.pop(name, None)
-        if (transcriber := self._transcribers.pop(name, None)) is not None:
-            await transcriber.close()
+        self._transcribers.pop(name, None)

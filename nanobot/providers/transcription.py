@@ -8,21 +8,16 @@ that is sent matches the content.
 import asyncio
 import json
 import re
+import secrets
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import ProviderSpec, find_by_name, plain_name
 from nanobot.errors import ProviderError
-from nanobot.net.clients import connection_error_reason, load_httpx
-from nanobot.net.http import HttpPools, is_loopback
-from nanobot.providers.error_patterns import error_of, parse_error_response
 from nanobot.providers.errors import (
-    CallTarget,
-    ConnectionFailedError,
     ContentFilteredError,
     ContextOverflowError,
     InvalidRequestError,
@@ -32,17 +27,18 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     TryElsewhere,
 )
-from nanobot.security.secrets import redact, request_secrets
+from nanobot.providers.service import ServiceEndpoint
 from nanobot.utils.text import escape_brackets, human_size
 
 if TYPE_CHECKING:
-    import httpx
-
     from nanobot.config.schema import Config
 
 MAX_BYTES = 25 * 1024 * 1024
 """The endpoints' upload limit."""
 _MAX_RESPONSE_BYTES = 4 * 1024 * 1024
+_PAUSES_S = (1.0, 2.0)
+"""Seconds before each retry, unless the server asks for another wait."""
+_MAX_PAUSE_S = 20.0
 _DEFAULT = "groq"
 _ALTERNATIVE = "openai"
 _MODELS = {"groq": "whisper-large-v3-turbo", "openai": "gpt-4o-mini-transcribe"}
@@ -83,35 +79,15 @@ _CHAT_ERRORS = (InvalidRequestError, ContextOverflowError, ContentFilteredError,
 """Errors whose advice is written for chat models and would be wrong here."""
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptionEndpoint:
-    """Address and settings of a transcription service."""
-
-    provider: str
-    api_base: str
-    model: str
-    api_key: str | None = None
-    language: str | None = None
-    config_key: str = ""
-    extra_headers: Mapping[str, str] = field(default_factory=dict)
-    proxy: str | None = None
-    connect_s: float = 10
-    total_s: float = 180
-    pauses_s: Sequence[float] = (1, 2)
-    """Seconds before each retry, unless the server asks for another wait."""
-    max_pause_s: float = 20
-
-    @property
-    def target(self) -> CallTarget:
-        return CallTarget(self.provider, self.model, redact(self.api_base, [self.api_key or ""]), self.config_key)
-
-
 class HttpTranscriber:
     """A service with OpenAI's `audio/transcriptions` endpoint."""
 
-    def __init__(self, endpoint: TranscriptionEndpoint) -> None:
+    def __init__(
+        self, endpoint: ServiceEndpoint, language: str | None = None, pauses_s: Sequence[float] = _PAUSES_S
+    ) -> None:
         self._endpoint = endpoint
-        self._pools = HttpPools(proxy=endpoint.proxy)
+        self._language = language
+        self._pauses_s = pauses_s
 
     async def transcribe(self, path: Path) -> str:
         """The spoken text of this file, never empty. Transient failures are retried once for each entry of `pauses_s`.
@@ -119,91 +95,42 @@ class HttpTranscriber:
         Raises ProviderError. Cancelling closes the connection.
         """
         name, data = await asyncio.to_thread(_read_recording, path)
-        for pause in (*self._endpoint.pauses_s, None):
+        for pause in (*self._pauses_s, None):
             try:
                 text = await self._send(name, data)
                 break
             except ModelCallError as error:
                 wait = pause if error.retry_after_s is None else error.retry_after_s
-                final = pause is None or wait is None or wait > self._endpoint.max_pause_s
-                if final or not _is_retryable(error):
+                if pause is None or wait is None or wait > _MAX_PAUSE_S or not _is_retryable(error):
                     raise
-                await asyncio.sleep(wait or 0)
+                await asyncio.sleep(wait)
         if not text:
             raise UnusableRecordingError(f"No speech could be heard in {path.name}.")
         return text
 
-    async def close(self) -> None:
-        """Close connections. Called once, after the last call."""
-        await self._pools.close()
-
     async def _send(self, name: str, data: bytes) -> str:
-        load_httpx()  # not before the first recording
-        import httpx
-
         endpoint = self._endpoint
-        try:
-            async with asyncio.timeout(endpoint.total_s) as limit:
-                return await self._exchange(name, data)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise self._error(ProviderTimeoutError, f"waited {endpoint.total_s:g} s for the text") from None
-        except httpx.ConnectTimeout:
-            raise self._error(ConnectionFailedError, f"no connection within {endpoint.connect_s:g} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, ImportError, UnicodeError) as error:
-            raise self._error(ConnectionFailedError, connection_error_reason(error)) from None
-
-    async def _exchange(self, name: str, data: bytes) -> str:
-        import httpx
-
-        endpoint = self._endpoint
-        url = f"{endpoint.api_base.rstrip('/')}/audio/transcriptions"
         fields = {"model": endpoint.model, "response_format": "json"}
-        if endpoint.language:
-            fields["language"] = endpoint.language
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "nanobot"}
-        if endpoint.api_key:
-            headers["Authorization"] = f"Bearer {endpoint.api_key}"
-        async with self._pools.borrow_client(url) as client:
-            try:
-                request = client.build_request(
-                    "POST",
-                    url,
-                    data=fields,
-                    files={"file": (name, data, _MIME[PurePath(name).suffix[1:]])},
-                    headers={**headers, **endpoint.extra_headers},
-                    timeout=httpx.Timeout(None, connect=endpoint.connect_s),
-                )
-            except (TypeError, ValueError) as error:  # a key or header with a character that HTTP does not allow
-                problem = f"the request cannot be built: {type(error).__name__}"
-                raise self._error(ConnectionFailedError, problem) from None
-            response = await client.send(request, stream=True)
-            try:
-                body = await self._read(response)
-            finally:
-                await response.aclose()
-        if response.status_code != 200:
-            raise self._response_error(response, body)
+        if self._language:
+            fields["language"] = self._language
+        boundary = secrets.token_hex(16)
+        head = "".join(
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
+            for field, value in fields.items()
+        )
+        file_name = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+        head += (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{file_name}"\r\n'
+            f"Content-Type: {_MIME[PurePath(name).suffix[1:]]}\r\n\r\n"
+        )
+        form = b"".join([head.encode("utf-8", "replace"), data, f"\r\n--{boundary}--\r\n".encode()])
+        headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", **endpoint.bearer}
+        url = f"{endpoint.api_base.rstrip('/')}/audio/transcriptions"
+        try:
+            body = await endpoint.post(url, headers, form, max_bytes=_MAX_RESPONSE_BYTES)
+        except _CHAT_ERRORS as error:
+            raise TranscriptionRefusedError(error.detail, target=error.target, status=error.status) from None
         return self._text(body)
-
-    async def _read(self, response: "httpx.Response") -> bytes:
-        body = b""
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > _MAX_RESPONSE_BYTES:
-                raise self._error(MalformedResponseError, f"more than {_MAX_RESPONSE_BYTES >> 20} MB of answer")
-        return body
-
-    def _response_error(self, response: "httpx.Response", body: bytes) -> ModelCallError:
-        status = response.status_code
-        if 300 <= status < 400:
-            location = response.headers.get("location", "elsewhere")
-            return self._error(MalformedResponseError, f"a redirect to {location}, not followed with a key", status)
-        error = error_of(parse_error_response(status, body, response.headers), self._endpoint.target, self._secrets())
-        if isinstance(error, _CHAT_ERRORS):
-            return TranscriptionRefusedError(error.detail, target=error.target, status=status)
-        return error
 
     def _text(self, body: bytes) -> str:
         """The text in a response: JSON, or plain text from servers that return only that."""
@@ -212,17 +139,11 @@ class HttpTranscriber:
         except (ValueError, RecursionError):
             text = body.decode("utf-8", "replace").strip()
             if text.startswith(("{", "[", "<")) or "\ufffd" in text or "\0" in text:
-                raise self._error(MalformedResponseError, f"not JSON: {text[:100]}") from None
+                raise self._endpoint.error(MalformedResponseError, f"not JSON: {text[:100]}") from None
             return text
         if isinstance(answer, dict) and isinstance(answer.get("text"), str):
             return str(answer["text"]).strip()
-        raise self._error(MalformedResponseError, f"no text in it: {json.dumps(answer)[:100]}")
-
-    def _error(self, kind: type[ModelCallError], detail: str, status: int | None = None) -> ModelCallError:
-        return kind(redact(detail, self._secrets()), target=self._endpoint.target, status=status)
-
-    def _secrets(self) -> list[str]:
-        return request_secrets(self._endpoint.api_key, self._endpoint.extra_headers)
+        raise self._endpoint.error(MalformedResponseError, f"no text in it: {json.dumps(answer)[:100]}")
 
 
 def _is_retryable(error: ModelCallError) -> bool:
@@ -277,19 +198,17 @@ def choose_transcriber(
     channels = config.channels
     name = provider or channels.transcription_provider or _DEFAULT
     language = language or channels.transcription_language
-    chosen = _endpoint(config, environ, name, language)
+    chosen = _endpoint(config, environ, name)
     is_explicit = provider or "transcription_provider" in channels.model_fields_set
     if isinstance(chosen, str) and not is_explicit:
-        alternative = _endpoint(config, environ, _ALTERNATIVE, language)
+        alternative = _endpoint(config, environ, _ALTERNATIVE)
         chosen = chosen if isinstance(alternative, str) else alternative
     if isinstance(chosen, str):
         return ChosenTranscriber(None, chosen)
-    return ChosenTranscriber(HttpTranscriber(chosen), f"{chosen.provider}, model {chosen.model}")
+    return ChosenTranscriber(HttpTranscriber(chosen, language or None), f"{chosen.provider}, model {chosen.model}")
 
 
-def _endpoint(
-    config: "Config", environ: Mapping[str, str], name: str, language: str | None
-) -> TranscriptionEndpoint | str:
+def _endpoint(config: "Config", environ: Mapping[str, str], name: str) -> ServiceEndpoint | str:
     """The endpoint of that provider, or a sentence about what is missing."""
     sections = config.providers.by_name()
     spec = find_by_name(name)
@@ -305,25 +224,13 @@ def _endpoint(
             f"{spec.display_name} offers no transcription" if base else f"providers.{spec.config_key}.apiBase is empty"
         )
         return f"{problem}. Set channels.transcriptionProvider to groq or openai."
-    key = section.api_key or spec.env_key(environ)
-    if spec.needs_key and not key and not is_loopback(urlsplit(base).hostname or ""):
-        variables = f" or {spec.env_keys[0]} in the environment" if spec.env_keys else ""
-        return (
-            f"There is no key for {spec.display_name}, which transcribes recordings. "
-            f"Set providers.{spec.config_key}.apiKey in the config{variables}."
-        )
-    defaults = TranscriptionEndpoint(spec.name, base, "")
-    return TranscriptionEndpoint(
-        spec.name,
-        base,
-        _MODELS.get(spec.name, _FALLBACK_MODEL),
-        key or None,
-        language or None,
-        f"providers.{spec.config_key}.apiKey",
-        dict(section.extra_headers or {}),
-        section.proxy or None,
-        section.connect_timeout_s or defaults.connect_s,
-        section.total_timeout_s or defaults.total_s,
+    endpoint = ServiceEndpoint.create(spec, section, environ, _MODELS.get(spec.name, _FALLBACK_MODEL))
+    if endpoint is not None:
+        return endpoint
+    variables = f" or {spec.env_keys[0]} in the environment" if spec.env_keys else ""
+    return (
+        f"There is no key for {spec.display_name}, which transcribes recordings. "
+        f"Set providers.{spec.config_key}.apiKey in the config{variables}."
     )
 
 
@@ -336,12 +243,7 @@ async def transcribe_media(text: str, media: Sequence[str], config: "Config", en
     """Append transcriptions of the recordings among the attachments, with the configured service."""
     if not any(map(is_recording, media)):
         return text
-    chosen = choose_transcriber(config, environ)
-    try:
-        return await append_transcriptions(text, media, chosen)
-    finally:
-        if chosen.transcriber is not None:
-            await chosen.transcriber.close()
+    return await append_transcriptions(text, media, choose_transcriber(config, environ))
 
 
 async def append_transcriptions(text: str, media: Sequence[str], chosen: ChosenTranscriber) -> str:

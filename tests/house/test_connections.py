@@ -16,7 +16,7 @@ from tests.house.repo import ROOT, text_of, tracked_files
 NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
     "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
-              "providers/transcription", "providers/litellm_transport",
+              "providers/litellm_transport",
               "providers/litellm_provider", "channels/telegram/bot", "channels/rest", "channels/weixin/api",
               "channels/weixin/cdn", "sdk/remote"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},

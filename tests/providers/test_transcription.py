@@ -9,7 +9,6 @@ import sys
 import time
 import wave
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,11 @@ import pytest
 from nanobot.config.schema import Config
 from nanobot.errors import ProviderError
 from nanobot.providers import errors
+from nanobot.providers.service import ServiceEndpoint
 from nanobot.providers.transcription import (
     MAX_BYTES,
     ChosenTranscriber,
     HttpTranscriber,
-    TranscriptionEndpoint,
     TranscriptionRefusedError,
     UnusableRecordingError,
     append_transcriptions,
@@ -54,19 +53,13 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-async def transcribe(server: FakeTranscription, path: Path, key: str = KEY, **settings: object) -> str:
-    endpoint = TranscriptionEndpoint(
-        "groq", server.v1, "whisper-large-v3-turbo", key, config_key="providers.groq.apiKey", pauses_s=(0, 0)
+async def transcribe(
+    server: FakeTranscription, path: Path, key: str = KEY, language: str | None = None, total_s: float = 180
+) -> str:
+    endpoint = ServiceEndpoint(
+        "groq", server.v1, "whisper-large-v3-turbo", key, config_key="providers.groq.apiKey", total_s=total_s
     )
-    transcriber = HttpTranscriber(_with(endpoint, **settings))
-    try:
-        return await transcriber.transcribe(path)
-    finally:
-        await transcriber.close()
-
-
-def _with(endpoint: TranscriptionEndpoint, **settings: object) -> TranscriptionEndpoint:
-    return replace(endpoint, **settings)  # type: ignore[arg-type]
+    return await HttpTranscriber(endpoint, language, pauses_s=(0, 0)).transcribe(path)
 
 
 async def test_the_form_holds_the_recording_the_model_and_the_language(hearing, recording):
@@ -267,13 +260,10 @@ async def test_a_server_that_never_answers_is_given_up(hearing, recording):
 
 
 async def test_a_server_that_is_not_there_is_a_typed_error(recording):
-    endpoint = TranscriptionEndpoint("groq", "http://127.0.0.1:9", "whisper-1", KEY, pauses_s=())
-    transcriber = HttpTranscriber(endpoint)
+    endpoint = ServiceEndpoint("groq", "http://127.0.0.1:9", "whisper-1", KEY)
 
     with pytest.raises(errors.ConnectionFailedError):
-        await transcriber.transcribe(recording)
-
-    await transcriber.close()
+        await HttpTranscriber(endpoint, pauses_s=()).transcribe(recording)
 
 
 async def test_cancelling_closes_the_connection_at_once(hearing, recording):
@@ -357,7 +347,6 @@ async def test_an_endpoint_of_ones_own_is_asked_without_a_key(recording):
         assert transcriber is not None
 
         text = await transcriber.transcribe(recording)
-        await transcriber.close()
 
         assert text == "from my own box"
         assert server.uploads[0].fields == {"model": "whisper-1", "response_format": "json", "language": "fr"}
