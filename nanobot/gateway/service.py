@@ -193,6 +193,7 @@ async def open_gateway(
             SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, 5 * options.poll_s))
         )
         streaming.append(gateway.channels)
+        stack.push_async_callback(gateway.channels.close_transcription)
         _log_start(gateway)
         await gateway.http.bind()
         if gateway.api_http is not None:
