@@ -9,7 +9,7 @@ from nanobot.config.provider_table import context_window
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers.base import LLMProvider
-from nanobot.providers.resilience import ProviderChains, with_preset
+from nanobot.providers.factory import ProviderChains, with_preset
 from nanobot.session.manager import Session
 from nanobot.utils.text import nearest
 

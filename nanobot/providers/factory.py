@@ -1,12 +1,15 @@
-"""Chooses the provider of a model.
+"""Chooses the provider of a model, and builds what a session asks: that model with its fallbacks.
 
-In this order: the config; a key in the environment; a logged-in account; a model server on this machine; the offline
-provider.
+A provider is chosen in this order: the config; a key in the environment; a logged-in account; a model server on this
+machine; the offline provider.
 """
 
+import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -15,6 +18,7 @@ from nanobot.config.provider_match import ProviderMatch
 from nanobot.config.provider_table import (
     DEFAULT_MODEL,
     ProviderSpec,
+    context_window,
     find_by_model,
     find_by_name,
     plain_name,
@@ -28,6 +32,15 @@ from nanobot.providers.base import LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.limits import Timeouts, timeouts_for
 from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
+from nanobot.providers.resilience import (
+    RETRIES,
+    Breaker,
+    Candidate,
+    CandidateModel,
+    Monotonic,
+    ResilientProvider,
+    Sleep,
+)
 
 if TYPE_CHECKING:
     from nanobot.config.schema import Config, ProviderConfig
@@ -273,3 +286,93 @@ def _local_servers(config: "Config", environ: Mapping[str, str]) -> tuple[LocalS
 
 def _is_loopback_url(base: str | None) -> bool:
     return bool(base) and is_loopback(urlsplit(base or "").hostname or "")
+
+
+AddMeter = Callable[[LLMProvider, str], LLMProvider]
+"""Wraps a provider in a meter, given the provider's name."""
+
+
+def no_meter(provider: LLMProvider, name: str) -> LLMProvider:
+    return provider
+
+
+class ProviderChains:
+    """Builds the providers of one bot's sessions. They share their breakers: a failing model is paused for everyone."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        state_dir: Path | None = None,
+        *,
+        add_meter: AddMeter = no_meter,
+        local_servers: Sequence[LocalServer] | None = None,
+        sleep: Sleep = asyncio.sleep,
+        monotonic: Monotonic = time.monotonic,
+    ) -> None:
+        """`local_servers` are probed if nothing is configured; None means the default ones."""
+        self._environ = environ
+        self._state_dir = state_dir
+        self._add_meter = add_meter
+        self._local_servers = local_servers
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._breakers: dict[tuple[str, str | None, str], Breaker] = {}
+
+    async def choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
+        """The provider of this model, or of the active one if none is given, followed by the config's fallback models.
+
+        Raises ConfigError if the first cannot be used. A fallback is created on first use; one that cannot be used is
+        reported when it is needed.
+        """
+        chosen = await self._choose(config, model)
+        candidates = [Candidate.ready(self._metered(chosen)), *self._fallbacks(config, model)]
+        retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
+        provider = ResilientProvider(candidates, retries=retries, sleep=self._sleep, monotonic=self._monotonic)
+        return replace(chosen, provider=provider)
+
+    def _fallbacks(self, config: "Config", model: str | None) -> Iterator[Candidate]:
+        active = config.active_preset()
+        seen = {(model or active.model, active.provider)}
+        for entry in config.agents.defaults.fallback_models:
+            name, preset = (entry, config.model_presets[entry]) if isinstance(entry, str) else (entry.model, entry)
+            if (preset.model, preset.provider) in seen:
+                continue
+            seen.add((preset.model, preset.provider))
+            presets = {**config.model_presets, name: preset}
+            fallback_config = with_preset(config.model_copy(update={"model_presets": presets}), name)
+            yield Candidate(
+                name,
+                partial(self._create_fallback, fallback_config),
+                max_tokens=preset.max_tokens,
+                temperature=preset.temperature,
+                window_tokens=fallback_config.active_preset().context_window_tokens or context_window(preset.model),
+            )
+
+    async def _create_fallback(self, config: "Config") -> CandidateModel:
+        chosen = await self._choose(config, None)
+        if chosen.name == "offline":
+            raise ConfigError(
+                f"No provider is set up for the model {config.active_preset().model}. Name it in the preset."
+            )
+        return self._metered(chosen)
+
+    async def _choose(self, config: "Config", model: str | None) -> ChosenProvider:
+        return await choose_provider(
+            config,
+            model=model,
+            environ=self._environ,
+            state_dir=self._state_dir,
+            local_servers=self._local_servers,
+        )
+
+    def _metered(self, chosen: ChosenProvider) -> CandidateModel:
+        provider = self._add_meter(chosen.provider, chosen.name)
+        key = (chosen.name, chosen.provider.api_base, chosen.model)
+        breaker = self._breakers.setdefault(key, Breaker(self._monotonic))
+        return CandidateModel(provider, chosen.name, chosen.model, breaker)
+
+
+def with_preset(config: "Config", name: str) -> "Config":
+    """A copy of the config with this preset active."""
+    defaults = config.agents.defaults.model_copy(update={"model_preset": name})
+    return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})

@@ -10,15 +10,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from nanobot.config.provider_table import context_window
-from nanobot.errors import ConfigError, NanobotError
+from nanobot.errors import NanobotError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import (
@@ -39,18 +36,11 @@ from nanobot.providers.errors import (
     TryElsewhere,
     format_wait,
 )
-from nanobot.providers.factory import ChosenProvider, choose_provider
-from nanobot.providers.local_servers import LocalServer
-
-if TYPE_CHECKING:
-    from nanobot.config.schema import Config
 
 log = logging.getLogger(__name__)
 
 Sleep = Callable[[float], Awaitable[None]]
 Monotonic = Callable[[], float]
-AddMeter = Callable[[LLMProvider, str], LLMProvider]
-"""Wraps a provider in a meter, given the provider's name."""
 
 RETRIES = 3
 FIRST_WAIT_S = 1.0
@@ -570,89 +560,3 @@ def _backoff(retries: int) -> float:
 
 def _brief(error: ModelCallError) -> str:
     return f"{error.target.name}: {error.brief()}."
-
-
-def no_meter(provider: LLMProvider, name: str) -> LLMProvider:
-    return provider
-
-
-class ProviderChains:
-    """Builds the providers of one bot's sessions. They share their breakers: a failing model is paused for everyone."""
-
-    def __init__(
-        self,
-        environ: Mapping[str, str],
-        state_dir: Path | None = None,
-        *,
-        add_meter: AddMeter = no_meter,
-        local_servers: Sequence[LocalServer] | None = None,
-        sleep: Sleep = asyncio.sleep,
-        monotonic: Monotonic = time.monotonic,
-    ) -> None:
-        """`local_servers` are probed if nothing is configured; None means the default ones."""
-        self._environ = environ
-        self._state_dir = state_dir
-        self._add_meter = add_meter
-        self._local_servers = local_servers
-        self._sleep = sleep
-        self._monotonic = monotonic
-        self._breakers: dict[tuple[str, str | None, str], Breaker] = {}
-
-    async def choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
-        """The provider of this model, or of the active one if none is given, followed by the config's fallback models.
-
-        Raises ConfigError if the first cannot be used. A fallback is created on first use; one that cannot be used is
-        reported when it is needed.
-        """
-        chosen = await self._choose(config, model)
-        candidates = [Candidate.ready(self._metered(chosen)), *self._fallbacks(config, model)]
-        retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
-        provider = ResilientProvider(candidates, retries=retries, sleep=self._sleep, monotonic=self._monotonic)
-        return replace(chosen, provider=provider)
-
-    def _fallbacks(self, config: "Config", model: str | None) -> Iterator[Candidate]:
-        active = config.active_preset()
-        seen = {(model or active.model, active.provider)}
-        for entry in config.agents.defaults.fallback_models:
-            name, preset = (entry, config.model_presets[entry]) if isinstance(entry, str) else (entry.model, entry)
-            if (preset.model, preset.provider) in seen:
-                continue
-            seen.add((preset.model, preset.provider))
-            presets = {**config.model_presets, name: preset}
-            fallback_config = with_preset(config.model_copy(update={"model_presets": presets}), name)
-            yield Candidate(
-                name,
-                partial(self._create_fallback, fallback_config),
-                max_tokens=preset.max_tokens,
-                temperature=preset.temperature,
-                window_tokens=fallback_config.active_preset().context_window_tokens or context_window(preset.model),
-            )
-
-    async def _create_fallback(self, config: "Config") -> CandidateModel:
-        chosen = await self._choose(config, None)
-        if chosen.name == "offline":
-            raise ConfigError(
-                f"No provider is set up for the model {config.active_preset().model}. Name it in the preset."
-            )
-        return self._metered(chosen)
-
-    async def _choose(self, config: "Config", model: str | None) -> ChosenProvider:
-        return await choose_provider(
-            config,
-            model=model,
-            environ=self._environ,
-            state_dir=self._state_dir,
-            local_servers=self._local_servers,
-        )
-
-    def _metered(self, chosen: ChosenProvider) -> CandidateModel:
-        provider = self._add_meter(chosen.provider, chosen.name)
-        key = (chosen.name, chosen.provider.api_base, chosen.model)
-        breaker = self._breakers.setdefault(key, Breaker(self._monotonic))
-        return CandidateModel(provider, chosen.name, chosen.model, breaker)
-
-
-def with_preset(config: "Config", name: str) -> "Config":
-    """A copy of the config with this preset active."""
-    defaults = config.agents.defaults.model_copy(update={"model_preset": name})
-    return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})

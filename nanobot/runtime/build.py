@@ -51,8 +51,8 @@ from nanobot.config.schema import Config
 from nanobot.pairing.commands import PairingCommands
 from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMProvider
+from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
-from nanobot.providers.resilience import ProviderChains
 from nanobot.runtime import audience
 from nanobot.runtime.background import BackgroundWork
 from nanobot.runtime.policies import loop_policy, turn_timeouts

@@ -10,7 +10,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers import errors
 from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context
-from nanobot.providers.resilience import ProviderChains, with_preset
+from nanobot.providers.factory import ProviderChains, with_preset
 from nanobot.testing.model_server import Fail, FakeModels, Say
 from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
@@ -166,7 +166,7 @@ def test_a_chain_loads_no_client_and_no_sdk_before_somebody_is_asked():
     script = (
         "import asyncio, sys\n"
         "from nanobot.config.schema import Config\n"
-        "from nanobot.providers.resilience import ProviderChains\n"
+        "from nanobot.providers.factory import ProviderChains\n"
         "defaults = {'model': 'gpt-4.1', 'fallbackModels': [{'model': 'claude-opus-4-5'}]}\n"
         "config = Config(agents={'defaults': defaults}, providers={'openai': {'apiKey': 'k'}})\n"
         "asyncio.run(ProviderChains({}).choose(config))\n"

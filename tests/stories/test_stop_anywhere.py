@@ -11,8 +11,8 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import load_config
 from nanobot.config.paths import DataPaths
 from nanobot.messages.types import Origin
+from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
-from nanobot.providers.resilience import ProviderChains
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing.model_server import CutStream, Fail, FakeModels, Hang, Reset, Say, Slow
 from nanobot.utils.clock import SystemClock

@@ -18,7 +18,7 @@ from nanobot.agent.events import Notice, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import load_config
 from nanobot.messages.types import Origin
-from nanobot.providers.resilience import AddMeter, ProviderChains, no_meter
+from nanobot.providers.factory import AddMeter, ProviderChains, no_meter
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.sdk import Nanobot
 from nanobot.testing import RecordingSink

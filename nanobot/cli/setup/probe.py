@@ -15,8 +15,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError
 from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
 from nanobot.providers.errors import AuthenticationError
-from nanobot.providers.factory import ChosenProvider, choose_provider
-from nanobot.providers.resilience import with_preset
+from nanobot.providers.factory import ChosenProvider, choose_provider, with_preset
 from nanobot.utils.clock import SystemClock, find_zone
 from nanobot.utils.text import count_noun
 
