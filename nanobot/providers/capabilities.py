@@ -1,11 +1,14 @@
 """What endpoints accept, learned from their error responses and stored so that a rejected field is sent only once."""
 
-import json
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nanobot.utils.files import make_private_folder, write_atomic
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +59,29 @@ class CapabilityStore:
         return True
 
     def _load(self) -> dict[str, EndpointCapabilities]:
-        if self._path is None:
+        if self._path is None or not self._path.exists():
             return {}
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            return _codec().validate_json(self._path.read_bytes())
+        except (OSError, ValueError):
             return {}
-        entries = data.items() if isinstance(data, dict) else ()
-        return {key: _parse_entry(entry) for key, entry in entries if isinstance(entry, dict)}
 
     def _save(self) -> None:
-        if self._path is None:
+        if self._path is None or self._known is None:
             return
-        data = {
-            key: {"dropped": sorted(entry.dropped), "renamed": entry.renamed, "needs": sorted(entry.needs)}
-            for key, entry in sorted((self._known or {}).items())
-        }
         try:
             make_private_folder(self._path.parent)
-            write_atomic(self._path, json.dumps(data, indent=2) + "\n")
+            write_atomic(self._path, _codec().dump_json(self._known, indent=2).decode() + "\n")
         except OSError:
             pass  # this process knows it; the next one learns it again
 
 
+@cache
+def _codec() -> "TypeAdapter[dict[str, EndpointCapabilities]]":
+    from pydantic import TypeAdapter  # only where something was learned
+
+    return TypeAdapter(dict[str, EndpointCapabilities])
+
+
 def _key(api_base: str, model: str) -> str:
     return f"{api_base.rstrip('/')} {model}"
-
-
-def _parse_entry(entry: dict[str, Any]) -> EndpointCapabilities:
-    renamed = entry.get("renamed")
-    return EndpointCapabilities(
-        _string_set(entry.get("dropped")),
-        {str(old): str(new) for old, new in renamed.items()} if isinstance(renamed, dict) else {},
-        _string_set(entry.get("needs")),
-    )
-
-
-def _string_set(value: object) -> frozenset[str]:
-    return frozenset(map(str, value)) if isinstance(value, list) else frozenset()
