@@ -484,6 +484,34 @@ async def test_a_server_that_finds_fault_for_ever_is_not_asked_for_ever(server):
     assert len(server.chats) == 2
 
 
+async def test_a_server_that_always_finds_another_fault_is_asked_seven_times(server):
+    fields = {f"field_{number}": 1 for number in range(9)}
+    server.script(*[Fail(400, f"Unrecognized request argument supplied: {name}") for name in fields])
+
+    with pytest.raises(errors.InvalidRequestError, match="field_6"):
+        await ask(server, extra_body=fields)
+
+    assert len(server.chats) == 7
+
+
+async def test_an_answer_that_is_complete_loses_nothing_with_its_connection():
+    event = {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"
+        writer.write(head + b"data: " + json.dumps(event).encode() + b"\n\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as running:
+        provider = CustomProvider("k", f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}/v1", "m")
+        response = await provider.chat(HELLO)
+        await provider.close()
+
+    assert response.content == "hi"
+
+
 async def test_a_call_written_as_text_is_a_call_and_not_text(server):
     server.script(Say('```json\n{"name": "list_dir", "arguments": {"path": "."}}\n```', pieces=9))
     asked = provider(server)

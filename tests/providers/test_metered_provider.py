@@ -231,6 +231,19 @@ async def test_a_call_that_is_stopped_has_its_row(desk: Desk, server: FakeModels
     assert (row["outcome"], row["error"], row["estimated"]) == ("stopped", None, True)
 
 
+async def test_a_call_in_flight_has_its_row_for_the_day_the_process_is_killed(desk: Desk):
+    pause = Pause()
+    asking = asyncio.create_task(desk.meter(ScriptedProvider(pause, "hi", model="m")).chat(HELLO))
+    await pause.reached.wait()
+
+    (row,) = await desk.rows()
+    pause.resume.set()
+    await asking
+
+    assert (row["outcome"], row["estimated"], row["prompt_tokens"]) == ("unfinished", True, estimate_tokens(HELLO))
+    assert [row["outcome"] for row in await desk.rows()] == ["ok"]
+
+
 async def test_a_stream_that_nobody_reads_to_its_end_is_a_stop(desk: Desk):
     meter = desk.meter(ScriptedProvider("one\ntwo"))
 

@@ -182,13 +182,19 @@ async def test_an_answer_in_plain_text_is_taken_as_it_is(hearing, recording):
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>nginx</html>", b'{"txt": "hi"}', b"[]", b"\xff\xfe\x00", b"a\0", b'{"text": 3}', b'{"text": "cut']
+    "body",
+    [
+        *(b"<html>nginx</html>", b'{"txt": "hi"}', b"[]", b"\xff\xfe\x00", b"a\0", b'{"text": 3}', b'{"text": "cut'),
+        f"<p>Bearer {KEY}</p>".encode(),
+    ],
 )
-async def test_an_answer_that_cannot_be_read_is_a_typed_error(hearing, recording, body):
+async def test_an_answer_that_cannot_be_read_is_a_typed_error_without_the_key(hearing, recording, body):
     hearing.script = [Answer(body=body)] * 3
 
-    with pytest.raises(errors.MalformedResponseError):
+    with pytest.raises(errors.MalformedResponseError) as caught:
         await transcribe(hearing, recording)
+
+    assert KEY not in str(caught.value)
 
 
 async def test_a_wrong_key_is_said_without_repeating_it_and_not_tried_again(hearing, recording):

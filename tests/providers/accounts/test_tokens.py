@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
@@ -167,6 +166,17 @@ async def test_what_cannot_be_kept_is_used_by_this_process(client, server, monke
     assert await client.tokens.replace_token(client.first) == account
 
 
+async def test_who_waited_for_the_lock_finds_the_new_token_in_the_file(client, server, pools):
+    server.token_delay_s = 0.1
+    client.clock.advance(3600)
+    beside = AccountTokens("openai_codex", server.accounts, partial(renew, pools=pools), client.clock)
+
+    first, second = await asyncio.gather(client.tokens.current(), beside.current())
+
+    assert first == second == client.kept
+    assert len(server.asked("/oauth/token")) == 1
+
+
 async def in_two_processes(server: FakeAuthority, times: int) -> list[str]:
     """The token that each of two processes has in the end; both ask so many times, from the same moment on."""
     folder = str(server.accounts.path("openai_codex").parent)
@@ -179,17 +189,6 @@ async def in_two_processes(server: FakeAuthority, times: int) -> list[str]:
         out.strip()
         for out, _ in await asyncio.gather(*(asyncio.to_thread(child.communicate, "\n", 30) for child in children))
     ]
-
-
-async def test_two_processes_that_renew_at_once_ask_once(server):
-    server.accounts.save(replace(server.openai_account(), expires_at=time.time() - 1))
-    server.token_delay_s = 0.2
-
-    tokens = await in_two_processes(server, 1)
-
-    kept = server.accounts.load("openai_codex")
-    assert tokens == [kept.access_token, kept.access_token]
-    assert len(server.asked("/oauth/token")) == 1
 
 
 async def test_two_processes_that_renew_again_and_again_never_use_a_refresh_token_twice(server):
