@@ -127,17 +127,6 @@ class LiteLLMProvider(LLMProvider):
         """Start loading LiteLLM in a thread."""
         start_loading()
 
-    def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
-        return self._stream(messages, tools or (), model or self._default_model, max_tokens, temperature)
-
     async def close(self) -> None:
         """Close LiteLLM's connections. All providers share them, so the last one closes them."""
         _users.discard(self)
@@ -154,21 +143,23 @@ class LiteLLMProvider(LLMProvider):
         if module_transport is not None:
             await module_transport.aclose()
 
-    async def _stream(
+    async def chat_stream(
         self,
         messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: str,
-        max_tokens: int,
-        temperature: float,
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
+        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
+        tools, model = tools or (), model or self._default_model
         litellm = await asyncio.wrap_future(start_loading())
         _users.add(self)
-        limits = CallLimits(self._timeouts, self._target(model))
         request = await self._request(messages, tools, model, max_tokens, temperature)
         client = await self._client(model)
         if client is not None:
             request["client"] = client
+        limits = CallLimits(self._timeouts, self._target(model))
         answer, texts = ChatAnswer(provider=self.name), TextToolDeltas(tools)
         stream: Any = None
         try:
