@@ -15,7 +15,6 @@ from nanobot.config.provider_table import find_by_name, spec_for
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse
-from nanobot.providers.error_patterns import parse_error_response
 from nanobot.providers.errors import (
     ConnectionFailedError,
     InvalidRequestError,
@@ -122,7 +121,7 @@ class ImageProvider(LLMProvider):
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
-            raise self._endpoint.error(MalformedResponseError, parse_error_response(200, body).message)
+            raise self._endpoint.error(MalformedResponseError, f"not JSON: {body[:200].decode('utf-8', 'replace')}")
         return data
 
     async def _fetch(self, url: object) -> str | None:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from nanobot.config.provider_table import ProviderSpec
 from nanobot.net.connection import HttpError, parse_server_address
 from nanobot.net.http import HttpPools, is_loopback
-from nanobot.providers.error_patterns import error_of, parse_error_response
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,
@@ -104,6 +103,8 @@ class ServiceEndpoint:
             location = connection.headers.get("location", "elsewhere")
             raise self.error(MalformedResponseError, f"a redirect to {location}, not followed with a key", status)
         if status != 200:
+            from nanobot.providers.error_patterns import error_of, parse_error_response  # compiles its table
+
             raise error_of(parse_error_response(status, body, connection.headers), self.target, self._secrets)
         return body
 
