@@ -5,6 +5,7 @@ The import takes three seconds and 175 MB, so it runs in a thread when the first
 """
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -52,6 +53,7 @@ def _load() -> Any:
     warnings.filterwarnings("ignore", module=r"(?:litellm|pydantic)\b")  # its use of pydantic warns at run time, too
     import litellm  # 3 s, 175 MB
 
+    gc.freeze()  # or each full collection walks it: 0.2 s in which the event loop stands still
     litellm.telemetry = False
     litellm.suppress_debug_info = True
     litellm.drop_params = True
