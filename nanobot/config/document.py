@@ -8,8 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from nanobot.config.loaded_from import KeyPath
-from nanobot.config.spelling import camel
+from nanobot.config.keypath import KeyPath, camel
 
 MAX_BYTES = 10 * 1024 * 1024
 

@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from nanobot.config.keys import dotted, shapes
+from nanobot.config.keypath import dotted
 from nanobot.config.loader import closed_channels, load_config, load_warnings
 from nanobot.config.paths import use_config
 from nanobot.config.schema import Config
+from nanobot.config.section import shapes
 from nanobot.errors import ConfigError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -327,15 +328,21 @@ def test_misspelt_keys_that_restrict_nothing_are_kept_with_a_warning(config_file
     assert config.tools.exec.__pydantic_extra__ == {"timeouts": 5}
 
 
-def test_an_old_place_of_a_key_is_still_understood(config_file):
-    path = config_file(
-        '{"tools": {"exec": {\n"restrictToWorkspace": true}}, "agents": {"defaults": {"memoryWindow": 7}}}'
-    )
+@pytest.mark.parametrize(
+    ("tools", "restricts"),
+    [
+        ({"exec": {"restrictToWorkspace": True}}, True),
+        ({"exec": {"restrict_to_workspace": True}}, True),
+        ({"exec": {"restrictToWorkspace": True}, "restrict_to_workspace": False}, False),
+    ],
+)
+def test_an_old_place_of_a_key_is_still_understood(config_file, tools, restricts):
+    defaults = {"memoryWindow": 7, "session_ttl_minutes": 5}
 
-    config = load_config(path)
+    config = load_config(config_file({"tools": tools, "agents": {"defaults": defaults}}))
 
-    assert config.tools.restrict_to_workspace is True
-    assert config.agents.defaults.memory_window == 7
+    assert config.tools.restrict_to_workspace is restricts
+    assert (config.agents.defaults.memory_window, config.agents.defaults.idle_compact_after_minutes) == (7, 5)
     assert load_warnings(config) == ()
 
 
