@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from nanobot.cron.history import HistoryRow
-from nanobot.cron.job_cache import JobCache
 from nanobot.cron.schedule import check_schedule, instants, job_zone, next_instant
 from nanobot.cron.scheduler import Scheduler
 from nanobot.cron.store import CronStore, JobFile
 from nanobot.cron.types import DAY_MS, CronError, CronJob, CronPayload, CronSchedule, Delivered, Misfire, Notify
-from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
 from nanobot.utils.text import nearest
 
@@ -74,9 +72,8 @@ _NAME_CHARS = 30
 class JobEdits:
     """Operations on jobs. They raise CronError for invalid input and StorageError if the store cannot be used."""
 
-    def __init__(self, store: CronStore, cache: JobCache, scheduler: Scheduler, targets: Targets | None) -> None:
+    def __init__(self, store: CronStore, scheduler: Scheduler, targets: Targets | None) -> None:
         self._store = store
-        self._cache = cache
         self._scheduler = scheduler
         self._targets = targets
 
@@ -291,10 +288,7 @@ class JobEdits:
 
     def history(self, job_id: str | None = None) -> list[HistoryRow]:
         """Past runs, oldest first. Raises StorageError."""
-        try:
-            return self._store.history.rows(job_id)
-        except OSError as error:
-            raise StorageError(f"{self._store.history.path} cannot be read: {error.strerror}.") from error
+        return self._store.history.rows(job_id)
 
     def adopt(self, old: Path) -> None:
         """Move the store from its location in earlier releases, once. Raises StorageError."""
@@ -310,12 +304,12 @@ class JobEdits:
         return first
 
     def _edit(self, change: Callable[[JobFile], T]) -> T:
-        result = self._cache.edit(change)
+        result = self._store.edit(change)
         self._wake_up()
         return result
 
     def _fresh(self) -> JobFile:
-        return self._cache.fresh(may_replace=not self._is_serving)
+        return self._store.fresh(may_replace=not self._is_serving)
 
     @property
     def _is_serving(self) -> bool:

@@ -12,21 +12,23 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nanobot.cron.edits import JobEdits, Targets
 from nanobot.cron.history import HistoryRow
-from nanobot.cron.job_cache import JobCache
-from nanobot.cron.leases import Leases
 from nanobot.cron.scheduler import EndedRun, LeasedRun, Scheduler, WasStarted
 from nanobot.cron.store import CronStore, JobFile
 from nanobot.cron.types import CronError, CronJob, Due, JobFailedError, JobSkippedError
 from nanobot.errors import NanobotError, StorageError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils.lease import ProcessLease
+from nanobot.utils.locks import ProcessLock, is_held
+from nanobot.utils.open_no_follow import open_own
 from nanobot.utils.storage_error import error_text
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 OnJob = Callable[..., Awaitable[str | None]]
 """Runs a job: `on_job(job, due)` or `on_job(job)`. Returns the answer; raises for a failure, or JobSkippedError if the
@@ -58,10 +60,11 @@ class CronService(JobEdits):
         self.problem: str | None = None
         """What keeps jobs from running, for the health check."""
         store = CronStore(Path(store_path))
+        lease = ProcessLease(store.locks / "runs", open_own)
         self._clock = clock or SystemClock()
-        cache = JobCache(store, lambda error: self._report_problem(error or self._file_problem()))
-        scheduler = Scheduler(self._clock, timezone, Leases(store.locks), store.history, was_started)
-        super().__init__(store, cache, scheduler, targets)
+        super().__init__(store, Scheduler(self._clock, timezone, lease, store.history, was_started), targets)
+        self._serving = ProcessLock(store.locks / "serving.lock", open_own)
+        """Held by the process that runs the jobs."""
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._unrecorded: list[tuple[CronJob, EndedRun]] = []
@@ -81,7 +84,7 @@ class CronService(JobEdits):
 
     def is_served(self) -> bool:
         """Whether any process, including this one, runs the jobs when due."""
-        return self._scheduler.leases.is_served()
+        return self._serving.is_acquired or is_held(self._store.locks / "serving.lock", open_own)
 
     def is_running(self, job_id: str) -> bool:
         """Whether this job is running, here or in another process. Raises StorageError."""
@@ -96,7 +99,6 @@ class CronService(JobEdits):
             await asyncio.wait({*self._stopping})
         if self._task is not None:
             return
-        self._scheduler.leases = Leases(self._store.locks)
         self._loop, self._wake, self._has_ticked = asyncio.get_running_loop(), asyncio.Event(), False
         self._writing = asyncio.Lock()
         self._ticked_s = self._clock.monotonic()
@@ -113,7 +115,7 @@ class CronService(JobEdits):
             task.add_done_callback(self._task_stopped)
             task.cancel()
         if not self._stopping:
-            self._scheduler.leases.close()
+            self._release_locks()
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Start no more runs, give running ones `grace_s` seconds, then stop."""
@@ -129,7 +131,7 @@ class CronService(JobEdits):
 
     def status(self) -> dict[str, Any]:
         """`enabled` (is it running), `jobs`, `next_wake_at_ms`; for health `tick_age_s`, `running`, `problem`."""
-        jobs = self._cache.job_file.jobs if self._cache.job_file is not None else []
+        jobs = self._store.jobs
         with suppress(StorageError):
             jobs = self._fresh().jobs
         planned = [job.state.next_run_at_ms for job in jobs if job.enabled and job.state.next_run_at_ms is not None]
@@ -163,7 +165,7 @@ class CronService(JobEdits):
                 await self._start_run(job, due)
         finally:
             if self._task is None and not self._runs:
-                self._scheduler.leases.close()
+                self._release_locks()
         return bool(leased)
 
     async def tick(self) -> float | None:
@@ -185,7 +187,7 @@ class CronService(JobEdits):
 
     async def _serve(self) -> None:
         while True:
-            if self.on_job is not None and not self._scheduler.leases.is_complete:
+            if self.on_job is not None and not self._serving.is_acquired:
                 await finish(asyncio.to_thread(self._take_locks))
             try:
                 wait_s = await self.tick()
@@ -204,10 +206,15 @@ class CronService(JobEdits):
 
     def _take_locks(self) -> None:
         """Take the locks if possible; jobs also run on a disk without locks."""
-        with suppress(OSError):
-            self._scheduler.leases.open()
-            if self._scheduler.only is None:
-                self._scheduler.leases.serve()
+        with suppress(OSError, StorageError):
+            self._scheduler.lease.hold()
+            if self._scheduler.only is None and not self._serving.is_acquired:
+                self._serving.try_acquire()
+
+    def _release_locks(self) -> None:
+        """Unfinished runs are settled by the next process."""
+        self._serving.release()
+        self._scheduler.lease.release()
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
@@ -217,16 +224,16 @@ class CronService(JobEdits):
         clock_stepped, self._skew_s = abs(skew_s - self._skew_s) > _CLOCK_STEP_S, skew_s
         if clock_stepped:
             self._scheduler.forget_plans()
-        if not self._has_ticked or clock_stepped or self._cache.is_behind() or self._is_any_due():
+        if not self._has_ticked or clock_stepped or self._store.is_behind() or self._is_any_due():
             return True
-        running = [(job, job.state.running) for job in self._cache.jobs]
+        running = [(job, job.state.running) for job in self._store.jobs]
         return any(lease is not None and not self._scheduler.is_running(job, lease) for job, lease in running)
 
     async def _change_and_lease(
         self, change: Callable[[JobFile, list[HistoryRow]], list[LeasedRun]]
     ) -> list[LeasedRun]:
         """Apply a change and return the runs it leased. If cancelled, they are not started and keep their leases."""
-        change_task = asyncio.ensure_future(asyncio.to_thread(self._cache.change, change))
+        change_task = asyncio.ensure_future(asyncio.to_thread(self._change, change))
         try:
             return await finish(change_task)
         except asyncio.CancelledError:
@@ -242,7 +249,7 @@ class CronService(JobEdits):
         )
 
     def _waiting_jobs(self) -> list[CronJob]:
-        jobs, failed = self._cache.jobs, self._scheduler.failed
+        jobs, failed = self._store.jobs, self._scheduler.failed
         return [
             job for job in jobs if job.state.running is None and self._scheduler.serves(job) and job.id not in failed
         ]
@@ -250,7 +257,7 @@ class CronService(JobEdits):
     def _task_stopped(self, task: "asyncio.Task[None]") -> None:
         self._stopping.discard(task)
         if not self._stopping:
-            self._scheduler.leases.close()
+            self._release_locks()
 
     # -- a run -----------------------------------------------------------------------------------------------------
 
@@ -308,7 +315,7 @@ class CronService(JobEdits):
                 self._scheduler.record_end(job_file, rows, job, ended)
 
         try:
-            self._cache.change(end)
+            self._change(end)
         except (StorageError, CronError) as error:
             for job, ended in batch:
                 log.warning(
@@ -320,14 +327,17 @@ class CronService(JobEdits):
 
     # -- problems ----------------------------------------------------------------------------------------------------
 
+    def _change(self, change: Callable[[JobFile, list[HistoryRow]], T]) -> T:
+        result = self._store.change(change)
+        self._report_problem(self._store.problem or self._file_problem())
+        return result
+
     def _file_problem(self) -> str | None:
         """Invalid entries in a readable file."""
-        if self._cache.job_file is None:
-            return None
-        problems = [entry.reason for entry in self._cache.job_file.unreadable]
+        problems = [entry.reason for entry in self._store.job_file.unreadable] if self._store.job_file else []
         problems += [
             f"{job.name} ({job.id}): {job.state.last_error}"
-            for job in self._cache.jobs
+            for job in self._store.jobs
             if job.id in self._scheduler.failed
         ]
         return f"{self._store.path}: {'; '.join(problems)}" if problems else None
