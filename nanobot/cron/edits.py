@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from nanobot.bus.events import Address
 from nanobot.cron.history import HistoryRow
 from nanobot.cron.schedule import check_schedule, instants, job_zone, next_instant
 from nanobot.cron.scheduler import Scheduler
@@ -49,18 +50,15 @@ class KnownChannels:
             )
 
 
-def check_target(
-    deliver: bool, channel: str | None, to: str | None, thread_id: str | None, targets: Targets | None
-) -> None:
-    """Raise NanobotError if a job that delivers has no valid target."""
-    if not deliver:
-        return
-    if not channel or (to or "").strip().lower() in _PLACEHOLDER_TARGETS:
+def check_target(payload: CronPayload, targets: Targets | None) -> None:
+    """Raise NanobotError if what a job delivers would not arrive."""
+    to = payload.to or ""
+    if not payload.channel or to.strip().lower() in _PLACEHOLDER_TARGETS:
         raise CronError(
             "A job that delivers needs a channel and a chat id to post to, for example `--channel telegram --to 12345`."
         )
     if targets is not None:
-        targets.check(channel, to or "", thread_id)
+        targets.check(payload.channel, to, payload.thread_id)
 
 
 T = TypeVar("T")
@@ -92,44 +90,41 @@ class JobEdits:
         to: str | None = None,
         delete_after_run: bool = False,
         *,
-        session_key: str | None = None,
-        thread_id: str | None = None,
         notify: Notify = Notify.ALWAYS,
         provenance: Provenance = Provenance.OWNER,
-        asked_by: str | None = None,
         misfire: Misfire = Misfire.RUN_ONCE,
         misfire_within_s: float | None = None,
     ) -> CronJob:
         """Add a job. Raises CronError if it could never run or never reach its chat."""
-        _check_message(message)
-        check_schedule(schedule)
-        if notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not deliver:
-            raise CronError(f"notify {notify} needs a chat to notify. Use --deliver.")
-        if misfire_within_s is not None and misfire is not Misfire.RUN_IF_WITHIN:
-            raise CronError("--within is only valid with `--misfire run_if_within`.")
-        check_target(deliver, channel, to, thread_id, self._targets)
-        now = self._scheduler.now_ms()
-        job = CronJob(
-            id=secrets.token_hex(4),
-            name=" ".join(name.split()) or _first_words(message),
-            schedule=replace(schedule),
-            payload=CronPayload(
-                message=message,
-                deliver=deliver,
-                channel=channel,
-                to=to,
-                session_key=session_key,
-                thread_id=thread_id,
-                notify=notify,
-                provenance=provenance,
-                asked_by=asked_by,
-            ),
-            created_at_ms=now,
-            updated_at_ms=now,
-            delete_after_run=delete_after_run,
-            misfire=misfire,
-            misfire_within_s=misfire_within_s,
+        payload = CronPayload(
+            message=message, deliver=deliver, channel=channel, to=to, notify=notify, provenance=provenance
         )
+        return self.add(
+            CronJob(
+                "",
+                name,
+                schedule=replace(schedule),
+                payload=payload,
+                delete_after_run=delete_after_run,
+                misfire=misfire,
+                misfire_within_s=misfire_within_s,
+            )
+        )
+
+    def add(self, job: CronJob) -> CronJob:
+        """Add this job with a new id. Raises CronError as `add_job` does."""
+        payload = job.payload
+        _check_message(payload.message)
+        check_schedule(job.schedule)
+        if payload.notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not payload.deliver:
+            raise CronError(f"notify {payload.notify} needs a chat to notify. Use --deliver.")
+        if job.misfire_within_s is not None and job.misfire is not Misfire.RUN_IF_WITHIN:
+            raise CronError("--within is only valid with `--misfire run_if_within`.")
+        if payload.deliver:
+            check_target(payload, self._targets)
+        now = self._scheduler.now_ms()
+        name = " ".join(job.name.split()) or _first_words(payload.message)
+        job = replace(job, name=name, created_at_ms=now, updated_at_ms=now)
         job.state.next_run_at_ms = self._first_instant(job, now)
         return self._edit(lambda job_file: _add(job_file, job))
 
@@ -143,19 +138,21 @@ class JobEdits:
 
         return self._edit(mark)
 
-    def last_delivered(self, channel: str, to: str, thread_id: str | None) -> CronJob | None:
+    def last_delivered(self, chat: Address) -> CronJob | None:
         """The job whose reminder in this chat is the newest that nobody has answered. Terminals count as one chat."""
 
-        def is_here(job: CronJob) -> bool:
-            payload = job.payload
-            if channel == "cli":
-                return (payload.channel or "cli") == "cli"
-            return (payload.channel, payload.to) == (channel, to) and payload.thread_id in (None, thread_id)
+        def is_here(payload: CronPayload) -> bool:
+            if chat.channel == "cli":
+                return payload.channel in (None, "", "cli")
+            is_same_chat = (payload.channel, payload.to) == (chat.channel, chat.chat_id)
+            return is_same_chat and payload.thread_id in (None, chat.thread_id)
 
-        delivered = [
-            (job.state.delivered.at_ms, job) for job in self._fresh().jobs if job.state.delivered and is_here(job)
-        ]
-        return deepcopy(max(delivered, key=lambda entry: entry[0])[1]) if delivered else None
+        delivered = {
+            job.state.delivered.at_ms: job
+            for job in self._fresh().jobs
+            if job.state.delivered is not None and is_here(job.payload)
+        }
+        return deepcopy(delivered[max(delivered)]) if delivered else None
 
     def settle_reminder(self, job_id: str, snooze_until_ms: int | None = None) -> bool:
         """Settle what a job has delivered: it is not tried again, and with a time it is sent again then, as a new job.
@@ -169,8 +166,8 @@ class JobEdits:
                 return False
             if snooze_until_ms is not None:
                 again = CronJob(
-                    id=secrets.token_hex(4),
-                    name=job.name,
+                    "",
+                    job.name,
                     schedule=CronSchedule("at", at_ms=snooze_until_ms),
                     payload=replace(job.payload, message=job.state.delivered.text, verbatim=True),
                     created_at_ms=now,
@@ -323,7 +320,7 @@ class JobEdits:
 def _add(job_file: JobFile, job: CronJob) -> CronJob:
     if len(job_file.entries) >= _MAX_JOBS:
         raise CronError(f"There are already {_MAX_JOBS} jobs. Remove some with `nanobot cron remove`.")
-    while job_file.get(job.id) is not None:
+    while not job.id or job_file.get(job.id) is not None:
         job.id = secrets.token_hex(4)
     job_file.entries.append(job)
     return deepcopy(job)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Strict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
+from nanobot.bus.events import Address
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, least_trusted
 
@@ -120,6 +121,25 @@ class CronPayload:
     """The sender who asked for it on the channel; None for jobs of the owner's terminal."""
     verbatim: Flag = False
     """Whether the message is sent as it is, without a model: a snoozed reminder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as a model asks for it: a message, and one of `every_seconds`, `cron_expr` and `at`."""
+
+    message: str = ""
+    name: str | None = None
+    every_seconds: float | None = None
+    cron_expr: str | None = None
+    at: str | None = None
+    tz: str | None = None
+    deliver: bool = True
+    notify: str | None = None
+    address: Address | None = None
+    """The chat it answers in."""
+    session_key: str | None = None
+    provenance: Provenance = Provenance.OWNER
+    asked_by: str | None = None
 
 
 @dataclass(slots=True)

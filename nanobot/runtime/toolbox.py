@@ -164,7 +164,7 @@ def cron_command(toolbox: Toolbox) -> CommandEntry:
         if word in ANSWERS and call.message.origin not in TYPED:
             return "Only a person may answer a reminder."
         backend = cron_tool_backend(toolbox.cron(), toolbox.may_speak)
-        return await run_command(backend, call.argument, call.scope.chat)
+        return await asyncio.to_thread(run_command, backend, call.argument, call.scope.chat)
 
     return CommandEntry(answer, "jobs and reminders", "remove | enable | disable | run")
 
@@ -176,7 +176,7 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
     if answer is None or (message.in_group and not message.is_mentioned):
         return None
     try:
-        job = await cron_tool_backend(toolbox.cron(), toolbox.may_speak).answerable(message.address)
+        job = await asyncio.to_thread(toolbox.cron().last_delivered, message.address)
         session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
     except StorageError:
         return None  # the turn reports it
