@@ -1,4 +1,4 @@
-"""Adding, listing and changing the jobs of a store, and the check of their targets. Thread-safe, no event loop."""
+"""Adding, listing and changing the jobs of a store. Thread-safe, no event loop."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from nanobot.bus.events import Address
 from nanobot.cron.history import HistoryRow
@@ -20,47 +20,6 @@ from nanobot.utils.text import nearest
 _PLACEHOLDER_TARGETS = frozenset({"", "last", "default", "none", "null"})
 
 
-class Targets(Protocol):
-    """Checks which chats can be reached."""
-
-    def check(self, channel: str, to: str, thread_id: str | None) -> None:
-        """Raise NanobotError, which says what to do, if nothing sent there would arrive."""
-        ...
-
-
-class KnownChannels:
-    """Targets from the config: each channel's name, and whether it is enabled."""
-
-    def __init__(self, channels: Mapping[str, bool]) -> None:
-        self._channels = dict(channels)
-
-    def check(self, channel: str, to: str, thread_id: str | None) -> None:
-        """Raise CronError if the channel is unknown or disabled."""
-        if channel == "cli":  # the terminal needs no channel
-            return
-        if channel not in self._channels:
-            near = nearest(channel, self._channels, 1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            enabled_names = ", ".join(sorted(name for name, is_on in self._channels.items() if is_on)) or "none"
-            raise CronError(f"There is no channel {channel!r}. {hint}Enabled channels: {enabled_names}.")
-        if not self._channels[channel]:
-            raise CronError(
-                f"The channel {channel} is not enabled, so nothing would arrive. Set channels.{channel}.enabled, or "
-                f"run `nanobot channels login {channel}`."
-            )
-
-
-def check_target(payload: CronPayload, targets: Targets | None) -> None:
-    """Raise NanobotError if what a job delivers would not arrive."""
-    to = payload.to or ""
-    if not payload.channel or to.strip().lower() in _PLACEHOLDER_TARGETS:
-        raise CronError(
-            "A job that delivers needs a channel and a chat id to post to, for example `--channel telegram --to 12345`."
-        )
-    if targets is not None:
-        targets.check(payload.channel, to, payload.thread_id)
-
-
 T = TypeVar("T")
 
 _MAX_JOBS = 1_000
@@ -70,10 +29,10 @@ _NAME_CHARS = 30
 class JobEdits:
     """Operations on jobs. They raise CronError for invalid input and StorageError if the store cannot be used."""
 
-    def __init__(self, store: CronStore, scheduler: Scheduler, targets: Targets | None) -> None:
+    def __init__(self, store: CronStore, scheduler: Scheduler, channels: Mapping[str, bool] | None) -> None:
         self._store = store
         self._scheduler = scheduler
-        self._targets = targets
+        self._channels = channels
 
     @property
     def timezone(self) -> str | None:
@@ -121,12 +80,33 @@ class JobEdits:
         if job.misfire_within_s is not None and job.misfire is not Misfire.RUN_IF_WITHIN:
             raise CronError("--within is only valid with `--misfire run_if_within`.")
         if payload.deliver:
-            check_target(payload, self._targets)
+            self._check_target(payload)
         now = self._scheduler.now_ms()
         name = " ".join(job.name.split()) or _first_words(payload.message)
         job = replace(job, name=name, created_at_ms=now, updated_at_ms=now)
         job.state.next_run_at_ms = self._first_instant(job, now)
         return self._edit(lambda job_file: _add(job_file, job))
+
+    def _check_target(self, payload: CronPayload) -> None:
+        """Raise CronError if what a job delivers would not arrive."""
+        channel = payload.channel
+        if not channel or (payload.to or "").strip().lower() in _PLACEHOLDER_TARGETS:
+            raise CronError(
+                "A job that delivers needs a channel and a chat id to post to, for example `--channel telegram --to "
+                "12345`."
+            )
+        if self._channels is None or channel == "cli":  # the terminal needs no channel
+            return
+        if channel not in self._channels:
+            near = nearest(channel, self._channels, 1)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            enabled_names = ", ".join(sorted(name for name, is_on in self._channels.items() if is_on)) or "none"
+            raise CronError(f"There is no channel {channel!r}. {hint}Enabled channels: {enabled_names}.")
+        if not self._channels[channel]:
+            raise CronError(
+                f"The channel {channel} is not enabled, so nothing would arrive. Set channels.{channel}.enabled, or "
+                f"run `nanobot channels login {channel}`."
+            )
 
     def mark_delivered(self, job_id: str, text: str) -> bool:
         """Record what a job is about to send, so that `settle_reminder` can send it again. False if there is no job."""

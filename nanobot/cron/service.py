@@ -8,13 +8,13 @@ lease of a dead process is settled by the next. Between rounds, clock and file a
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nanobot.cron.edits import JobEdits, Targets
+from nanobot.cron.edits import JobEdits
 from nanobot.cron.history import HistoryRow
 from nanobot.cron.scheduler import EndedRun, LeasedRun, Scheduler, WasStarted
 from nanobot.cron.store import CronStore, JobFile
@@ -42,7 +42,8 @@ _CLOCK_STEP_S = 1.0
 class CronService(JobEdits):
     """The jobs of a store, and their execution.
 
-    `timezone` is the user's, for jobs without one. `was_started` tells whether the agent received a run whose process
+    `timezone` is the user's, for jobs without one. `channels` are those that a job may deliver to, and whether they are
+    enabled; None for any. `was_started` tells whether the agent received a run whose process
     died and therefore resumes it itself; other runs are started again. The default assumes that it did.
     """
 
@@ -53,7 +54,7 @@ class CronService(JobEdits):
         *,
         clock: Clock | None = None,
         timezone: str | None = None,
-        targets: Targets | None = None,
+        channels: Mapping[str, bool] | None = None,
         was_started: WasStarted | None = None,
     ) -> None:
         self.on_job = on_job
@@ -62,7 +63,7 @@ class CronService(JobEdits):
         store = CronStore(Path(store_path))
         lease = ProcessLease(store.locks / "runs", open_own)
         self._clock = clock or SystemClock()
-        super().__init__(store, Scheduler(self._clock, timezone, lease, store.history, was_started), targets)
+        super().__init__(store, Scheduler(self._clock, timezone, lease, store.history, was_started), channels)
         self._serving = ProcessLock(store.locks / "serving.lock", open_own)
         """Held by the process that runs the jobs."""
         self._runs: set[asyncio.Task[None]] = set()

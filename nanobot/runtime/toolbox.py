@@ -133,14 +133,13 @@ def cron_service(
     config: Config, workspace: Path, places: DataPaths, clock: Clock, sessions: SessionManager
 ) -> "CronService":
     """Create the cron service of the workspace and adopt jobs of earlier releases. No job runs before it is started."""
-    from nanobot.cron.edits import KnownChannels
     from nanobot.cron.service import CronService  # imported on first use: 40 ms
 
     service = CronService(
         workspace / "cron" / "jobs.json",
         clock=clock,
         timezone=config.agents.defaults.timezone,
-        targets=KnownChannels({**config.channels.enabled_by_name(), "web": config.gateway.web.enabled}),
+        channels={**config.channels.enabled_by_name(), "web": config.gateway.web.enabled},
         was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.message_id),
     )
     service.adopt(places.legacy_jobs)

@@ -11,7 +11,6 @@ from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import Address
 from nanobot.config.channels import ChannelsConfig
-from nanobot.cron.edits import KnownChannels
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY, CronToolBackend
 from nanobot.cron.types import CronJob, CronSchedule, Notify
@@ -35,7 +34,7 @@ class Asking:
             folder / "cron" / "jobs.json",
             nothing,
             timezone="Europe/Berlin",
-            targets=KnownChannels(channels.enabled_by_name()),
+            channels=channels.enabled_by_name(),
         )
         self._tools = ToolRegistry()
         self._tools.register(CronTool(lambda: CronToolBackend(self.service)))
@@ -201,14 +200,12 @@ async def test_it_works_outside_of_a_turn(asking: Asking):
     [
         ("telegrm", "Did you mean telegram?"),
         ("slack", "not enabled"),
-        ("nowhere", "There is no channel 'nowhere'. Enabled channels: telegram."),
+        ("nowhere", "There is no channel 'nowhere'. Enabled channels: mine, telegram."),
     ],
 )
 def test_a_channel_that_cannot_be_reached_is_named(asking: Asking, channel: str, said: str):
-    targets = KnownChannels({"telegram": True, "slack": False})
-
     with pytest.raises(ValueError, match=said.replace("?", r"\?")):
-        targets.check(channel, "5", None)
+        asking.service.add_job("x", CronSchedule("every", every_ms=60_000), "x", True, channel, "5")
 
 
 def test_a_channel_of_a_plugin_is_known(asking: Asking):
