@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -45,12 +46,17 @@ def nest(path: KeyPath, value: Any) -> Any:
     return value
 
 
+@cache
+def _field_names(section: type[BaseModel]) -> dict[str, str]:
+    return {camel(name): name for name in section.model_fields}
+
+
 def get(tree: Any, path: KeyPath) -> Any:
     """The value under a path of objects, lists or sections of a config, else MISSING."""
     for key in path:
         if isinstance(tree, BaseModel):
-            fields = {camel(name): name for name in type(tree).model_fields}
-            tree = getattr(tree, fields[str(key)]) if key in fields else (tree.model_extra or {}).get(str(key), MISSING)
+            name = _field_names(type(tree)).get(str(key))
+            tree = getattr(tree, name) if name else (tree.model_extra or {}).get(str(key), MISSING)
         elif isinstance(tree, dict):
             tree = tree.get(key, MISSING)
         elif isinstance(tree, list) and isinstance(key, int) and key < len(tree):

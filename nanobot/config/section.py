@@ -188,15 +188,23 @@ def with_all_sections(tree: Mapping[str, Any], section: type[BaseModel]) -> dict
     return result
 
 
+@cache
+def _defaults(section: type[BaseModel]) -> dict[str, tuple[str, Any]]:
+    """The keys of a section, in camelCase, with their attribute and default."""
+    return {
+        camel(name): (name, field.get_default(call_default_factory=True))
+        for name, field in section.model_fields.items()
+    }
+
+
 def settings_in(value: Any, path: KeyPath = (), default: Any = MISSING) -> Iterator[tuple[KeyPath, Any, Any]]:
     """Path, value and default of each setting below a section; the default of a key that no section names is MISSING.
 
     Objects are descended into. A list is one setting.
     """
     if isinstance(value, BaseModel):
-        for name, field in type(value).model_fields.items():
-            inner_default = field.get_default(call_default_factory=True)
-            yield from settings_in(getattr(value, name), (*path, camel(name)), inner_default)
+        for key, (name, field_default) in _defaults(type(value)).items():
+            yield from settings_in(getattr(value, name), (*path, key), field_default)
     entries = (value.model_extra or {}) if isinstance(value, BaseModel) else value if isinstance(value, dict) else {}
     for name, entry in entries.items():
         yield from settings_in(entry, (*path, name))
