@@ -294,12 +294,18 @@ class CronJob:
 
     def to_json(self) -> dict[str, Any]:
         """The job as in jobs.json. nanobot's additional keys are left out at their defaults."""
-        return _merge(self.raw, _codec().dump_python(self, by_alias=True, exclude={"raw"}))
+        return _merge(self.raw, _codec().dump_python(self, by_alias=True, exclude={"raw"}), _default_values())
 
 
 @cache
 def _codec() -> TypeAdapter[CronJob]:
     return TypeAdapter(CronJob)
+
+
+@cache
+def _default_values() -> dict[str, Any]:
+    values: dict[str, Any] = _codec().dump_python(CronJob("", ""), by_alias=True)
+    return values
 
 
 def _without_empty(value: Any) -> Any:
@@ -311,34 +317,27 @@ def _without_empty(value: Any) -> Any:
     return {key: _without_empty(item) for key, item in value.items() if item not in (None, "", {})}
 
 
-_LEFT_OUT: dict[str, object] = {
-    "sessionKey": None,
-    "threadId": None,
-    "notify": Notify.ALWAYS,
-    "provenance": Provenance.OWNER,
-    "askedBy": None,
-    "verbatim": False,
-    "lastDueAtMs": None,
-    "running": None,
-    "runRequestedAtMs": None,
-    "retry": None,
-    "delivered": None,
-    "lastAnswer": None,
-    "misfire": Misfire.RUN_ONCE,
-    "misfireWithinS": None,
-}
-"""Keys that are not in every file of the original, and the values at which they are not written."""
+_OURS = frozenset(
+    (
+        *("sessionKey", "threadId", "notify", "provenance", "askedBy", "verbatim"),
+        *("lastDueAtMs", "running", "runRequestedAtMs", "retry", "delivered", "lastAnswer"),
+        *("misfire", "misfireWithinS"),
+    )
+)
+"""Keys that are not in every file of the original; they are not written at their defaults."""
 
 
-def _merge(raw: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def _merge(raw: dict[str, Any], ours: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Put our keys into the original object; unknown keys are kept."""
     merged = dict(raw)
     for key, value in ours.items():
-        if isinstance(value, dict):
-            before = merged.get(key)
-            merged[key] = _merge(before if isinstance(before, dict) else {}, value)
-        elif key in _LEFT_OUT and value == _LEFT_OUT[key]:
+        default = defaults.get(key)
+        if key in _OURS and value == default:
             merged.pop(key, None)
+        elif isinstance(value, dict):
+            before = merged.get(key)
+            inner_defaults = default if isinstance(default, dict) else {}
+            merged[key] = _merge(before if isinstance(before, dict) else {}, value, inner_defaults)
         else:
             merged[key] = value
     return merged
