@@ -110,8 +110,9 @@ def to_document(config: Config) -> dict[str, Any]:
     before = {path: value for path, value, _ in settings_in(Config(**loaded.tree))}
     in_environment = environment.fill({}, Config, os.environ).variables
     for path in before:
-        if get(config, path) is MISSING:
-            _leave_out(document, next(path[:end] for end in range(1, 99) if get(config, path[:end]) is MISSING))
+        parents = [path[:length] for length in range(1, len(path) + 1)]
+        if removed := next((parent for parent in parents if get(config, parent) is MISSING), None):
+            _leave_out(document, removed)
     for path, value, default in settings_in(config):
         written, is_changed = get(document, path), path not in before or value != before[path]
         is_reference = isinstance(written, str) and environment.refers_elsewhere(path, written)

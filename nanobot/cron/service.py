@@ -1,31 +1,49 @@
 """CronService: the jobs of one store, each run once when due, across processes.
 
-A round locks the store, leases due jobs and writes everything back at once, so that each due instant runs once; the
-lease of a dead process is settled by the next. Between rounds, clock and file are checked every TICK_S seconds. Edits
-(`edits`) need no event loop; `start`, `run_job` and `close` do.
+Operations on jobs block and are thread-safe; they need no event loop. `start`, `run_job` and `close` do. A round locks
+the store, leases due jobs and writes everything back at once, so that each due instant runs once; the lease of a dead
+process is settled by the next. Between rounds, clock and file are checked every TICK_S seconds.
 """
 
 import asyncio
 import inspect
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nanobot.cron.edits import JobEdits
+from nanobot.bus.events import Address
 from nanobot.cron.history import HistoryRow
+from nanobot.cron.schedule import check_schedule, instants, job_zone, next_instant
 from nanobot.cron.scheduler import EndedRun, LeasedRun, Scheduler, WasStarted
 from nanobot.cron.store import CronStore, JobFile
-from nanobot.cron.types import CronError, CronJob, Due, JobFailedError, JobSkippedError
+from nanobot.cron.types import (
+    DAY_MS,
+    CronError,
+    CronJob,
+    CronPayload,
+    CronSchedule,
+    Delivered,
+    Due,
+    JobFailedError,
+    JobSkippedError,
+    Misfire,
+    Notify,
+)
 from nanobot.errors import NanobotError, StorageError
+from nanobot.messages.types import Provenance
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.lease import ProcessLease
 from nanobot.utils.locks import ProcessLock, is_held
 from nanobot.utils.open_no_follow import open_own
 from nanobot.utils.storage_error import error_text
+from nanobot.utils.text import nearest
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,11 +55,15 @@ job was not run."""
 TICK_S = 2.0
 """How often clock and file are checked. The service is unhealthy after three of these without a tick."""
 _CLOCK_STEP_S = 1.0
+_MAX_JOBS = 1_000
+_NAME_CHARS = 30
+_PLACEHOLDER_TARGETS = frozenset({"", "last", "default", "none", "null"})
 
 
-class CronService(JobEdits):
+class CronService:
     """The jobs of a store, and their execution.
 
+    Operations on jobs raise CronError for invalid input and StorageError if the store cannot be used.
     `timezone` is the user's, for jobs without one. `channels` are those that a job may deliver to, and whether they are
     enabled; None for any. `was_started` tells whether the agent received a run whose process
     died and therefore resumes it itself; other runs are started again. The default assumes that it did.
@@ -60,10 +82,11 @@ class CronService(JobEdits):
         self.on_job = on_job
         self.problem: str | None = None
         """What keeps jobs from running, for the health check."""
-        store = CronStore(Path(store_path))
-        lease = ProcessLease(store.locks / "runs", open_own)
+        self._store = store = CronStore(Path(store_path))
+        self._channels = channels
         self._clock = clock or SystemClock()
-        super().__init__(store, Scheduler(self._clock, timezone, lease, store.history, was_started), channels)
+        lease = ProcessLease(store.locks / "runs", open_own)
+        self._scheduler = Scheduler(self._clock, timezone, lease, store.history, was_started)
         self._serving = ProcessLock(store.locks / "serving.lock", open_own)
         """Held by the process that runs the jobs."""
         self._runs: set[asyncio.Task[None]] = set()
@@ -79,6 +102,264 @@ class CronService(JobEdits):
         self._skew_s = 0.0
         self._ticked_s: float | None = None
 
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    @property
+    def timezone(self) -> str | None:
+        """The user's time zone, for jobs without one."""
+        return self._scheduler.timezone
+
+    def add_job(
+        self,
+        name: str,
+        schedule: CronSchedule,
+        message: str,
+        deliver: bool = False,
+        channel: str | None = None,
+        to: str | None = None,
+        delete_after_run: bool = False,
+        *,
+        notify: Notify = Notify.ALWAYS,
+        provenance: Provenance = Provenance.OWNER,
+        misfire: Misfire = Misfire.RUN_ONCE,
+        misfire_within_s: float | None = None,
+    ) -> CronJob:
+        """Add a job. Raises CronError if it could never run or never reach its chat."""
+        payload = CronPayload(
+            message=message, deliver=deliver, channel=channel, to=to, notify=notify, provenance=provenance
+        )
+        return self.add(
+            CronJob(
+                "",
+                name,
+                schedule=replace(schedule),
+                payload=payload,
+                delete_after_run=delete_after_run,
+                misfire=misfire,
+                misfire_within_s=misfire_within_s,
+            )
+        )
+
+    def add(self, job: CronJob) -> CronJob:
+        """Add this job with a new id. Raises CronError as `add_job` does."""
+        payload = job.payload
+        _check_message(payload.message)
+        check_schedule(job.schedule)
+        if payload.notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not payload.deliver:
+            raise CronError(f"notify {payload.notify} needs a chat to notify. Use --deliver.")
+        if job.misfire_within_s is not None and job.misfire is not Misfire.RUN_IF_WITHIN:
+            raise CronError("--within is only valid with `--misfire run_if_within`.")
+        if payload.deliver:
+            self._check_target(payload)
+        now = self._scheduler.now_ms()
+        name = " ".join(job.name.split()) or _first_words(payload.message)
+        job = replace(job, name=name, created_at_ms=now, updated_at_ms=now)
+        job.state.next_run_at_ms = self._first_instant(job, now)
+        return self._edit(lambda job_file: _add(job_file, job))
+
+    def _check_target(self, payload: CronPayload) -> None:
+        """Raise CronError if what a job delivers would not arrive."""
+        channel = payload.channel
+        if not channel or (payload.to or "").strip().lower() in _PLACEHOLDER_TARGETS:
+            raise CronError(
+                "A job that delivers needs a channel and a chat id to post to, for example `--channel telegram --to "
+                "12345`."
+            )
+        if self._channels is None or channel == "cli":  # the terminal needs no channel
+            return
+        if channel not in self._channels:
+            near = nearest(channel, self._channels, 1)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            enabled_names = ", ".join(sorted(name for name, is_on in self._channels.items() if is_on)) or "none"
+            raise CronError(f"There is no channel {channel!r}. {hint}Enabled channels: {enabled_names}.")
+        if not self._channels[channel]:
+            raise CronError(
+                f"The channel {channel} is not enabled, so nothing would arrive. Set channels.{channel}.enabled, or "
+                f"run `nanobot channels login {channel}`."
+            )
+
+    def mark_delivered(self, job_id: str, text: str) -> bool:
+        """Record what a job is about to send, so that `settle_reminder` can send it again. False if there is no job."""
+
+        def mark(job_file: JobFile) -> bool:
+            if (job := job_file.get(job_id)) is not None:
+                job.state.delivered = Delivered(self._scheduler.now_ms(), text)
+            return job is not None
+
+        return self._edit(mark)
+
+    def last_delivered(self, chat: Address) -> CronJob | None:
+        """The job whose reminder in this chat is the newest that nobody has answered. Terminals count as one chat."""
+
+        def is_here(payload: CronPayload) -> bool:
+            if chat.channel == "cli":
+                return payload.channel in (None, "", "cli")
+            is_same_chat = (payload.channel, payload.to) == (chat.channel, chat.chat_id)
+            return is_same_chat and payload.thread_id in (None, chat.thread_id)
+
+        delivered = {
+            job.state.delivered.at_ms: job
+            for job in self._fresh().jobs
+            if job.state.delivered is not None and is_here(job.payload)
+        }
+        return deepcopy(delivered[max(delivered)]) if delivered else None
+
+    def settle_reminder(self, job_id: str, snooze_until_ms: int | None = None) -> bool:
+        """Settle what a job has delivered: it is not tried again, and with a time it is sent again then, as a new job.
+
+        False if it has delivered nothing, or that was settled before.
+        """
+
+        def settle(job_file: JobFile) -> bool:
+            job, now = job_file.get(job_id), self._scheduler.now_ms()
+            if job is None or job.state.delivered is None:
+                return False
+            if snooze_until_ms is not None:
+                again = CronJob(
+                    "",
+                    job.name,
+                    schedule=CronSchedule("at", at_ms=snooze_until_ms),
+                    payload=replace(job.payload, message=job.state.delivered.text, verbatim=True),
+                    created_at_ms=now,
+                    updated_at_ms=now,
+                    delete_after_run=True,
+                )
+                again.state.next_run_at_ms = self._first_instant(again, now)
+                _add(job_file, again)
+            job.state.delivered = job.state.retry = None
+            if job.delete_after_run and job.schedule.kind == "at" and not job.enabled:
+                job_file.remove(job)
+            return True
+
+        return self._edit(settle)
+
+    def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
+        """The jobs, next to run first, without finished one-shots. Raises StorageError if the file is unreadable."""
+
+        def is_listed(job: CronJob) -> bool:
+            return job.enabled or job.state.retry is not None or (include_disabled and not job.is_over)
+
+        jobs = [job for job in deepcopy(self._fresh().jobs) if is_listed(job)]
+        return sorted(jobs, key=lambda job: (job.state.wakes_at_ms is None, job.state.wakes_at_ms or 0))
+
+    def get_job(self, job_id: str) -> CronJob | None:
+        """The job of this id, or None."""
+        return deepcopy(self._fresh().get(job_id))
+
+    def unreadable(self) -> list[str]:
+        """A sentence for each invalid entry of the file."""
+        return [entry.reason for entry in self._fresh().unreadable]
+
+    def remove_job(self, job_id: str) -> bool:
+        """Remove a job; False if there is none."""
+
+        def remove(job_file: JobFile) -> bool:
+            job = job_file.get(job_id)
+            if job is not None:
+                job_file.remove(job)
+            return job is not None
+
+        return self._edit(remove)
+
+    def enable_job(self, job_id: str, enabled: bool = True) -> CronJob | None:
+        """Enable or disable a job; None if there is none. Runs missed while disabled are not made up for."""
+
+        def enable(job_file: JobFile) -> CronJob | None:
+            job = job_file.get(job_id)
+            if job is None:
+                return None
+            now = self._scheduler.now_ms()
+            if enabled and not job.enabled:
+                last_run_ms = job.state.last_due_at_ms or 0  # do not repeat it if the clock was set back
+                job.state.next_run_at_ms = self._first_instant(
+                    job, last_run_ms if now < last_run_ms < now + DAY_MS else now
+                )
+            elif not enabled:
+                job.state.next_run_at_ms = job.state.run_requested_at_ms = job.state.retry = None
+            job.enabled, job.updated_at_ms = enabled, now
+            return deepcopy(job)
+
+        return self._edit(enable)
+
+    def change_job(
+        self,
+        job_id: str,
+        *,
+        name: str | None = None,
+        message: str | None = None,
+        schedule: CronSchedule | None = None,
+    ) -> CronJob | None:
+        """Change what a job does and when; what is None stays. None if there is none. Raises CronError if it could
+        never run.
+        """
+        _check_message(message)
+        if schedule is not None:
+            check_schedule(schedule)
+
+        def change(job_file: JobFile) -> CronJob | None:
+            job = job_file.get(job_id)
+            if job is None:
+                return None
+            now = self._scheduler.now_ms()
+            if schedule is not None:
+                first = self._first_instant(replace(job, schedule=schedule), now)
+                job.schedule, job.delete_after_run = replace(schedule), schedule.kind == "at"
+                job.state.next_run_at_ms, job.state.retry = first if job.enabled else None, None
+            if message is not None:
+                job.payload.message = message
+            if name is not None:
+                job.name = " ".join(name.split()) or _first_words(job.payload.message)
+            job.updated_at_ms = now
+            return deepcopy(job)
+
+        return self._edit(change)
+
+    def request_run(self, job_id: str) -> bool:
+        """Ask the process that serves the store to run a job, within seconds; False if there is none."""
+
+        def request(job_file: JobFile) -> bool:
+            job = job_file.get(job_id)
+            if job is not None:
+                job.state.run_requested_at_ms = self._scheduler.now_ms()
+            return job is not None
+
+        return self._edit(request)
+
+    def next_instants(self, job: CronJob, count: int = 3) -> list[int]:
+        """The next `count` due instants in milliseconds; empty if it is disabled."""
+        first = job.state.next_run_at_ms
+        if not job.enabled or first is None:
+            return []
+        zone = job_zone(job, self.timezone)
+        return [first, *islice(instants(job.schedule, first, zone=zone, anchor_ms=first), count - 1)]
+
+    def history(self, job_id: str | None = None) -> list[HistoryRow]:
+        """Past runs, oldest first. Raises StorageError."""
+        return self._store.history.rows(job_id)
+
+    def adopt(self, old: Path) -> None:
+        """Move the store from its location in earlier releases, once. Raises StorageError."""
+        self._store.adopt(old)
+
+    def _first_instant(self, job: CronJob, now: int) -> int:
+        zone = job_zone(job, self.timezone)
+        first = next_instant(job.schedule, now, zone=zone, anchor_ms=job.created_at_ms or now)
+        if first is None and job.schedule.kind == "at":
+            raise CronError("That time is in the past. Give a future time.")
+        if first is None:
+            raise CronError(f"{job.schedule.expr!r} never matches again. Give one that does.")
+        return first
+
+    def _edit(self, change: Callable[[JobFile], T]) -> T:
+        result = self._store.edit(change)
+        self._wake_up()
+        return result
+
+    def _fresh(self) -> JobFile:
+        return self._store.fresh(may_replace=self._task is None)
+
+    # -- lifecycle -------------------------------------------------------------------------------------------------
+
     def serve_only(self, served: Callable[[CronJob], bool]) -> None:
         """From the next `start` on, run only these jobs; another process runs the others."""
         self._scheduler.only = served
@@ -91,8 +372,6 @@ class CronService(JobEdits):
         """Whether this job is running, here or in another process. Raises StorageError."""
         job = self._fresh().get(job_id)
         return job is not None and job.state.running is not None and self._scheduler.is_running(job, job.state.running)
-
-    # -- lifecycle -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Run jobs when due, until `stop` or `close`. Runs missed meanwhile are settled at once."""
@@ -353,11 +632,27 @@ class CronService(JobEdits):
         else:
             log.error("%s", problem)
 
-    @property
-    def _is_serving(self) -> bool:
-        return self._task is not None
-
     def _wake_up(self) -> None:
         """Trigger a tick now. Thread-safe."""
         if self._loop is not None and self._task is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake.set)
+
+
+def _add(job_file: JobFile, job: CronJob) -> CronJob:
+    if len(job_file.entries) >= _MAX_JOBS:
+        raise CronError(f"There are already {_MAX_JOBS} jobs. Remove some with `nanobot cron remove`.")
+    while not job.id or job_file.get(job.id) is not None:
+        job.id = secrets.token_hex(4)
+    job_file.entries.append(job)
+    return deepcopy(job)
+
+
+def _check_message(message: str | None) -> None:
+    if message is not None and not message.strip():
+        raise CronError("A job needs a message: what to do or say when it runs.")
+
+
+def _first_words(message: str) -> str:
+    """The beginning of a message, as the name of its job."""
+    text = " ".join(message.split())
+    return text if len(text) <= _NAME_CHARS else text[: _NAME_CHARS + 1].rpartition(" ")[0] or text[:_NAME_CHARS]
