@@ -121,8 +121,8 @@ def fill(tree: Mapping[str, Any], section: type[BaseModel], environ: Mapping[str
     root, values = Shape("", section), {}
     unknown_variables: dict[str, KeyPath] = {}
     for variable in sorted(name for name in environ if name.upper().startswith(PREFIX)):
-        parts = variable[len(PREFIX) :].lower().split("__")
-        *_, (path, _) = walk(in_camel_case(nest(tuple(parts), ""), root))
+        parts = tuple(variable[len(PREFIX) :].lower().split("__"))
+        *_, (path, _) = walk(in_camel_case(nest(parts, ""), root))  # the deepest key is the only one
         if path[0] not in root.keys or (len(path) == 1 and not environ[variable].lstrip().startswith("{")):
             continue
         shape: Shape | None = root
@@ -142,14 +142,14 @@ def _parse_value(variable: str, text: str, shape: Shape) -> Any:
     """The value of a variable: JSON for containers, else the string, which pydantic parses."""
     if shape.is_text:
         return text
-    is_list, is_object = shape.container == "list", shape.section is not None and shape.container != "list"
-    expected, words = (
-        (list, "a list") if is_list else (dict, "an object") if is_object else ((dict, list), "a list or an object")
-    )
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{variable} must contain JSON. Correct it, or unset it.") from error
+    expected: tuple[type, ...] = (dict, list)
+    words = "a list or an object"
+    if shape.section is not None:
+        expected, words = ((list,), "a list") if shape.container == "list" else ((dict,), "an object")
     if not isinstance(value, expected):
         raise ConfigError(f"{variable} must contain {words}, as JSON. Correct it, or unset it.")
     return in_camel_case(value, shape)

@@ -46,11 +46,10 @@ def unknown_keys(tree: Any, root: type[BaseModel]) -> Iterator[UnknownKey]:
 
 
 def _unknown_below(value: Any, shape: Shape, path: KeyPath, root: type[BaseModel]) -> Iterator[UnknownKey]:
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, entry in entries:
+    if shape.section is None or not isinstance(value, list if shape.container == "list" else dict):
+        return
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
         here, inner = (*path, key), shape.child(key)
-        if shape.section is None or isinstance(value, dict) == (shape.container == "list"):
-            return
         if shape.container or key in shape.keys:
             yield from _unknown_below(entry, inner, here, root) if inner else ()
         elif is_legacy(here):
