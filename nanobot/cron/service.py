@@ -63,10 +63,10 @@ _PLACEHOLDER_TARGETS = frozenset({"", "last", "default", "none", "null"})
 class CronService:
     """The jobs of a store, and their execution.
 
-    Operations on jobs raise CronError for invalid input and StorageError if the store cannot be used.
-    `timezone` is the user's, for jobs without one. `channels` are those that a job may deliver to, and whether they are
-    enabled; None for any. `was_started` tells whether the agent received a run whose process
-    died and therefore resumes it itself; other runs are started again. The default assumes that it did.
+    Operations on jobs raise CronError for invalid input and StorageError if the store cannot be used. `timezone` is the
+    user's, for jobs without one. `channels` are those that a job may deliver to, and whether they are enabled; None for
+    any. `was_started` tells whether the agent received a run whose process died and therefore resumes it itself; other
+    runs are started again. The default assumes that it did.
     """
 
     def __init__(
@@ -181,12 +181,10 @@ class CronService:
     def mark_delivered(self, job_id: str, text: str) -> bool:
         """Record what a job is about to send, so that `settle_reminder` can send it again. False if there is no job."""
 
-        def mark(job_file: JobFile) -> bool:
-            if (job := job_file.get(job_id)) is not None:
-                job.state.delivered = Delivered(self._scheduler.now_ms(), text)
-            return job is not None
+        def mark(job: CronJob) -> None:
+            job.state.delivered = Delivered(self._scheduler.now_ms(), text)
 
-        return self._edit(mark)
+        return self._change_job(job_id, mark) is not None
 
     def last_delivered(self, chat: Address) -> CronJob | None:
         """The job whose reminder in this chat is the newest that nobody has answered. Terminals count as one chat."""
@@ -264,10 +262,7 @@ class CronService:
     def enable_job(self, job_id: str, enabled: bool = True) -> CronJob | None:
         """Enable or disable a job; None if there is none. Runs missed while disabled are not made up for."""
 
-        def enable(job_file: JobFile) -> CronJob | None:
-            job = job_file.get(job_id)
-            if job is None:
-                return None
+        def enable(job: CronJob) -> None:
             now = self._scheduler.now_ms()
             if enabled and not job.enabled:
                 last_run_ms = job.state.last_due_at_ms or 0  # do not repeat it if the clock was set back
@@ -277,9 +272,8 @@ class CronService:
             elif not enabled:
                 job.state.next_run_at_ms = job.state.run_requested_at_ms = job.state.retry = None
             job.enabled, job.updated_at_ms = enabled, now
-            return deepcopy(job)
 
-        return self._edit(enable)
+        return self._change_job(job_id, enable)
 
     def change_job(
         self,
@@ -296,10 +290,7 @@ class CronService:
         if schedule is not None:
             check_schedule(schedule)
 
-        def change(job_file: JobFile) -> CronJob | None:
-            job = job_file.get(job_id)
-            if job is None:
-                return None
+        def change(job: CronJob) -> None:
             now = self._scheduler.now_ms()
             if schedule is not None:
                 first = self._first_instant(replace(job, schedule=schedule), now)
@@ -310,20 +301,16 @@ class CronService:
             if name is not None:
                 job.name = " ".join(name.split()) or _first_words(job.payload.message)
             job.updated_at_ms = now
-            return deepcopy(job)
 
-        return self._edit(change)
+        return self._change_job(job_id, change)
 
     def request_run(self, job_id: str) -> bool:
         """Ask the process that serves the store to run a job, within seconds; False if there is none."""
 
-        def request(job_file: JobFile) -> bool:
-            job = job_file.get(job_id)
-            if job is not None:
-                job.state.run_requested_at_ms = self._scheduler.now_ms()
-            return job is not None
+        def request(job: CronJob) -> None:
+            job.state.run_requested_at_ms = self._scheduler.now_ms()
 
-        return self._edit(request)
+        return self._change_job(job_id, request) is not None
 
     def next_instants(self, job: CronJob, count: int = 3) -> list[int]:
         """The next `count` due instants in milliseconds; empty if it is disabled."""
@@ -349,6 +336,16 @@ class CronService:
         if first is None:
             raise CronError(f"{job.schedule.expr!r} never matches again. Give one that does.")
         return first
+
+    def _change_job(self, job_id: str, change: Callable[[CronJob], None]) -> CronJob | None:
+        """Change a job and return it; None if there is none."""
+
+        def apply(job_file: JobFile) -> CronJob | None:
+            if (job := job_file.get(job_id)) is not None:
+                change(job)
+            return deepcopy(job)
+
+        return self._edit(apply)
 
     def _edit(self, change: Callable[[JobFile], T]) -> T:
         result = self._store.edit(change)
