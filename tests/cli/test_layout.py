@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from nanobot.cli.layout import hang
 from nanobot.cli.main import COMMANDS, EXAMPLES, GROUPS, app
+from nanobot.cli.output import hang
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 WORDS = st.lists(st.text("abc-/.", min_size=1, max_size=20), min_size=1, max_size=30)

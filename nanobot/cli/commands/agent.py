@@ -19,7 +19,7 @@ import typer
 
 from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_line
 from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
 from nanobot.errors import NanobotError, StorageError, UsageError

@@ -16,15 +16,11 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     ask_gateway,
-    format_timestamp,
     get_data_paths,
-    print_json,
-    print_table,
     read_setup,
     require_gateway,
-    to_one_line,
 )
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import format_timestamp, print_json, print_line, print_table, to_one_line
 from nanobot.config.schema import Config
 from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError, UsageError

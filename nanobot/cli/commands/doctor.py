@@ -13,25 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from nanobot import __version__
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    WorkspaceOption,
-    ask_gateway,
-    print_json,
-    to_one_line,
-)
-from nanobot.cli.doctor.checks import (
-    CheckContext,
-    CheckResult,
-    DoctorCheck,
-    Finding,
-    Severity,
-    run_checks,
-)
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, ask_gateway
+from nanobot.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, Finding, Severity, run_checks
 from nanobot.cli.doctor.connections import channel_checks, server_checks
 from nanobot.cli.doctor.table import CONFIG, HEALTH, SECURITY
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_json, print_line, to_one_line
 from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config import paths
 from nanobot.config.loader import load_config

@@ -7,17 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from nanobot.channels.access import AccessPolicy
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    Setup,
-    ask_gateway,
-    print_json,
-    print_table,
-    read_setup,
-    to_one_line,
-)
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, ask_gateway, read_setup
+from nanobot.cli.output import print_line, print_list, to_one_line
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
@@ -35,23 +26,17 @@ OwnerOption = Annotated[
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List who has paired, and who is waiting with a code."""
     store = _store(read_setup(config, None, secrets=False))
-    rows = list(_rows(store.load()))
-    if json:
-        print_json(rows)
-        return
-    print_table(
-        ("Channel", "Who", "State", "Code", "Waits", "Name"),
-        [
-            (
-                row["channel"],
-                row["sender_id"],
-                row["state"],
-                row["code"],
-                row["code"] and duration(store.now() - row["created_at"]),
-                row["name"],
-            )
-            for row in rows
-        ],
+    print_list(
+        _rows(store.load()),
+        {
+            "Channel": "channel",
+            "Who": "sender_id",
+            "State": "state",
+            "Code": "code",
+            "Waits": lambda row: row["code"] and duration(store.now() - row["created_at"]),
+            "Name": "name",
+        },
+        as_json=json,
         empty="Nobody has paired yet. Write to the bot; it answers with a code for `pairing approve CODE`.",
     )
 

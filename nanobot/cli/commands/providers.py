@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup
+from nanobot.cli.common import ConfigOption, JsonOption, read_setup
+from nanobot.cli.output import Column, print_list
 from nanobot.config.masking import mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
@@ -39,7 +40,6 @@ class ProviderFacts:
 
     @property
     def key_words(self) -> str:
-        """The key or account, for a table."""
         if self.key:
             return f"{self.key} ({self.key_from})"
         if self.local:
@@ -59,18 +59,15 @@ class ProviderFacts:
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List model providers with their keys, base URLs and default models."""
     setup = read_setup(config, None, secrets=False)
+    columns: dict[str, Column] = {
+        "Provider": "name",
+        "Key": "key_words",
+        "Base URL": lambda facts: facts.api_base or "-",
+        "Default model": lambda facts: facts.default_model or "-",
+        "Backend": "backend",
+    }
     providers = list(provider_facts(setup.config, os.environ, setup.data_dir))
-    if json:
-        print_json([asdict(facts) for facts in providers])
-        return
-    print_table(
-        ("Provider", "Key", "Base URL", "Default model", "Backend"),
-        [
-            (facts.name, facts.key_words, facts.api_base or "-", facts.default_model or "-", facts.backend)
-            for facts in providers
-        ],
-        empty="There are no providers.",
-    )
+    print_list(providers, columns, as_json=json, empty="There are no providers.")
 
 
 def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -> Iterator[ProviderFacts]:

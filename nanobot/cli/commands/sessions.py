@@ -6,27 +6,15 @@ A live session is named by its key, an archived one by its file name. No command
 import json as json_text
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    Setup,
-    WorkspaceOption,
-    format_timestamp,
-    print_json,
-    print_table,
-    print_text,
-    read_setup,
-    to_one_line,
-    unknown_name_error,
-)
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.shown import visible_text
@@ -56,20 +44,6 @@ class ExportFormat(StrEnum):
 
 
 @dataclass(frozen=True)
-class SessionFacts:
-    """A session in a list. `name` is what the other commands take."""
-
-    name: str
-    key: str
-    updated_at: str
-    messages: int
-    archived: bool
-    title: str
-    """The first words of its first user message."""
-    path: str
-
-
-@dataclass(frozen=True)
 class SessionHit:
     name: str
     timestamp: str
@@ -79,15 +53,17 @@ class SessionHit:
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List all conversations, newest first, archived ones included."""
-    facts = list(_facts(_open_sessions(config, workspace)[1]))
-    if json:
-        print_json([asdict(fact) for fact in facts])
-        return
-    print_table(
-        ("Session", "Last used", "Messages", "Title"),
-        [(fact.name, format_timestamp(fact.updated_at), fact.messages, to_one_line(fact.title)) for fact in facts],
-        empty="There are no sessions yet. Start one with `nanobot agent`.",
-    )
+    rows = [
+        {
+            "name": name,
+            **{key: row[key] for key in ("key", "updated_at", "messages", "archived")},
+            "title": session_title(Path(row["path"])),
+            "path": row["path"],
+        }
+        for name, row in _sessions_by_name(_open_sessions(config, workspace)[1])
+    ]
+    columns = {"Session": "name", "Last used": when("updated_at"), "Messages": "messages", "Title": "title"}
+    print_list(rows, columns, as_json=json, empty="There are no sessions yet. Start one with `nanobot agent`.")
 
 
 def show(
@@ -161,15 +137,8 @@ def search(
     hits = list(_find_messages(sessions, text))
     if not hits and len(text.split()) > 1:
         hits = _search_index(setup, text, limit)
-    shown = hits[:limit]
-    if json:
-        print_json([asdict(hit) for hit in shown])
-    else:
-        print_table(
-            ("Session", "When", "Who", "Text"),
-            [(hit.name, format_timestamp(hit.timestamp), hit.role, hit.snippet) for hit in shown],
-            empty=f"{to_one_line(text)!r} occurs in no session.",
-        )
+    columns = {"Session": "name", "When": when("timestamp"), "Who": "role", "Text": "snippet"}
+    print_list(hits[:limit], columns, as_json=json, empty=f"{to_one_line(text)!r} occurs in no session.")
     if len(hits) > limit:
         print_line(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
 
@@ -212,21 +181,9 @@ def _read_session(sessions: SessionManager, name: str) -> Session:
 
 
 def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the other commands call a session, and its row in the list."""
     for row in sessions.list_sessions():
         yield Path(row["path"]).stem if row["archived"] else row["key"], row
-
-
-def _facts(sessions: SessionManager) -> Iterator[SessionFacts]:
-    for name, row in _sessions_by_name(sessions):
-        yield SessionFacts(
-            name=name,
-            key=row["key"],
-            updated_at=row["updated_at"],
-            messages=row["messages"],
-            archived=row["archived"],
-            title=session_title(Path(row["path"])),
-            path=row["path"],
-        )
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from nanobot.agent.skills.needs import MissingNeed
-from nanobot.cli.common import to_one_line
+from nanobot.cli.output import to_one_line
 from nanobot.utils.text import count_noun, human_size
 
 if TYPE_CHECKING:

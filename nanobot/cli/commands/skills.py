@@ -9,18 +9,8 @@ import typer
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.needs import SkillNeeds
 from nanobot.cli.commands.skill_review import format_offer
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    WorkspaceOption,
-    print_json,
-    print_table,
-    print_text,
-    read_setup,
-    to_one_line,
-    unknown_name_error,
-)
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import is_terminal
 from nanobot.errors import NanobotError
@@ -38,15 +28,20 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     """List all skills, and whether each can be used here."""
     loader = _loader(config, workspace)
     skills = loader.skills()
-    if json:
-        print_json([_facts(skill, loader.needs_of(skill)) for skill in skills])
-        return
-    print_table(
-        ("Skill", "From", "Ready", "Description"),
-        [(skill.name, skill.source, _short_readiness(skill), skill.description) for skill in skills],
+    columns: dict[str, Column] = {
+        "Skill": "name",
+        "From": "source",
+        "Ready": lambda skill: f"needs {', '.join(skill.missing)}" if skill.missing else _readiness(skill),
+        "Description": "description",
+    }
+    print_list(
+        skills,
+        columns,
+        as_json=json,
         empty="There are no skills.",
+        to_json=lambda skill: _facts(skill, loader.needs_of(skill)),
     )
-    if is_terminal(sys.stdout) and any(skill.missing for skill in skills):
+    if is_terminal(sys.stdout) and not json and any(skill.missing for skill in skills):
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
 
 
@@ -203,10 +198,6 @@ def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
         "needs": list(skill.needs),
         "allowed_tools": list(needs.tools),
     }
-
-
-def _short_readiness(skill: Skill) -> str:
-    return f"needs {', '.join(skill.missing)}" if skill.missing else _readiness(skill)
 
 
 def _readiness(skill: Skill) -> str:

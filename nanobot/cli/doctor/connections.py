@@ -12,7 +12,7 @@ from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.channels.registry import load_channel
 from nanobot.cli.common import require_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_line
 from nanobot.errors import NanobotError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.utils.clock import SystemClock

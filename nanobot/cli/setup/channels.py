@@ -16,17 +16,9 @@ from nanobot.channels.incoming import Incoming
 from nanobot.channels.login import print_step
 from nanobot.channels.platforms import PLATFORMS, PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import find
-from nanobot.channels.setup import (
-    ChannelSetup,
-    SetupForm,
-    load_sign_in,
-    open_channel,
-    read_form,
-    sdk_problem,
-    try_form,
-)
-from nanobot.cli.common import ask_gateway, to_one_line
-from nanobot.cli.layout import print_heading, print_line
+from nanobot.channels.setup import ChannelSetup, SetupForm, load_sign_in, open_channel, read_form, sdk_problem, try_form
+from nanobot.cli.common import ask_gateway
+from nanobot.cli.output import print_heading, print_line, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.config.channels import ChannelConfig

@@ -15,7 +15,7 @@ import typer
 
 from nanobot.channels.setup import ChannelSetup
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
-from nanobot.cli.layout import print_heading, print_line, print_warning
+from nanobot.cli.output import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import next_steps, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.probe import rejected_key
 from nanobot.config.masking import mask_value
