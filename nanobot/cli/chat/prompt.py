@@ -48,7 +48,7 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
 from nanobot.cli.chat.completion import can_complete
-from nanobot.cli.chat.surface import BEGIN_UPDATE, END_UPDATE, max_live_rows
+from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, max_live_rows
 from nanobot.cli.terminal import repair_output, strip_control, write_text
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 

@@ -31,10 +31,8 @@ from nanobot.cli.chat.inbound import (
     terminal_message,
 )
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
-from nanobot.cli.chat.rendering import make_renderers
 from nanobot.cli.chat.screen import Screen
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
-from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.net.gateway_socket import GatewayGoneError
@@ -115,8 +113,7 @@ class ChatSession:
             lambda: self._screen.toggle_reasoning(),  # noqa: PLW0108
         )
         self._prompt = Prompt(actions, self._completer, history_file, colour=colour)
-        self._renderers = make_renderers(markdown=markdown, colour=colour)
-        self._screen = Screen(self._prompt, self._renderers, self._paint, expand_key="Ctrl+O")
+        self._screen = Screen(self._prompt, self._paint, markdown=markdown, expand_key="Ctrl+O")
 
     async def run(self) -> int:
         """Chat until the user exits; return the exit code."""
@@ -188,7 +185,7 @@ class ChatSession:
                 await self._continue_without_gateway()
                 await work()
         except asyncio.CancelledError:
-            self._screen.lines([self._paint.dim("(stopped)")])
+            self._screen.say("(stopped)")
             raise
         except (NanobotError, OSError) as error:  # the gateway ended, the disk is not writable, the folder is gone
             self._show_error(error_text(error))
@@ -216,7 +213,7 @@ class ChatSession:
             self._prompt.copy(self._last_answer)
         size = count_noun(len(self._last_answer), "character")
         note = f"Copied the last answer ({size})." if self._last_answer else "There is no answer to copy yet."
-        self._screen.lines([self._paint.dim(note)])
+        self._screen.say(note)
 
     async def _change_session(self, line: str) -> str:
         """Change to the session that `/resume` reopens. Return the line to run there."""
@@ -247,7 +244,7 @@ class ChatSession:
             if refusal := await self._bot.check_for_terminal(line, self._session_key):
                 self._show_error(refusal)
             elif code := await self._prompt.run_on_terminal(command):
-                self._screen.lines([self._paint.red(f"Exit code: {code}")])
+                self._show_error(f"Exit code: {code}")
             return
         lines, succeeded = await self._bot.shell(line, self._session_key)
         if succeeded:
@@ -256,8 +253,7 @@ class ChatSession:
             self._show_error("\n".join(lines))
 
     def _show_error(self, text: str) -> None:
-        lines = self._renderers.plain.lines(strip_control(text), self._prompt.columns)
-        self._screen.lines([self._paint.red(line) for line in lines])
+        self._screen.say(text, self._paint.red)
 
     async def _after_command(self, command: Command) -> None:
         """Add the keys to /help, and the menu to /sessions."""
@@ -278,26 +274,22 @@ class ChatSession:
         return session
 
     async def _greet(self) -> None:
-        name = strip_control(self._bot.name)
-        place = f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits"
-        place_lines = [self._paint.dim(line) for line in self._renderers.plain.lines(place, self._prompt.columns)]
+        name, session, problem = strip_control(self._bot.name), None, ""
+        heading = f"{name} {__version__}"
         try:
             session = await self._update_model()
+            heading += f" · {session.model} ({session.provider})"
+            if session.provider == OFFLINE:
+                heading = f"{name} {__version__} · no model is set up, so only simple requests work\n{_SETUP_HINT}"
         except NanobotError as error:
-            self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
-            self._show_error(str(error))
-            return
-        model_line = f"{session.model} ({session.provider})"
-        if session.provider == OFFLINE:
-            model_line = f"no model is set up, so only simple requests work\n{_SETUP_HINT}"
-        text_lines = self._renderers.plain.lines(f"{name} {__version__} · {model_line}", self._prompt.columns)
-        text_lines[0] = self._paint.bold(text_lines[0][: len(name)]) + text_lines[0][len(name) :]
-        self._screen.lines([*text_lines, *place_lines])
-        if session.messages:
+            problem = str(error)
+        self._screen.say(heading, lambda line: line.replace(name, self._paint.bold(name), line.startswith(name)))
+        self._screen.say(f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits")
+        if session is None:
+            self._show_error(problem)
+        elif session.messages:
             past = f"{count_noun(session.messages, 'message')}, {duration(session.idle_s)} ago"
-            line = strip_control(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
-            text_lines = self._renderers.plain.lines(line, self._prompt.columns)
-            self._screen.lines([self._paint.dim(text) for text in text_lines])
+            self._screen.say(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
 
     async def _show_messages(self) -> None:
         bot = None
@@ -307,7 +299,7 @@ class ChatSession:
                 if bot is not self._bot:
                     break
                 if text == GATEWAY_BACK:
-                    self._screen.lines([self._paint.dim(text)])
+                    self._screen.say(text)
                     self._look_for_interrupted_turn()
                 else:
                     self._screen.lines([""])
@@ -331,8 +323,7 @@ class ChatSession:
         try:
             async with opening as (bot, _key):
                 self._bot = bot
-                lines = self._renderers.plain.lines(_WITHOUT_GATEWAY, self._prompt.columns)
-                self._screen.lines([self._paint.dim(line) for line in lines])
+                self._screen.say(_WITHOUT_GATEWAY)
                 self._look_for_interrupted_turn()
                 self._switched.set()
                 await asyncio.Event().wait()
@@ -441,6 +432,12 @@ class ChatSession:
             return full if len(full) <= self._prompt.columns else answers
         stop = "Esc stops · " if self._running is not None else ""
         return stop + self._meter.line(self._prompt.columns - len(stop))
+
+
+def shorten_home(path: Path) -> str:
+    """The path with the home folder as ~."""
+    home = Path.home()
+    return str(Path("~") / path.relative_to(home) if home.name and path.is_relative_to(home) else path)
 
 
 def _is_prompt(line: str) -> bool:
