@@ -57,13 +57,8 @@ class SessionInfo:
 class ChatBackend(Protocol):
     """A bot as the terminal uses it."""
 
-    @property
-    def name(self) -> str:
-        """The bot's name."""
-
-    @property
-    def workspace(self) -> Path:
-        """The workspace folder."""
+    name: str
+    workspace: Path
 
     def commands(self) -> Mapping[str, str]:
         """Slash commands with their help."""
@@ -137,16 +132,8 @@ class LocalBackend:
         self._runtime = runtime
         paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
         runtime.tools.register(MessageTool(runtime.bus, _LocalTargets(runtime), paths))
-
-    @property
-    def name(self) -> str:
-        """The bot's name."""
-        return self._runtime.config.agents.defaults.bot_title
-
-    @property
-    def workspace(self) -> Path:
-        """The workspace folder."""
-        return self._runtime.workspace
+        self.name = runtime.config.agents.defaults.bot_title
+        self.workspace = runtime.workspace
 
     def commands(self) -> Mapping[str, str]:
         return self._runtime.loop.commands.names()

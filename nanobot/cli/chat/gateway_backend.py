@@ -32,24 +32,15 @@ class GatewayBackend:
         self._state = state
         self._retry_s = retry_s
         self._about = about
+        self.session_key = str(about.get("session", ""))
+        """The session this backend was opened for."""
+        self.name = str(about.get("name", ""))
+        self.workspace = Path(about.get("workspace", ""))
         self._running: RemoteTurn | None = None
         self._last: RemoteTurn | None = None
         """The turn that was shown last: if the gateway has restarted meanwhile, it goes on."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._sending = asyncio.Lock()
-
-    @property
-    def session_key(self) -> str:
-        """The session this backend was opened for."""
-        return str(self._about["session"])
-
-    @property
-    def name(self) -> str:
-        return str(self._about["name"])
-
-    @property
-    def workspace(self) -> Path:
-        return Path(str(self._about["workspace"]))
 
     def commands(self) -> Mapping[str, str]:
         return dict(self._about["commands"])

@@ -9,12 +9,13 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
-from nanobot.agent.command import Command, parse_command
+from nanobot.agent.command import parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
@@ -125,7 +126,9 @@ class ChatSession:
                 await self._prompt.run()
         finally:
             self._waiting.clear()
-            await self._stop_and_wait()
+            if (running := self._running) is not None:
+                await self._stop_running(running)
+                await asyncio.wait([running], timeout=STOP_TIMEOUT_S)
             for task in (*tasks, self._listener):
                 task.cancel()
             await asyncio.wait((*tasks, self._listener))
@@ -142,41 +145,32 @@ class ChatSession:
             await self._greet()
             while True:
                 if self._must_resume:
-                    self._must_resume = False
-                    await self._run_stoppable(self._resume())
+                    self._must_resume, self._is_resuming = False, True
+                    await self._run(lambda: self._bot.resume(self._session_key, self._on_event, attended=True))
+                    self._is_resuming = False
                 while self._waiting:
-                    await self._run_stoppable(self._handle_line(self._waiting.popleft()))
+                    line = self._waiting.popleft()
+                    self._echo(line)
+                    if line.lstrip().startswith(SHELL_PREFIX):
+                        await self._run(partial(self._run_shell, line), "running")
+                    else:
+                        await self._run(partial(self._run_turn, line))
                 await self._line_waiting.wait()
                 self._line_waiting.clear()
         except Exception:
             self._prompt.leave()  # a crash must not leave a dead prompt
             raise
 
-    async def _run_stoppable(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this as the task that Esc stops, to its end."""
-        self._running = asyncio.create_task(work)
+    async def _run(self, work: Callable[[], Awaitable[object]], waiting_for: str = "thinking") -> None:
+        """Run this as the task that Esc stops, to its end, on the screen."""
+        self._running = asyncio.create_task(self._show_work(work, waiting_for))
         await asyncio.wait([self._running])
         if not self._running.cancelled():
             self._running.result()
         self._running = None
         self._prompt.refresh()
 
-    async def _resume(self) -> None:
-        """Resume a turn that was interrupted by the end of a process."""
-        self._is_resuming = True
-        try:
-            await self._show_work(lambda: self._bot.resume(self._session_key, self._on_event, attended=True))
-        finally:
-            self._is_resuming = False
-
-    async def _handle_line(self, line: str) -> None:
-        self._echo(line)
-        if line.lstrip().startswith(SHELL_PREFIX):
-            await self._show_work(lambda: self._run_shell(line), "running")
-        else:
-            await self._show_work(lambda: self._run_turn(line))
-
-    async def _show_work(self, work: Callable[[], Awaitable[object]], waiting_for: str = "thinking") -> None:
+    async def _show_work(self, work: Callable[[], Awaitable[object]], waiting_for: str) -> None:
         self._screen.begin(waiting_for)
         try:
             try:
@@ -194,26 +188,29 @@ class ChatSession:
 
     async def _run_turn(self, line: str) -> None:
         command = parse_command(line)
-        if command is not None and command.name == "copy":
-            self._copy()
+        name = command.name if command is not None else ""
+        if name == "copy":
+            note = "There is no answer to copy yet."
+            if self._last_answer:
+                self._prompt.copy(self._last_answer)
+                note = f"Copied the last answer ({count_noun(len(self._last_answer), 'character')})."
+            self._screen.say(note)
             return
-        if command is not None and command.name == "resume":
+        if name == "resume":
             line = await self._change_session(line)
         message = await asyncio.to_thread(self._message, line)
         result = await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
-        if (command is None or command.name == "retry") and result.error is None:
+        if name in ("", "retry") and result.error is None:
             self._last_answer = result.text or self._last_answer
-        if command is not None:
-            await self._after_command(command)
+        if name in ("sessions", "resume"):
+            listed = enumerate(await self._bot.conversations(self._session_key), 1)
+            self._completer.conversations = {n: item for n, item in listed if item.name != self._session_key}
+            if command is not None and not (name == "resume" and command.argument):
+                self._prompt.suggest("/resume ")
+        if name == "help":
+            self._screen.lines(_KEY_HELP.split("\n"))
         with suppress(NanobotError):
             await self._update_model()
-
-    def _copy(self) -> None:
-        if self._last_answer:
-            self._prompt.copy(self._last_answer)
-        size = count_noun(len(self._last_answer), "character")
-        note = f"Copied the last answer ({size})." if self._last_answer else "There is no answer to copy yet."
-        self._screen.say(note)
 
     async def _change_session(self, line: str) -> str:
         """Change to the session that `/resume` reopens. Return the line to run there."""
@@ -254,17 +251,6 @@ class ChatSession:
 
     def _show_error(self, text: str) -> None:
         self._screen.say(text, self._paint.red)
-
-    async def _after_command(self, command: Command) -> None:
-        """Add the keys to /help, and the menu to /sessions."""
-        name = command.name
-        if name in ("sessions", "resume"):
-            listed = enumerate(await self._bot.conversations(self._session_key), 1)
-            self._completer.conversations = {n: item for n, item in listed if item.name != self._session_key}
-            if name == "sessions" or not command.argument:
-                self._prompt.suggest("/resume ")
-        if name == "help":
-            self._screen.lines(_KEY_HELP.split("\n"))
 
     async def _update_model(self) -> SessionInfo:
         """Update the model in the bottom line."""
@@ -350,9 +336,7 @@ class ChatSession:
             self._question = None  # the question ends with its turn
             self._stop()
         elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
-            task = asyncio.create_task(self._run_at_once(line))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._run_at_once(line))
         elif self._question is not None:
             self._is_unclear = True
             return False
@@ -384,21 +368,18 @@ class ChatSession:
             self._prompt.put_back("\n".join(self._waiting))
             self._waiting.clear()
             self._bot.set_waiting_lines(())
-        stopping = asyncio.create_task(self._stop_running(self._running))
-        self._tasks.add(stopping)
-        stopping.add_done_callback(self._tasks.discard)
+        self._start(self._stop_running(self._running))
         return True
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this beside the turn."""
+        self._tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._tasks.discard)
 
     async def _stop_running(self, running: asyncio.Task[None]) -> None:
         """Stop the turn through the backend, which keeps its text; cancel the task if no turn is running yet."""
         if not await self._bot.stop_turn(self._session_key):
             running.cancel()
-
-    async def _stop_and_wait(self) -> None:
-        running = self._running
-        if running is not None:
-            await self._stop_running(running)
-            await asyncio.wait([running], timeout=STOP_TIMEOUT_S)
 
     def _on_signal(self, number: int) -> None:
         self._exit_code = exit_code_for(number)
