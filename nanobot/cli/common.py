@@ -112,9 +112,8 @@ def print_warnings(warnings: Sequence[str]) -> None:
         print_warning(f"{len(warnings) - MAX_WARNINGS} more; `nanobot status --json` lists all.")
 
 
-def unknown_name_error(kind: str, name: str, known: Iterable[str], see: str) -> NanobotError:
+def unknown_name_error(kind: str, name: str, known: Iterable[str], see: str = "", *, hint: str = "") -> NanobotError:
     """Return the error for an unknown name, with the nearest known names. `see` is the command that lists all."""
     near = ", ".join(repr(to_one_line(other)) for other in nearest(name, known))
-    return NanobotError(
-        f"There is no {kind} {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}See `{see}`."
-    )
+    guess = f"Did you mean {near}? " if near else ""
+    return NanobotError(f"There is no {kind} {to_one_line(name)!r}. {guess}{hint or f'See `{see}`.'}")

@@ -57,8 +57,16 @@ def test_the_help_of_a_group_says_what_each_command_does_in_whole_sentences(grou
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
-@pytest.mark.parametrize("words", [["status"], ["doctor", "--offline"], ["memory", "why", "nothing of this name"]])
-@pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+@pytest.mark.parametrize(
+    ("words", "plain"),
+    [
+        (["status"], {"NO_COLOR": "1"}),
+        (["status"], {"TERM": "dumb"}),
+        (["doctor", "--offline"], {}),
+        (["memory", "why", "nothing of this name"], {}),
+    ],
+    ids=str,
+)
 def test_output_fits_a_narrow_window_and_has_colours_unless_they_are_unwanted(words: list[str], plain: dict[str, str]):
     from tests.support.terminal import at_home, on_screen  # not on Windows
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from nanobot import __version__
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, ask_gateway
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, ask_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, Severity, run_checks
 from nanobot.cli.doctor.connections import channel_checks, server_checks
 from nanobot.cli.doctor.table import CONFIG, HEALTH, SECURITY
@@ -28,7 +28,7 @@ from nanobot.errors import ConfigError, NanobotError
 from nanobot.security.redaction import hold_secrets, redact_all
 from nanobot.security.secrets import named_secrets
 from nanobot.utils.storage_error import error_text
-from nanobot.utils.text import count_noun, nearest
+from nanobot.utils.text import count_noun
 
 
 def doctor(
@@ -113,11 +113,8 @@ def _select_checks(checks: Sequence[DoctorCheck], names: Sequence[str]) -> list[
     known = dict.fromkeys(part for check in checks for part in (check.id, check.id.partition(".")[0]))
     for name in names:
         if name not in known:
-            near = " or ".join(map(repr, nearest(name, known)))
-            raise NanobotError(
-                f"There is no check {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
-                f"Checks: {', '.join(dict.fromkeys(check.id.partition('.')[0] for check in checks))}."
-            )
+            groups = ", ".join(dict.fromkeys(check.id.partition(".")[0] for check in checks))
+            raise unknown_name_error("check", name, known, hint=f"Checks: {groups}.")
     return [check for check in checks if not names or {check.id, check.id.partition(".")[0]} & {*names}]
 
 

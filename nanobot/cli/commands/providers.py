@@ -10,10 +10,10 @@ from nanobot.cli.common import ConfigOption, JsonOption, read_setup
 from nanobot.cli.output import Column, print_list
 from nanobot.config.masking import mask_value
 from nanobot.config.paths import DataPaths
-from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
+from nanobot.config.provider_table import PROVIDERS, spec_for
 from nanobot.config.schema import Config
 from nanobot.providers.accounts.errors import command_name
-from nanobot.providers.accounts.store import Account, AccountStore
+from nanobot.providers.accounts.store import AccountStore
 from nanobot.utils.text import format_when
 
 
@@ -77,7 +77,9 @@ def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -
     custom = [spec_for(name) for name in sections if not any(spec.name == name for spec in PROVIDERS)]
     for spec in (*PROVIDERS, *custom):
         section = sections.get(spec.name)
-        key_from, key = _find_key(spec, section.api_key if section else "", environ)
+        key_from, key = spec.env_variable(environ), spec.env_key(environ) or ""
+        if section and section.api_key:
+            key_from, key = f"providers.{spec.config_key}.apiKey", section.api_key
         account = accounts.get(spec.name) if spec.is_oauth else None
         is_direct = spec.is_oauth or spec.is_direct("auto")
         backend = section.backend if section else "auto"
@@ -91,14 +93,10 @@ def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -
             backend=("direct" if is_direct else "litellm") if backend == "auto" else backend,
             local=spec.is_local,
             account=spec.is_oauth,
-            logged_in=_account_label(account) if account else "",
+            logged_in=f"{account.name or 'logged in'}{f' ({account.plan})' if account.plan else ''}" if account else "",
             token_until=_format_expiry(account.expires_at) if account else "",
             login_ended=bool(account and account.refused),
         )
-
-
-def _account_label(account: Account) -> str:
-    return f"{account.name or 'logged in'}{f' ({account.plan})' if account.plan else ''}"
 
 
 def _format_expiry(seconds: float | None) -> str:
@@ -106,10 +104,3 @@ def _format_expiry(seconds: float | None) -> str:
         return format_when(datetime.fromtimestamp(seconds).astimezone()) if seconds else ""
     except (OSError, OverflowError, ValueError):  # the server may have sent any number
         return ""
-
-
-def _find_key(spec: ProviderSpec, in_config: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Where its API key comes from, and the key."""
-    if in_config:
-        return f"providers.{spec.config_key}.apiKey", in_config
-    return spec.env_variable(environ), spec.env_key(environ) or ""
