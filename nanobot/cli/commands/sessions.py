@@ -18,13 +18,12 @@ from nanobot.cli.output import print_json, print_line, print_list, print_text, t
 from nanobot.cli.setup import prompts
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
 from nanobot.session.conversation import format_markdown, format_text, to_jsonl
 from nanobot.session.folder import SessionFolder
 from nanobot.session.imported import describe_import, read_conversations
-from nanobot.session.lines import Row, decode, is_record
+from nanobot.session.lines import decode, is_record
 from nanobot.session.manager import Session, SessionManager
 from nanobot.session.records import session_title
 from nanobot.utils.files import write_atomic
@@ -187,28 +186,21 @@ def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str,
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
-    """Every visible message that contains the text."""
-    needle = text.casefold()
+    """Every visible message that contains the text. Parsing is slow, so lines without it are skipped."""
+    needle, written = text.casefold(), json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
     for name, row in _sessions_by_name(sessions):
-        for message in _rows_with(Path(row["path"]), text):
-            content = visible_text(_as_message(message))
-            start = content.casefold().find(needle)
-            if start >= 0:
-                snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
-                yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
-
-
-def _rows_with(path: Path, text: str) -> Iterator[Row]:
-    """The rows of a file that may contain the text. Parsing is slow, so lines without it are skipped."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise NanobotError(f"{path} cannot be read: {error.strerror}.") from error
-    needle = json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
-    for line in data.split(b"\n"):
-        written = line.decode(errors="replace")
-        if "\\u" in written or needle in written.casefold():  # characters may be escaped
-            yield from (row for row in decode(line)[0] if not is_record(row))
+        try:
+            lines = Path(row["path"]).read_bytes().split(b"\n")
+        except OSError as error:
+            raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
+        for line in lines:
+            if b"\\u" not in line and written not in line.decode(errors="replace").casefold():
+                continue  # characters may be escaped
+            for message in decode(line)[0]:
+                content = "" if is_record(message) else visible_text(message)  # type: ignore[arg-type]  # any JSON
+                if (start := content.casefold().find(needle)) >= 0:
+                    snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
+                    yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -220,10 +212,6 @@ def _write(path: Path, data: bytes) -> None:
             write_atomic(path, data)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error  # not the name of the temporary file
-
-
-def _as_message(row: Row) -> ChatMessage:
-    return row  # type: ignore[return-value]  # a row of a file may hold anything
 
 
 def import_(
