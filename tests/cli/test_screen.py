@@ -257,6 +257,14 @@ def test_a_block_that_has_begun_to_stay_keeps_its_width_in_a_window_that_shrinks
     assert paper.stayed.splitlines() == [f"▎ {'x' * 50}"] * 20
 
 
+def test_a_long_paragraph_right_below_a_heading_stays_whole_and_once(paper):
+    words = [f"word{number} " for number in range(100)]
+
+    play(screen_on(paper), *step("# Head\n", *words, "\n\n", "The end."), ended(""))
+
+    assert paper.stayed.split() == ["Head", *"".join(words).split(), "The", "end."]
+
+
 PIECES = [
     "# Head\n",
     "some words ",

@@ -94,13 +94,13 @@ _PARSER = MarkdownIt().enable("strikethrough").enable("table")
 def split_blocks(text: str) -> tuple[list[str], str]:
     """The complete blocks (paragraph, list, table, code) of Markdown that grows, and the rest.
 
-    The last block may still grow, unless an empty line ends it; a list goes on even then.
+    The last block may still grow, unless an empty line ends it: a list or open code takes that line in.
     """
     complete, _, partial = text.rpartition("\n")
     lines = complete.split("\n")
-    tops = [(token.map, token.type) for token in _PARSER.parse(f"{complete}\n") if token.level == 0 and token.map]
-    starts = [0, *(start for (start, _), _ in tops[1:])]
-    if tops and tops[-1][0][1] < len(lines) and not tops[-1][1].endswith("list_open"):
+    spans = [token.map for token in _PARSER.parse(f"{complete}\n") if token.level == 0 and token.map]
+    starts = [0, *(start for start, _ in spans[1:])]
+    if spans and spans[-1][1] < len(lines):
         starts.append(len(lines))
     blocks = ["\n".join(lines[start:end]).strip("\n") for start, end in pairwise(starts)]
     return blocks, "\n".join([*lines[starts[-1] :], partial]).lstrip("\n")
