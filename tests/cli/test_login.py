@@ -242,7 +242,8 @@ def test_a_token_is_in_its_own_file_and_nowhere_else_whatever_happens(home, serv
     said += [home.run("agent", "-m", "trouble", "--json"), home.run("agent", "-m", "renewed", "--logs")]
     server.revoke()
     server.token_answers.append((401, {"error": {"message": echo(), "code": "refresh_token_reused"}}, {}))
-    said += [home.run("agent", "-m", "no longer"), home.run_here("provider", "list", "--json"), home.run_here("status", "--json")]
+    said.append(home.run("agent", "-m", "no longer"))
+    said += [home.run_here("provider", "list", "--json"), home.run_here("status", "--json")]
     kept = {path for path in home.data.rglob("*") if path.is_file() and path.parent.name != "accounts"}
     words = [part.encode() for result in said for part in result[1:]] + [path.read_bytes() for path in kept]
 
