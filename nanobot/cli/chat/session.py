@@ -260,16 +260,19 @@ class ChatSession:
         return session
 
     async def _greet(self) -> None:
-        name, session, problem = strip_control(self._bot.name), None, ""
-        heading = f"{name} {__version__}"
+        name, session, model, problem = strip_control(self._bot.name), None, "", ""
+
+        def bold_name(line: str) -> str:
+            return self._paint.bold(name) + line.removeprefix(name) if line.startswith(name) else line
+
         try:
             session = await self._update_model()
-            heading += f" · {session.model} ({session.provider})"
+            model = f" · {session.model} ({session.provider})"
             if session.provider == OFFLINE:
-                heading = f"{name} {__version__} · no model is set up, so only simple requests work\n{_SETUP_HINT}"
+                model = f" · no model is set up, so only simple requests work\n{_SETUP_HINT}"
         except NanobotError as error:
             problem = str(error)
-        self._screen.say(heading, lambda line: line.replace(name, self._paint.bold(name), line.startswith(name)))
+        self._screen.say(f"{name} {__version__}{model}", bold_name)
         self._screen.say(f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits")
         if session is None:
             self._show_error(problem)
