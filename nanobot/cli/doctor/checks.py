@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +120,14 @@ def run_checks(checks: Sequence[DoctorCheck], context: CheckContext) -> Iterator
 
     The thread of a check that times out is left behind: asyncio's would keep the process from ending.
     """
+
+    def work(check: DoctorCheck, result: Future[CheckResult]) -> None:
+        result.set_result(_run(check, context))
+
     started = time.monotonic()
     results: list[Future[CheckResult]] = [Future() for _ in checks]
     for check, result in zip(checks, results, strict=True):
-        work = partial(lambda check, result: result.set_result(_run(check, context)), check, result)
-        threading.Thread(target=work, name=f"check {check.id}", daemon=True).start()
+        threading.Thread(target=work, args=(check, result), name=f"check {check.id}", daemon=True).start()
     for check, result in zip(checks, results, strict=True):
         try:
             yield result.result(max(0.0, check.limit_s - (time.monotonic() - started)))
