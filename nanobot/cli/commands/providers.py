@@ -61,7 +61,7 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     setup = read_setup(config, None, secrets=False)
     columns: dict[str, Column] = {
         "Provider": "name",
-        "Key": "key_words",
+        "Key": lambda facts: facts.key_words,
         "Base URL": lambda facts: facts.api_base or "-",
         "Default model": lambda facts: facts.default_model or "-",
         "Backend": "backend",
