@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from nanobot.agent.engine.spec import RunLimits
 from nanobot.agent.memory.dream import DreamOutcome
-from nanobot.agent.memory.dream_log import DreamPass, PassOutcome
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.review import AcceptedEdit, EditAction
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, DreamPass, PassOutcome
 from nanobot.agent.scope import Scope
 from nanobot.errors import BudgetExceededError, NanobotError
 from nanobot.messages.types import Provenance
@@ -344,31 +342,6 @@ async def test_a_memory_that_no_call_can_hold_is_not_asked_about(tmp_path: Path)
     assert "dream.modelOverride" in run.reason
 
 
-async def test_memory_that_an_editor_empties_while_its_pass_is_shortened_ends_the_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    harness = DreamHarness(tmp_path, limits=RunLimits(window_tokens=2_000))
-    harness.learns("\n".join(f"- Fact number {number} of many that stand here." for number in range(150)))
-    harness.memory.append_history("[2026-02-27 10:00] One more entry.")
-    looks = 0
-    look = harness.memory.record_changes
-
-    def empty_at_the_second_look(*args: Any) -> None:
-        nonlocal looks
-        looks += 1
-        assert looks < 9, "the pass is planned again and again"
-        if looks == 2:
-            harness.memory.memory_file.write_text("", encoding="utf-8")
-        look(*args)
-
-    monkeypatch.setattr(harness.memory, "record_changes", empty_at_the_second_look)
-
-    run = await harness.run()
-
-    assert run.outcome is FAILED
-    assert harness.text == ""
-
-
 async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path):
     harness = DreamHarness(tmp_path, batch=3)
     harness.learns()
@@ -525,17 +498,17 @@ async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(harness: DreamHa
     harness.memory.archive_file.write_text("- Old.\n", encoding="utf-8")
     before = harness.text
     await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
-    after = harness.text
+    after, archived = harness.text, harness.archive
 
-    one = harness.dream.log.restore()
+    one = harness.editor.restore()
 
-    assert one.number == 1
+    assert one == 1
     assert (harness.text, harness.archive) == (before, "- Old.\n")
-    assert harness.dream.log.active_passes() == []
+    assert harness.active == []
     assert (await harness.run()).outcome is NOTHING
     MemoryEditor(harness.memory, harness.clock).undo()
-    assert harness.text == after
-    assert [one.number for one in harness.dream.log.active_passes()] == [1]
+    assert (harness.text, harness.archive) == (after, archived)
+    assert harness.active == [1]
 
 
 async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(harness: DreamHarness):
@@ -545,11 +518,11 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
     await harness.run(tidying({"action": "archive", "ids": ["f3"], "why": "over"}))
     harness.memory.memory_file.write_text(harness.text.replace("# Memory", "# My memory"), encoding="utf-8")
 
-    harness.dream.log.restore(1)
+    harness.editor.restore(1)
 
     assert harness.text == before.replace("# Memory", "# My memory") + "- Plays chess.\n"
     with pytest.raises(NanobotError, match="no Dream pass"):
-        harness.dream.log.restore()
+        harness.editor.restore()
 
 
 async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: DreamHarness):
@@ -558,7 +531,7 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: Dr
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
     harness.memory.change(harness.memory.memory_file, f"{harness.text}{lesson}".encode(), ChangedBy.LESSON)
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert harness.text == before + lesson
 
@@ -569,7 +542,7 @@ async def test_a_restore_that_would_lose_a_later_edit_is_refused(harness: DreamH
     harness.memory.memory_file.write_text(apply_edits, encoding="utf-8")
 
     with pytest.raises(NanobotError, match=r"Lives in Rome\."):
-        harness.dream.log.restore()
+        harness.editor.restore()
 
     assert "Rome" in harness.text
 
@@ -579,7 +552,7 @@ async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(harness
     harness.clock.advance(60)
     MemoryEditor(harness.memory, harness.clock).forget("Lives in Berlin")
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert "Berlin" not in harness.text
 
@@ -604,7 +577,7 @@ async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_los
     editor.forget("Lives in Berlin")
     editor.undo()
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert harness.text == before
 
@@ -618,7 +591,7 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness
 
     assert "Oslo" in archived
     assert (change.by, harness.text, harness.archive) == (ChangedBy.DREAM, before, "")
-    assert harness.dream.log.active_passes() == []
+    assert harness.active == []
 
 
 async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(harness: DreamHarness):
@@ -626,7 +599,7 @@ async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_re
     fact = MemoryEditor(harness.memory, harness.clock).facts()[0].fact
     harness.memory.change(harness.memory.memory_file, b"- Has a dog.\n", ChangedBy.CONSOLIDATION, archived=[fact])
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert harness.archive.lstrip() == "## 2026-02-26\n\n- Lives in Berlin.\n"
 
@@ -742,23 +715,20 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
             harness.memory.archive_file.write_bytes(archive)
         found = {fact.key: fact for fact in parse_facts(raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff"))}
         edits = [
-            AcceptedEdit(
-                EditAction(what), FactEdit((fact.key,), "Says it otherwise." if what == "replace" else ""), [fact.text]
-            )
+            (what, FactEdit((fact.key,), "Says it otherwise." if what == "replace" else ""), fact)
             for what, fact in zip(choice, found.values(), strict=False)
         ]
-        text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), [one.edit for one in edits])
-        made = [one for one in edits if one.edit in done]
-        if not made:
+        text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), [edit for _, edit, _ in edits])
+        if not done:
             return
-        with harness.memory.revisions.lock():
-            harness.memory.record_changes()
-            one = DreamPass(0, "2026-02-26T13:21", PassOutcome.CHANGED)
-            data = text.encode("utf-8", "surrogateescape")
-            harness.dream._change(one, data, made)
+        harness.memory.record_changes()
+        data = text.encode("utf-8", "surrogateescape")
+        archived = [fact for what, edit, fact in edits if what == "archive" and edit in done]
+        one = DreamPass(1, "2026-02-26T13:21", PassOutcome.CHANGED)
+        harness.memory.change(harness.memory.memory_file, data, ChangedBy.DREAM, archived=archived, dream=one)
         assert harness.memory.memory_file.read_bytes() == data
 
-        harness.dream.log.restore()
+        harness.editor.restore()
 
         assert harness.memory.memory_file.read_bytes() == raw
         assert (harness.memory.archive_file.read_bytes() if harness.memory.archive_file.exists() else None) == archive

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.memory.dream import DreamOutcome
-from nanobot.agent.memory.dream_log import PassOutcome
 from nanobot.agent.memory.editor import MemoryEditor
+from nanobot.agent.memory.revisions import PassOutcome
 from tests.support.home import told
 from tests.support.memory import FACTS, MERGED, OVER, DreamHarness, tidying
 
@@ -46,7 +46,7 @@ async def what_a_kill_leaves(after: DreamHarness, *, look: bool) -> bool:
     assert [one.outcome for one in after.passes()][-1] is PassOutcome.CHANGED
     assert after.text == NEW
     assert after.archive.count("Oslo") == 1
-    after.dream.log.restore()
+    after.editor.restore()
     assert (after.text, after.archive) == (FACTS, "")
     assert list(after.memory.memory_dir.rglob("*.tmp")) == []
     return made

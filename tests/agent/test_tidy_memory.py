@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory.dream_prompt import DreamInput, review_answer
+from nanobot.agent.memory.dream import DreamInput, review_answer
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.history import HistoryEntry

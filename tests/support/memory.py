@@ -10,11 +10,11 @@ from typing import Any
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
 from nanobot.agent.memory.dream import Dream, DreamPolicy, DreamRun
-from nanobot.agent.memory.dream_log import DreamPass
 from nanobot.agent.memory.due import Due, DueTimes
+from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
+from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource, DreamPass
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
@@ -94,6 +94,7 @@ class DreamHarness:
         self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
         self.model = CauseRecorder()
         self.models = Models(self.model, limits or RunLimits())
+        self.editor = MemoryEditor(self.memory, self.clock)
         self.dream = Dream(self.memory, self.models, self.clock, DreamPolicy(**policy))
 
     def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
@@ -117,7 +118,12 @@ class DreamHarness:
         return str(self.model.requests[-1][1]["content"])
 
     def passes(self) -> list[DreamPass]:
-        return self.dream.log.passes()
+        return self.memory.revisions.passes()
+
+    @property
+    def active(self) -> list[int]:
+        """Numbers of the passes that can be restored, newest first."""
+        return [*self.memory.revisions.active_passes()]
 
 
 def turn(number: int, steps: int = 0, **fields: str) -> list[ChatMessage]:

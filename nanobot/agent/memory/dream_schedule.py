@@ -11,22 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.errors import NanobotError, StorageError
+from nanobot.errors import StorageError
 from nanobot.session.file_names import key_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
+from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ModelSource
     from nanobot.agent.memory.dream import Dream, DreamOutcome, DreamRun
-    from nanobot.agent.memory.dream_log import DreamPass
     from nanobot.cron.types import CronSchedule
 
 log = logging.getLogger(__name__)
@@ -38,7 +37,6 @@ _MAX_TIMER_S = 3600.0
 """Limit of a timer: timers stop while the machine sleeps, so look at the wall clock this often."""
 _BUSY_S, _MAX_BUSY_WAITS = 300.0, 12
 """While turns are running Dream waits, at most this often."""
-_MAX_SHOWN = 20
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -113,31 +111,16 @@ class DreamScheduler:
 
         dream = self._dream_of(scope)
         run = await dream.run(who=who, by_hand=True)
-        last = next(iter(await asyncio.to_thread(dream.log.passes)), None)
+        last = next(iter(await asyncio.to_thread(self._memory_of(scope).revisions.passes)), None)
         return run.outcome, format_run(run, last, command)
-
-    def format_log(self, scope: Scope, limit: int) -> str:
-        """Format the last `limit` passes over this memory. Blocks; raises StorageError."""
-        from nanobot.agent.memory.dream_texts import format_log
-
-        self._memory_of(scope).record_changes()
-        passes = self._dream_of(scope).log
-        return format_log(passes.passes()[:limit], passes.active_passes()) or "Dream has tidied nothing here yet."
-
-    def restore(self, scope: Scope, number: int | None, who: str, may: "Callable[[DreamPass], bool]") -> str:
-        """Restore the memory to before a pass. Return a text for a person. Blocks; raises NanobotError."""
-        restored = self._dream_of(scope).log.restore(number, who=who, may=may)
-        return (
-            f"The memory is restored to before pass {restored.number}; other changes since then are kept. "
-            "/memory undo takes this back."
-        )
 
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
-        from nanobot.agent.memory.dream_texts import format_state
-
         with suppress(StorageError):
-            return format_state(*self._dream_of(scope).state())
+            cursor, due = self._dream_of(scope).state()
+            if due.failures:
+                failures = count_noun(due.failures, "time")
+                return f"Dream: failed {failures} in a row, the memory is unchanged: {cursor.error}"
         return None
 
     async def clear(self, scope: Scope) -> None:
@@ -150,48 +133,6 @@ class DreamScheduler:
         """Cancel runs that wait for a model, and finish writes in progress."""
         for dream in self._dreams.values():
             await dream.break_off()
-
-    def commands(self) -> dict[str, CommandEntry]:
-        """The chat commands of Dream."""
-        return {
-            "dream": CommandEntry(self._dream, "tidy the memory, show what changed"),
-            "dream-log": CommandEntry(self._dream_log, "the last Dream passes", "N"),
-            "dream-restore": CommandEntry(self._dream_restore, "restore the memory before a pass", "ID"),
-        }
-
-    async def _dream(self, call: CommandCall) -> str:
-        if call.message.origin not in TYPED:
-            return "/dream has to be typed by a person."
-        return (await self.run_now(call.scope, _sender(call)))[1]
-
-    async def _dream_log(self, call: CommandCall) -> str:
-        count = call.argument or "3"
-        if not count.isdecimal() or not int(count):
-            return f"How many? For example /dream-log 5; {call.argument[:60]!r} is not a number."
-        try:
-            return await asyncio.to_thread(self.format_log, call.scope, min(int(count), _MAX_SHOWN))
-        except NanobotError as error:
-            return str(error)
-
-    async def _dream_restore(self, call: CommandCall) -> str:
-        if call.message.origin not in TYPED:
-            return "/dream-restore has to be typed by a person."
-        number = call.argument.lstrip("#")
-        if number and not number.isdecimal():
-            return (
-                f"Which pass? For example /dream-restore 3; {call.argument[:60]!r} is not one. /dream-log lists them."
-            )
-        by_owner, who = call.scope.is_owners or is_from_owner(call.message), _sender(call)
-        try:
-            return await asyncio.to_thread(
-                self.restore,
-                call.scope,
-                int(number) if number else None,
-                who,
-                lambda dream_pass: by_owner or dream_pass.who == who,
-            )
-        except NanobotError as error:
-            return str(error)
 
     def _dream_of(self, scope: Scope) -> "Dream":
         if scope.folder not in self._dreams:
@@ -276,10 +217,6 @@ class DreamScheduler:
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
-
-
-def _sender(call: CommandCall) -> str:
-    return call.message.sender_id or "terminal"
 
 
 def _scope_of_folder(folder: str) -> Scope | None:

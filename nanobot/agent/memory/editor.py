@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.memory.edits import merge_concurrent_changes
 from nanobot.agent.memory.facts import (
     Fact,
     fact_id,
@@ -22,7 +23,14 @@ from nanobot.agent.memory.facts import (
 )
 from nanobot.agent.memory.history import parse_history_line
 from nanobot.agent.memory.retention import fact_importance
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
+from nanobot.agent.memory.revisions import (
+    ChangedBy,
+    ChangeSource,
+    FactOrigin,
+    Revision,
+    is_initial_snapshot,
+    is_like,
+)
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
@@ -161,13 +169,74 @@ class MemoryEditor:
                 raise NanobotError("There is no change to undo.")
             if not all(map(may, group)):
                 raise NanobotError("Somebody else made the last change; only an owner may undo it.")
-            source = ChangeSource(who=self._who)
             for change in reversed(group):
-                path = next(path for path in self._all_files() if path.name == change.file)
-                texts = self._memory.revisions.texts(change.number)
-                self._memory.change(path, texts.before, ChangedBy.UNDO, source, undoes=change.number)
-                self._memory.remove_archived(texts.archived)
+                self._take_back([change], ChangedBy.UNDO)
             return group
+
+    def restore(self, number: int | None = None, may: Callable[[Revision], bool] = lambda change: True) -> int:
+        """Restore the memory to before a Dream pass (by default the last), undoing later passes too. Return the number
+        of the pass.
+
+        Changes by others since then stay. If they cannot be separated from what a pass wrote, nothing is changed.
+        `may` decides whether this person may undo a revision.
+        """
+        memory, log = self._memory, self._memory.revisions
+        with log.lock():
+            memory.record_changes()
+            active = log.active_passes()
+            if number is None:
+                number = next(iter(active), None)
+            if number is None or number not in active:
+                known = ", ".join(map(str, [*active][:10]))
+                raise NanobotError(
+                    f"Dream pass {number} cannot be restored. These can: {known}."
+                    if active
+                    else "There is no Dream pass to restore."
+                )
+            restored = [change for later, change in active.items() if later >= number]
+            if not all(map(may, restored)):
+                raise NanobotError("Somebody else started that pass; only an owner may restore it.")
+            if memory.file_bytes(memory.memory_file) is None:
+                raise NanobotError("The memory was cleared after that pass. Bring it back first with /memory undo.")
+            # what was forgotten since stays forgotten, with the facts that the passes had merged into it
+            undone = log.undone()
+            forgot = [
+                text
+                for change in log.changes()
+                if change.number > restored[-1].number and change.number not in undone
+                for text in change.forgot
+            ]
+            for edit in [edit for change in restored if change.dream for edit in change.dream.edits]:
+                if edit.after and any(is_like(edit.after, text) for text in forgot):
+                    forgot += edit.before
+            self._take_back(restored, ChangedBy.RESTORE, forgot)
+            return number
+
+    def _take_back(self, changes: Sequence[Revision], by: ChangedBy, forgot: Sequence[str] = ()) -> None:
+        """Take back changes of one file, newest first, keeping what others changed since. Facts that are like those in
+        `forgot` do not return. Raises NanobotError on a conflict.
+        """
+        memory, log = self._memory, self._memory.revisions
+        path = next(path for path in self._all_files() if path.name == changes[0].file)
+        data = memory.file_bytes(path)
+        known = {fact.key for fact in parse_facts(memory.file_text(path))}
+        texts = [log.texts(change.number) for change in changes]
+        for text in texts:
+            data = text.before if data == text.after else _rebase(text.after, data, text.before)
+        if data is not None and forgot:
+            content = data.decode("utf-8", "surrogateescape")
+            returning = [
+                fact
+                for fact in parse_facts(content)
+                if fact.key not in known and any(is_like(fact.text, text) for text in forgot)
+            ]
+            data = remove_facts(content, returning).encode("utf-8", "surrogateescape")
+        # what the changes had taken from the archive returns to it
+        block = b"".join(log.texts(number).archived for change in changes for number in reversed(change.undoes))
+        undoes = [change.number for change in changes]
+        memory.change(path, data, by, ChangeSource(who=self._who), undoes=undoes, archived=block)
+        for text in texts:
+            memory.remove_archived(text.archived)
 
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
@@ -257,9 +326,10 @@ class MemoryEditor:
         return [parse_history_line(line) for line in lines] if path.suffix == ".jsonl" else lines
 
     def log(self) -> list[Revision]:
-        """Return all revisions, newest first."""
+        """Return all changes, newest first."""
         self._memory.record_changes()
-        return list(reversed(self._memory.revisions.changes()))
+        changes = self._memory.revisions.changes()
+        return [change for change in reversed(changes) if change.is_change or change.dream is None]
 
     def _files(self) -> Iterator[Path]:
         """The files in this scope's prompts that a person of the scope may change."""
@@ -312,11 +382,24 @@ def format_change(change: Revision, now: datetime | None = None) -> str:
     diff = [f"+ {clip_line(str(fact['text']), _SHOWN_CHARS)}" for fact in change.added]
     diff += [f"- {clip_line(text, _SHOWN_CHARS)}" for text in change.removed]
     shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
-    undone = f" of {change.undoes}" if change.undoes is not None else ""
+    undone = f" of {', '.join(map(str, change.undoes))}" if change.undoes else ""
     who = f" ({change.who})" if change.who else ""
     other = "a fact was pinned or unpinned" if change.by is ChangedBy.PIN else "other text"
     shown = shown or ("initial content" if is_initial_snapshot(change) else other)
     return f"{change.number}  {_format_when(change.at, now)}  {change.by}{undone}{who} {change.file}: {shown}"
+
+
+def _rebase(*sides: bytes | None) -> bytes:
+    """Apply the change from the first text to the second one to the third. Raises NanobotError on a conflict."""
+    base, update, current = ((side or b"").decode("utf-8", "surrogateescape") for side in sides)
+    text, conflicts = merge_concurrent_changes(base, update, current)
+    if conflicts:
+        lines = "\n".join(conflicts[:5])
+        raise NanobotError(
+            f"These lines were written later, over what that pass wrote, and would be lost:\n{lines}\nTake them back "
+            "first (/memory undo, or in an editor), then try again."
+        )
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:

@@ -284,15 +284,19 @@ class MemoryService:
     def commands(self) -> dict[str, CommandEntry]:
         """The chat commands of memory and Dream."""
 
-        async def memory(call: CommandCall) -> str:
+        async def answer(name: str, call: CommandCall) -> str:
             from nanobot.agent.memory.commands import MemoryCommands
 
-            return await MemoryCommands(self._memory_of, self._clock).answer(call)
+            return await MemoryCommands(self._memory_of, self.dreams, self._clock).answer(name, call)
 
-        usage = "[why|forget|pin|unpin|undo|share|search|log] ..."
         return {
-            "memory": CommandEntry(memory, "show and change what is remembered", usage),
-            **self.dreams.commands(),
+            name: CommandEntry(partial(answer, name), description, usage)
+            for name, description, usage in (
+                ("memory", "show and change what is remembered", "[why|forget|pin|unpin|undo|share|search|log] ..."),
+                ("dream", "tidy the memory, show what changed", ""),
+                ("dream-log", "the last Dream passes", "N"),
+                ("dream-restore", "restore the memory before a pass", "ID"),
+            )
         }
 
     def _memory_of(self, scope: Scope) -> MemoryStore:

@@ -179,12 +179,12 @@ class MemoryStore:
         by: "ChangedBy",
         source: "ChangeSource | None" = None,
         *,
-        archived: "Sequence[Fact]" = (),
+        archived: "Sequence[Fact] | bytes" = (),
         **details: Any,
     ) -> "Revision | None":
-        """Replace the content of one of the memory files (None deletes it), append facts to the archive, and record the
-        revision. An unrecorded edit is recorded first, as a revision of its own. Raises StorageError; the files are
-        then unchanged.
+        """Replace the content of one of the memory files (None deletes it), append facts, or what an earlier revision
+        had appended, to the archive, and record the revision. An unrecorded edit is recorded first, as a revision of
+        its own. Raises StorageError; the files are then unchanged.
         """
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
@@ -192,7 +192,7 @@ class MemoryStore:
         with log.lock():
             self._settle_pending()
             log.add(file.name, self.file_bytes(file), ChangedBy.HAND)
-            block = self._archive_block(archived)
+            block = archived if isinstance(archived, bytes) else self._archive_block(archived)
             source = source or UNKNOWN_SOURCE
             change = log.add(file.name, data, by, source, is_pending=True, archived=block, **details)
             if change is None:
