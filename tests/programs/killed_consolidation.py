@@ -11,7 +11,7 @@ from nanobot.agent.memory.revisions import RevisionLog
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.security.files.open import FileLocation
 from nanobot.session.manager import SessionManager
-from tests.support.memory import KEY, ConsolidationHarness, saving
+from tests.support.memory import ConsolidationHarness, saving
 
 point = ""
 
@@ -41,7 +41,7 @@ kill_around(SessionManager, "save")
 async def consolidate(folder: Path) -> None:
     harness = ConsolidationHarness(folder)
     harness.model.script(saving("[2026-02-26 13:21] Talked.", "Likes tea."))
-    await harness.consolidator.compact(KEY)
+    await harness.move()
 
 
 for folder in map(Path, sys.argv[1:]):

@@ -23,7 +23,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Finished, LLMResponse, call_context
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
-from nanobot.utils.clock import FrozenClock
+from nanobot.utils.clock import Clock, FrozenClock
 
 KEY = "cli:direct"
 FACTS = (
@@ -162,8 +162,13 @@ class ConsolidationHarness:
         await self.say(*(row for number in range(first, last) for row in turn(number)))
 
     async def consolidate(self, keep: int = 8) -> ConsolidationResult:
+        """One call, with the session held."""
         async with self.sessions.hold(self.key) as session:
-            return await self.consolidator.consolidate(session, keep=keep)
+            return await self.consolidator.consolidate(self.key, lambda session: keep, held=session, max_calls=1)
+
+    async def move(self) -> ConsolidationResult:
+        """As many calls as are needed; turns of the session go on."""
+        return await self.consolidator.consolidate(self.key, lambda session: 8)
 
     @property
     def cursor(self) -> int:
@@ -199,10 +204,10 @@ class Minded(ScriptedProvider):
 
 @asynccontextmanager
 async def bot_with(
-    home: Path, minded: Minded, pause_s: float = 0, window: int = 20, **defaults: Any
+    home: Path, minded: Minded, pause_s: float = 0, window: int = 20, clock: Clock | None = None, **defaults: Any
 ) -> AsyncIterator[Bot]:
     config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
-    async with open_bot(home, provider=minded, config=config) as bot:
+    async with open_bot(home, provider=minded, config=config, clock=clock) as bot:
         bot.consolidate_after(pause_s)
         yield bot
 

@@ -8,7 +8,8 @@ with other people goes into that chat's memory, also what the owner said there.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
@@ -47,11 +48,8 @@ from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
 
-IDLE_KEEP = 8
-"""Messages an idle session keeps, plus the rest of the turn they start in."""
-
-_MAX_PARTS = 8
-"""Calls for one idle session; a long unconsolidated session continues the next time."""
+MAX_CALLS = 8
+"""Model calls at once; a long unconsolidated session continues the next time."""
 _MAX_TOKENS = 32_000
 """Conversation per call; larger parts make for worse summaries."""
 _MIN_TOKENS = 500
@@ -60,7 +58,6 @@ _PROMPT_TOKENS = 1_500
 """Our instructions, the schema, and the error of the estimate."""
 _MIN_REPLY_TOKENS = 700
 """For the log entry and a few edits."""
-_RETRY_S = 3600.0
 
 
 class ModelSource(Protocol):
@@ -77,13 +74,13 @@ class ConsolidationOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationResult:
-    """How a consolidation ended. After FAILED everything is as before; DONE may have a reason why no more moved."""
+    """How a consolidation ended. After FAILED what did not move is as before; `reason` tells why it did not."""
 
     outcome: ConsolidationOutcome
     reason: str = ""
     moved: int = 0
     share: float = field(default=1.0, compare=False)
-    """Share of the unconsolidated tokens that could move."""
+    """Share of the unconsolidated tokens that could move at first."""
 
 
 _NOTHING = ConsolidationResult(ConsolidationOutcome.NOTHING)
@@ -99,15 +96,6 @@ class _Part:
     @property
     def count(self) -> int:
         return len(self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A failed consolidation, and the state of the session it failed for."""
-
-    state: tuple[int, int]
-    at: float
-    result: ConsolidationResult
 
 
 class Consolidator:
@@ -140,118 +128,78 @@ class Consolidator:
         self._others_write = others_write
         self._scope_of = scope_of
         self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
-        self._failures: dict[str, _Failure] = {}
         self._moving: set[str] = set()
-        """Keys of sessions being moved; a caller that holds one must not wait for it."""
+        """Keys of sessions being moved."""
         self._ready: dict[str, _CheckedAnswer] = {}
-        """By session key, a finished consolidation that is applied once the session's turn releases it."""
+        """By session key, a checked answer that waits for the session."""
 
-    async def compact(
-        self, session_key: str, is_idle: Callable[[Session], bool] = lambda session: True
+    async def consolidate(
+        self,
+        session_key: str,
+        keep: Callable[[Session], int],
+        *,
+        held: Session | None = None,
+        max_calls: int = MAX_CALLS,
     ) -> ConsolidationResult:
-        """Move all but the last messages of an idle session into memory, in at most `_MAX_PARTS` calls, as long as it
-        `is_idle`. Turns of the session do not wait for it.
+        """Move the oldest messages of a session, as many a call as fit, but none of the last `keep(session)` or of the
+        turn these start in.
 
-        Cancelling is safe: checked answers are kept. Never raises for a model or the disk.
+        `held` is the session if the caller holds it. Otherwise it is held to plan and to apply only, so that its turns
+        go on during a model call; a turn may apply what is ready itself. Does nothing if the session is reset
+        meanwhile. Never raises for a model or the disk. Cancelling is safe: a part is kept completely or not at all.
         """
-        moved = 0
-        for _ in range(_MAX_PARTS):
-            result = await self.move(
-                session_key, lambda session: IDLE_KEEP if is_idle(session) else session.message_count
+        if session_key in self._moving:
+            return ConsolidationResult(
+                ConsolidationOutcome.NOTHING, "Older messages are being moved into memory already."
             )
-            if result.outcome is not ConsolidationOutcome.DONE:
-                break
-            moved += result.moved
-        return ConsolidationResult(ConsolidationOutcome.DONE, result.reason, moved) if moved else result
+        self._moving.add(session_key)
+        moved, share = 0, 1.0
+        try:
+            while max_calls > 0 and (part := await self._move_part(session_key, keep, held)) is not None:
+                share = part[1] if not moved else share
+                moved += part[0]
+                max_calls -= 1
+        except (NanobotError, TimeoutError) as error:
+            return replace(self._record_failure(session_key, error), moved=moved, share=share)
+        finally:
+            self._moving.discard(session_key)
+            self._ready.pop(session_key, None)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved, share=share) if moved else _NOTHING
 
-    async def compact_held(self, session: Session, *, is_idle: bool) -> None:
-        """Compact a session that the caller holds, before its next prompt is built: apply a finished consolidation, and
-        make one call if the session was idle.
+    async def _move_part(
+        self, session_key: str, keep: Callable[[Session], int], held: Session | None
+    ) -> tuple[int, float] | None:
+        """Make one call. Return how many messages moved, and the share of those that could; None if none did."""
 
-        Cancelling is safe. Never raises for a model or the disk.
-        """
+        def hold() -> AbstractAsyncContextManager[Session]:
+            return self._sessions.hold(session_key) if held is None else nullcontext(held)
+
+        async with hold() as session:
+            plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
+        if plan is None:
+            return None
+        async with self._lock_of(plan.scope):
+            answer = self._ready[session_key] = await self._ask(plan)
+            async with hold() as session:
+                await self._apply_ready(session)
+                state = (session.created_at, session.last_consolidated)
+        if state != (plan.created_at, answer.end):
+            return None  # reset, or consolidated by another process
+        return answer.part.count, plan.share
+
+    async def apply_ready(self, session: Session) -> None:
+        """Apply a finished consolidation of a session that the caller holds. Never raises for the disk."""
         try:
             await self._apply_ready(session)
         except NanobotError as error:
             self._record_failure(session.key, error)
-        if is_idle:
-            await self.consolidate(session, keep=IDLE_KEEP)
 
-    async def compact_all(self, session: Session) -> str:
-        """Move all but the last messages of a session that the caller holds, in at most `_MAX_PARTS` calls. Return why
-        not all moved; empty if they did. A failure a moment ago does not count.
-
-        Cancelling is safe. Never raises for a model or the disk.
+    async def consolidate_archived(self, session: Session) -> ConsolidationResult:
+        """Move a part of an archived session and its cursor; its file stays unchanged. Never raises for a model or the
+        disk.
         """
-        if session.key in self._moving:
-            return "Older messages are being moved into memory already."
-        self._failures.pop(session.key, None)
-        for _ in range(_MAX_PARTS):
-            result = await self.consolidate(session, keep=IDLE_KEEP)
-            if result.outcome is not ConsolidationOutcome.DONE:
-                return result.reason
-        return ""
-
-    async def consolidate(self, session: Session, *, keep: int) -> ConsolidationResult:
-        """Move as many of the oldest messages as fit one call, but none of the last `keep` or of the turn these start
-        in. The caller holds the session.
-
-        Never raises for a model or the disk. A failure is retried after an hour or once there is a new message.
-        Cancelling is safe: everything is kept or nothing.
-        """
-        if session.key in self._moving:
-            return _NOTHING
-        state = (session.last_consolidated, session.message_count)
-        failure = self._failures.get(session.key)
-        if failure is not None and failure.state == state and self._clock.monotonic() - failure.at < _RETRY_S:
-            return failure.result
         try:
-            plan = await asyncio.to_thread(self._plan, session, keep)
-            if plan is None:
-                self._failures.pop(session.key, None)
-                return _NOTHING
-            async with self._lock_of(plan.scope):
-                answer = await self._ask(plan)
-                await finish(self._store(session, answer))
-        except (NanobotError, TimeoutError) as error:
-            result = self._record_failure(session.key, error)
-            self._failures[session.key] = _Failure(state, self._clock.monotonic(), result)
-            return result
-        self._failures.pop(session.key, None)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count)
-
-    async def move(self, session_key: str, keep: Callable[[Session], int]) -> ConsolidationResult:
-        """Like `consolidate`, for a session that stays usable: it is not held during the model call. `keep` returns how
-        many of its last messages stay.
-
-        Does nothing if the session was reset in the meantime. Never raises for a model or the disk.
-        """
-        if session_key in self._moving:
-            return _NOTHING
-        self._moving.add(session_key)
-        try:
-            async with self._sessions.hold(session_key) as session:
-                plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
-                if plan is None:
-                    return _NOTHING
-            async with self._lock_of(plan.scope):
-                answer = self._ready[session_key] = await self._ask(plan)
-                async with self._sessions.hold(session_key) as session:
-                    await self._apply_ready(session)
-                    moved = (session.created_at, session.last_consolidated) == (plan.created_at, answer.end)
-        except (NanobotError, TimeoutError) as error:
-            return self._record_failure(session_key, error)
-        finally:
-            self._moving.discard(session_key)
-            self._ready.pop(session_key, None)
-        if not moved:
-            return _NOTHING  # reset, or consolidated by another process
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
-
-    async def move_archived(self, session: Session, done: int) -> ConsolidationResult:
-        """Consolidate an archived session from message number `done` on; its file stays unchanged."""
-        try:
-            plan = await asyncio.to_thread(self._plan_of, session, session.messages[done:], 0)
+            plan = await asyncio.to_thread(self._plan_of, session, session.messages[session.last_consolidated :], 0)
             if plan is None:
                 return _NOTHING
             async with self._lock_of(plan.scope):
@@ -259,12 +207,12 @@ class Consolidator:
                 await finish(asyncio.to_thread(self._write, answer))
         except (NanobotError, TimeoutError) as error:
             return self._record_failure(session.key, error)
-        self._report_done(answer)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
+        session.last_consolidated = answer.end
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count)
 
-    async def note_archived(self, session: Session, done: int, stem: str) -> None:
+    async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
-        rows = session.messages[done:]
+        rows = session.messages[session.last_consolidated :]
         people = [row for row in rows if row.get("role") == "user" and not is_synthetic(row)]
         scopes = {self._scope_of(session.key, row) for row in people}
         scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self._memory.scope))
@@ -348,14 +296,11 @@ class Consolidator:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
-        self._report_done(answer)
 
     def _write(self, answer: "_CheckedAnswer") -> None:
         saved, memory = answer.saved, self._memory_of(answer.plan.scope)
         source = ChangeSource(answer.plan.session_key, rows=answer.part.rows, provenance=answer.own.provenance)
         memory.apply_edits(saved.history_entry, saved.edits, source)
-
-    def _report_done(self, answer: "_CheckedAnswer") -> None:
         self._status.memory_note = f"{count_noun(answer.part.count, 'message')} moved into memory at {self._now()}"
 
     def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:

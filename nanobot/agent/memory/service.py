@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.memory.dream_schedule import DreamScheduler
-from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore, file_stamp
 from nanobot.agent.models import SessionModels
@@ -29,7 +28,6 @@ from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
 from nanobot.session.manager import Session, SessionManager
-from nanobot.session.records import parse_time
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import count_noun
@@ -44,8 +42,6 @@ log = logging.getLogger(__name__)
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
 """Tools that may change a memory file."""
 _MAX_SCOPES = 256
-_COMPACT_NOW_S = 100.0
-"""Time limit of `/compact`, below that of a command."""
 _MAX_TURN_ROWS = 400
 """Rows of a turn that are reviewed for failures."""
 
@@ -77,7 +73,6 @@ class MemoryService:
         self._clock = clock
         self._others_write = others_write
         self._scope_of = scope_of
-        self._idle_s = self._defaults.idle_compact_after_minutes * 60
         self._recorded: dict[Scope, tuple[object, ...]] = {}
         """By scope, the stamps of its files when they were last recorded."""
         self._stores: dict[Scope, MemoryStore] = {}
@@ -90,6 +85,7 @@ class MemoryService:
             clock,
             memory_window=self._defaults.memory_window,
             database=places.database,
+            idle_s=self._defaults.idle_compact_after_minutes * 60,
         )
         self.dreams = DreamScheduler(
             config,
@@ -314,40 +310,6 @@ class MemoryService:
         await self.dreams.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
-
-    async def compact(self, session: Session) -> None:
-        """Compact a held session before its next prompt is built: apply a finished consolidation, or consolidate if the
-        session was idle. Cancelling is safe; never raises for a model or the disk.
-        """
-        is_idle = self._is_idle(session)
-        if is_idle or self._has_consolidator:
-            await (await self._open_consolidator()).compact_held(session, is_idle=is_idle)
-
-    async def compact_now(self, session: Session) -> str:
-        """Move all but the last messages of a held session into memory. Return why fewer moved; empty if all did."""
-        try:
-            async with asyncio.timeout(_COMPACT_NOW_S):
-                return await (await self._open_consolidator()).compact_all(session)
-        except TimeoutError:
-            return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
-
-    def _is_idle(self, session: Session) -> bool:
-        """Whether the session's last message is older than the configured idle time."""
-        last = session.last_message
-        last_time = parse_time(last.get("timestamp")) if last is not None and self._idle_s else None
-        return (
-            last_time is not None
-            and (self._clock.now().replace(tzinfo=None) - last_time).total_seconds() >= self._idle_s
-        )
-
-    def idle_watch(self) -> IdleWatch | None:
-        """Return the watch that compacts idle sessions; None if it is disabled."""
-        if not self._idle_s:
-            return None
-        return IdleWatch(self._compact_idle, self._idle_s, self._clock)
-
-    async def _compact_idle(self, session_key: str) -> None:
-        await (await self._open_consolidator()).compact(session_key, self._is_idle)
 
 
 def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:
