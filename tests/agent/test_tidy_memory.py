@@ -55,7 +55,7 @@ STRANGE = [
     ("喜欢绿茶", ["不喜欢绿茶"], "the text without its negation"),
     ("Version 3.12", ["Version 3.1"], "3.12"),
     ("Account -5", ["Account 5"], "-5"),
-    ("Lives in Hamburg", [], "lives"),
+    ("Lives in Hamburg", [], "hamburg"),
 ]
 
 

@@ -10,15 +10,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.memory.edits import merge_concurrent_changes
+from nanobot.agent.memory.edits import FactEdit, apply_edits, merge_concurrent_changes
 from nanobot.agent.memory.facts import (
+    PIN,
     Fact,
     fact_id,
     fact_key,
     fact_words,
     parse_facts,
     remove_facts,
-    replace_fact,
     set_pinned,
 )
 from nanobot.agent.memory.history import parse_history_line
@@ -127,7 +127,7 @@ class MemoryEditor:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
         with self._memory.revisions.lock():
             self._memory.record_changes()
-            paths = [*self._files(), self._memory.archive_file]
+            paths = self._all_files()
             matches = _matching(
                 wanted,
                 [
@@ -136,26 +136,33 @@ class MemoryEditor:
                     for fact in parse_facts(self._memory.file_text(path))
                 ],
             )
-            keys = {_only(matches, wanted).key}
+            key = _only(matches, wanted).key
             if pinned := next((known.fact for known in matches if known.fact.pinned), None):
                 raise NanobotError(
                     f"It is pinned. Unpin it first: /memory unpin {pinned.id}, or `nanobot memory unpin {pinned.id}` "
                     "in a terminal."
                 )
-            removed: dict[str, Fact] = {}
-            group = None
-            for path in paths:
-                text = self._memory.file_text(path)
-                removed_here = [fact for fact in parse_facts(text) if fact.key in keys]
-                if removed_here:
-                    removed |= {fact.key: fact for fact in removed_here}
-                    data = remove_facts(text, removed_here).encode("utf-8", "surrogateescape")
-                    forgot = [fact.text for fact in removed_here]
-                    change = self._memory.change(
-                        path, data, ChangedBy.FORGET, ChangeSource(who=self._who), forgot=forgot, group=group
-                    )
-                    group = group or (change.number if change is not None else None)
-            return list(removed.values())
+            removed = [known.fact for known in matches if known.fact.key == key]
+
+            def without_it(text: str) -> str:
+                return remove_facts(text, [fact for fact in parse_facts(text) if fact.key == key])
+
+            self._change(paths, without_it, ChangedBy.FORGET, forgot=list({fact.text: None for fact in removed}))
+            return removed[:1]
+
+    def _change(
+        self, paths: Sequence[Path], edit: Callable[[str], str | None], by: ChangedBy, **details: Any
+    ) -> list[Path]:
+        """Edit the texts of files as one change; None removes a file. Return the files that changed."""
+        group, changed = None, []
+        for path in paths:
+            old = self._memory.file_text(path)
+            if (new := edit(old)) != old:
+                data = new.encode("utf-8", "surrogateescape") if new is not None else None
+                change = self._memory.change(path, data, by, ChangeSource(who=self._who), group=group, **details)
+                group = group or (change.number if change is not None else None)
+                changed.append(path)
+        return changed
 
     def undo(self, may: Callable[[Revision], bool] = lambda change: True) -> list[Revision]:
         """Undo the last change and return it. Unrecorded edits by hand are recorded first, as a change of their own.
@@ -246,49 +253,32 @@ class MemoryEditor:
             if fact.key in {other.key for other in parse_facts(text)}:
                 raise NanobotError("It is already shared.")
             line_end = "" if not text or text.endswith("\n") else "\n"
-            data = f"{text}{line_end}- {fact.text}\n".encode("utf-8", "surrogateescape")
-            self._memory.change(self._memory.shared_file, data, ChangedBy.SHARE, ChangeSource(who=self._who))
+            self._change([self._memory.shared_file], lambda text: f"{text}{line_end}- {fact.text}\n", ChangedBy.SHARE)
             return fact
 
     def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
         """Pin or unpin a fact. A pinned fact is not changed or removed by consolidation, Dream or the size limit."""
         with self._memory.revisions.lock():
             fact = _only(_matching(wanted, self.facts()), wanted)
-            group = None
-            for path in self._files():
-                text = self._memory.file_text(path)
-                data = set_pinned(text, {fact.key}, pinned=pinned)
-                if data != text:
-                    change = self._memory.change(
-                        path,
-                        data.encode("utf-8", "surrogateescape"),
-                        ChangedBy.PIN,
-                        ChangeSource(who=self._who),
-                        group=group,
-                    )
-                    group = group or (change.number if change is not None else None)
-            if group is None:
+            if not self._change(self._files(), lambda text: set_pinned(text, {fact.key}, pinned=pinned), ChangedBy.PIN):
                 raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
             return fact
 
     def edit(self, wanted: str, text: str) -> Fact:
         """Change the words of a fact, pinned or not, and return the new one."""
         text = " ".join(text.split())
-        if not parse_facts(f"- {text}\n"):
+        if not (new := parse_facts(f"- {text}\n")):
             raise NanobotError("That is no fact: write it in words. To remove it, forget it.")
         with self._memory.revisions.lock():
             old = _only(_matching(wanted, self.facts()), wanted)
-            group = None
-            for path in self._files():
-                content = self._memory.file_text(path)
-                data = content
-                for fact in reversed([fact for fact in parse_facts(content) if fact.key == old.key]):
-                    data = replace_fact(data, fact, text)
-                if data != content:
-                    encoded, source = data.encode("utf-8", "surrogateescape"), ChangeSource(who=self._who)
-                    change = self._memory.change(path, encoded, ChangedBy.EDIT, source, group=group)
-                    group = group or (change.number if change is not None else None)
-            return parse_facts(f"- {text}\n")[0]
+
+            def with_text(content: str) -> str:
+                pinned = any(fact.pinned for fact in parse_facts(content) if fact.key == old.key)
+                return apply_edits(content, [FactEdit((old.key,), f"{text} {PIN}" if pinned else text)])[0]
+
+            if not self._change(self._files(), with_text, ChangedBy.EDIT) and new[0].text != old.text:
+                raise NanobotError("Another fact already says that.")
+            return new[0]
 
     def clear(self) -> list[str]:
         """Remove this scope's memory from prompts. Return the names of what was cleared.
@@ -297,13 +287,8 @@ class MemoryEditor:
         """
         with self._memory.revisions.lock():
             self._memory.record_changes()
-            cleared, group = [], None
-            files = [self._memory.memory_file] if not self._memory.scope.is_owners else list(self._files())
-            for path in files:
-                if path.exists():
-                    change = self._memory.change(path, None, ChangedBy.RESET, ChangeSource(who=self._who), group=group)
-                    group = group or (change.number if change is not None else None)
-                    cleared.append(path.name)
+            files = [path for path in self._files() if path.exists()]
+            cleared = [path.name for path in self._change(files, lambda text: None, ChangedBy.RESET)]
             if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
                 cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
             return cleared
@@ -331,11 +316,10 @@ class MemoryEditor:
         changes = self._memory.revisions.changes()
         return [change for change in reversed(changes) if change.is_change or change.dream is None]
 
-    def _files(self) -> Iterator[Path]:
+    def _files(self) -> list[Path]:
         """The files in this scope's prompts that a person of the scope may change."""
-        yield self._memory.memory_file
-        if self._memory.scope.is_owners:
-            yield self._memory.shared_file
+        memory = self._memory
+        return [memory.memory_file, memory.shared_file] if memory.scope.is_owners else [memory.memory_file]
 
     def _all_files(self) -> list[Path]:
         return [*self._files(), self._memory.archive_file]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits, find_headings
-from nanobot.agent.memory.facts import Fact, fact_key, find_lost_facts, parse_facts
+from nanobot.agent.memory.edits import FactEdit, apply_edits
+from nanobot.agent.memory.facts import Fact, fact_key, fact_words, find_headings, find_lost_facts, parse_facts
 from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
 from nanobot.errors import ProviderError
@@ -259,7 +259,7 @@ class _EditChecker:
         if unknown := find_unknown_word(text, sources):
             raise _RefusedError(f"{unknown!r} is in none of its sources")
         newer = [entry.content for entry in entries]
-        if all(is_empty_fact(text, known.fact.text, newer) for known in facts):
+        if all(_keeps_little(text, known.fact.text, newer) for known in facts):
             raise _RefusedError(
                 f"it keeps little of {clip_line(facts[0].fact.text, _SHOWN_CHARS)!r} and adds nothing newer"
             )
@@ -269,7 +269,7 @@ class _EditChecker:
         return text
 
     def _target_heading(self, heading: str, facts: Sequence[KnownFact]) -> str:
-        if heading not in find_headings(self.rules.memory):
+        if heading not in {name for _, name in find_headings(self.rules.memory.splitlines())}:
             raise _RefusedError(f"there is no heading {clip_line(heading, _SHOWN_CHARS)!r}")
         if len(facts) != 1:
             raise _RefusedError("it moves several facts; move one at a time")
@@ -278,83 +278,33 @@ class _EditChecker:
         return heading
 
 
-_SMALL = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and are as at be been by did do does for from had has have he her his i in into is it its my of on or "
-        "she since that the their them they this to until was were which who with you your user owner s",
-    )
+_NOT = re.compile(
+    r"\b(?:not|no|never|none|nobody|nothing|without|cannot|nicht|keine?|jamais)\b|n['’]t\b|[不没沒無无非未]",
+    re.IGNORECASE,
 )
-"""Words without a claim of their own."""
-_NOT = frozenset(
-    {
-        "not",
-        "no",
-        "never",
-        "none",
-        "nobody",
-        "nothing",
-        "without",
-        "longer",
-        "cannot",
-        "nicht",
-        "kein",
-        "keine",
-        "jamais",
-    }
-)
-_NOT_CJK = frozenset("不没沒無无非未")
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_ENDS = ("ing", "ies", "ed", "es", "s", "y", "e")
 
 
 def find_unknown_word(text: str, sources: Sequence[str]) -> str:
-    """Return a word of the text that no source has, or a note that its "not" was lost; empty if there is none."""
-    known = {word for source in sources for word in fact_key(source).split()}
-    stems = {_stem(word) for word in known}
-    letters = {letter for word in known if _CJK.search(word) for letter in word}
-    words = fact_key(text).split()
-    for word in words:
-        if _CJK.search(word):
-            if unknown := next((letter for letter in word if letter not in letters), ""):
-                return unknown
-        elif word not in known and word not in _SMALL and (word in _NOT or _stem(word) not in stems or _digits(word)):
-            return word
-    if all(map(_denies, sources)) and not _denies(text):
-        return "the text without its negation"
-    return ""
-
-
-def is_empty_fact(text: str, fact: str, newer: Sequence[str] = ()) -> bool:
-    """Whether a text keeps less than half of a fact's claims and adds none from `newer`. Always False for scripts
-    without spaces between words.
+    """Return a name, a number or a "not" of the text that no source has, or a note that its "not" was lost; empty if
+    there is none. Names are capitalised; the first word may be any.
     """
-    claims = _claims(fact)
-    if _CJK.search(fact):
-        return False
-    kept = _claims(text)
-    if kept - claims and any((kept - claims) & _claims(entry) for entry in newer):
-        return False
-    return len(claims & kept) * 2 < len(claims)
+    known = {word for source in sources for word in fact_key(source).split()}
+    for at, word in enumerate(text.split()):
+        is_name = at > 0 and word.lstrip("\"'([*_")[:1].isupper()
+        for token in fact_key(word).split():
+            if token not in known and (any(map(str.isdigit, token)) or (is_name and len(token) > 1)):
+                return token
+    denial, denied = _NOT.search(text), [_NOT.search(source) is not None for source in sources]
+    if denial is not None and not any(denied):
+        return denial[0].lower()
+    return "the text without its negation" if denial is None and denied and all(denied) else ""
 
 
-def _claims(text: str) -> set[str]:
-    return {_stem(word) for word in fact_key(text).split() if word not in _SMALL}
-
-
-def _denies(text: str) -> bool:
-    words = fact_key(text).split()
-    shortened = "n't" in text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").lower()
-    return shortened or any(word in _NOT or not _NOT_CJK.isdisjoint(word) for word in words)
-
-
-def _stem(word: str) -> str:
-    end = next((end for end in _ENDS if word.endswith(end) and len(word) - len(end) >= 3), "")
-    return word[: len(word) - len(end)] if end else word
-
-
-def _digits(word: str) -> bool:
-    return any(map(str.isdigit, word))
+def _keeps_little(text: str, fact: str, newer: Sequence[str]) -> bool:
+    """Whether a text keeps less than half of a fact's words and adds none from `newer`."""
+    words, kept = fact_words(fact), fact_words(text)
+    adds = any((kept - words) & fact_words(entry) for entry in newer)
+    return not adds and len(words & kept) * 2 < len(words)
 
 
 def _edit_list(value: object) -> list[object] | None:
