@@ -72,18 +72,6 @@ async def test_a_contradicted_fact_is_replaced_by_the_words_of_a_newer_entry(har
     assert "It replaced: Lives in Berlin." in why
 
 
-@pytest.mark.parametrize("answer", [tidying(), tidying(MERGED)])
-async def test_without_new_history_no_model_is_asked(harness: DreamHarness, answer: LLMResponse):
-    await harness.run(answer)
-
-    for _ in range(7 * 24):
-        harness.clock.advance(3600)
-        assert (await harness.run()).outcome is NOTHING
-
-    assert len(harness.model.requests) == 1
-    assert (await harness.run(by_hand=True)).outcome is NOTHING
-
-
 async def test_a_restart_and_an_edit_by_hand_are_no_news(harness: DreamHarness):
     await harness.run(tidying())
     harness.memory.memory_file.write_text(harness.text + "- By hand.\n", encoding="utf-8")
@@ -182,26 +170,6 @@ async def test_a_model_that_never_answers_is_given_up(tmp_path: Path):
     assert "no answer within" in run.reason
 
 
-async def test_a_full_disk_changes_nothing_and_the_next_try_goes_on(
-    harness: DreamHarness, monkeypatch: pytest.MonkeyPatch
-):
-    before = harness.text
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr("nanobot.security.files.open.FileLocation.replace", full)
-        disk.setattr("nanobot.security.files.open.FileLocation.append", full)
-        run = await harness.run(tidying(MERGED))
-        assert (await harness.run()).outcome is RESTING
-
-    assert run.outcome is FAILED
-    assert "No space left" in run.reason
-    assert harness.text == before
-    assert (await harness.run(tidying(MERGED), by_hand=True)).outcome is DONE
-
-
 @pytest.mark.parametrize("turn", range(1, 9))
 async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
@@ -295,11 +263,10 @@ async def test_two_at_once_are_one(harness: DreamHarness):
     await pause.reached.wait()
 
     other = await DreamHarness(harness.folder).run()
-    same = await harness.dream.run()
 
-    assert (other.outcome, same.outcome) == (DreamOutcome.BUSY, DreamOutcome.BUSY)
-    await harness.dream.break_off()
-    assert (await work).outcome is NOTHING
+    assert other.outcome is DreamOutcome.BUSY
+    work.cancel()
+    await asyncio.wait([work])
 
 
 async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: Path):
@@ -481,19 +448,6 @@ async def test_an_edit_that_breaks_a_rule_is_left_out_and_said(harness: DreamHar
     assert harness.text == moved
 
 
-async def test_a_chat_is_tidied_by_itself(tmp_path: Path):
-    owner = DreamHarness(tmp_path)
-    owner.learns("- Has a secret.\n")
-    chat = DreamHarness(tmp_path, scope=Scope("telegram:-100"))
-    chat.learns("- The meeting is on Monday.\n- Meeting: on Monday.\n")
-
-    await chat.run(tidying(replace_("f1 f2", "The meeting is on Monday.")))
-
-    assert "secret" not in str(chat.model.requests)
-    assert chat.text == "- The meeting is on Monday.\n"
-    assert owner.text == "- Has a secret.\n"
-
-
 async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(harness: DreamHarness):
     harness.memory.archive_file.write_text("- Old.\n", encoding="utf-8")
     before = harness.text
@@ -555,19 +509,6 @@ async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(harness
     harness.editor.restore()
 
     assert "Berlin" not in harness.text
-
-
-async def test_a_reset_ends_what_is_under_way_and_what_is_in_the_log_is_not_new_any_more(harness: DreamHarness):
-    pause = Pause()
-    harness.model.script(pause)
-    work = asyncio.create_task(harness.dream.run())
-    await pause.reached.wait()
-
-    await harness.dream.clear()
-
-    assert (await work).outcome is NOTHING
-    harness.model.clear()
-    assert (await harness.run()).outcome is NOTHING
 
 
 async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_lost_by_its_restore(harness: DreamHarness):

@@ -275,7 +275,7 @@ def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
     harness.editor.share("French")
     harness.editor.forget("dog")
     sizes = []
-    for number in range(200):
+    for number in range(70):
         harness.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
         sizes.append(len(harness.memory.revisions.changes()))
 

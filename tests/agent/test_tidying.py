@@ -1,7 +1,6 @@
 """Tidying: old messages go into memory in the background; whatever becomes of that, no turn waits and none is lost."""
 
 import asyncio
-import errno
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -281,13 +280,23 @@ async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: 
     assert MemoryStore(tmp_path / "workspace").read_history() == []
 
 
-async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_path: Path):
-    minded = Minded(saving())
-    async with bot_with(tmp_path, minded, pause_s=2, window=20) as bot:
-        await talk(bot, 14)
-        assert minded.requests == []
+async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Half a memory window of messages after it was due it begins, whoever speaks."""
+    pauses, minded = asyncio.Semaphore(0), Minded(saving())
 
-        await talk(bot, 6, first=14)
+    async def pause(seconds: float) -> None:
+        await pauses.acquire()
+
+    monkeypatch.setattr(ConsolidationScheduler, "sleep", staticmethod(pause))
+    async with bot_with(tmp_path, minded, window=20) as bot:
+        await talk(bot, 10)
+        for number in range(10, 15):
+            assert minded.requests == []
+            await talk(bot, 1, first=number)
+            pauses.release()
+            await asyncio.sleep(0)
         await bot.settled()
 
     assert len(minded.requests) == 1
@@ -391,21 +400,6 @@ def _with_call(result: ChatMessage) -> list[ChatMessage]:
         {**result, "tool_call_id": "a", "turn_id": "t"},
         {**said, "content": "Offers.", "tool_calls": []},
     ]
-
-
-async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    home = ConsolidationHarness(tmp_path)
-    await home.talk(0, 10)
-    home.model.script(saving())
-
-    def full(*args: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("nanobot.security.files.open.write_whole", full)
-    result = await home.move()
-
-    assert result.outcome is ConsolidationOutcome.FAILED
-    assert home.cursor == 0
 
 
 async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_path: Path):

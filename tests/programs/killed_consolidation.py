@@ -31,7 +31,6 @@ def kill_around(owner: type, name: str) -> None:
 
 
 kill_around(MemoryStore, "append_history")
-kill_around(MemoryStore, "write_long_term")
 kill_around(RevisionLog, "confirm")
 kill_around(FileLocation, "append")
 kill_around(FileLocation, "replace")

@@ -7,7 +7,7 @@ with other people goes into that chat's memory, also what the owner said there.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -84,18 +84,6 @@ class ConsolidationResult:
 
 
 _NOTHING = ConsolidationResult(ConsolidationOutcome.NOTHING)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The messages of one call, from the cursor on."""
-
-    rows: Sequence[ChatMessage]
-    transcript: MemoryTranscript
-
-    @property
-    def count(self) -> int:
-        return len(self.rows)
 
 
 class Consolidator:
@@ -185,7 +173,7 @@ class Consolidator:
                 state = (session.created_at, session.last_consolidated)
         if state != (plan.created_at, answer.end):
             return None  # reset, or consolidated by another process
-        return answer.part.count, plan.share
+        return len(answer.rows), plan.share
 
     async def apply_ready(self, session: Session) -> None:
         """Apply a finished consolidation of a session that the caller holds. Never raises for the disk."""
@@ -208,7 +196,7 @@ class Consolidator:
         except (NanobotError, TimeoutError) as error:
             return self._record_failure(session.key, error)
         session.last_consolidated = answer.end
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(answer.rows))
 
     async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
@@ -220,7 +208,7 @@ class Consolidator:
         entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
         await asyncio.to_thread(self._memory_of(scope).append_history, entry)
 
-    def _plan(self, session: Session, keep: int) -> "_ConsolidationPlan | None":
+    def _plan(self, session: Session, keep: int) -> "_Plan | None":
         """Choose the messages to move, from the cursor on. Reads further only if a batch has nothing worth moving."""
         if session.message_count - session.last_consolidated <= keep:
             return None
@@ -234,7 +222,7 @@ class Consolidator:
                 return plan
             batch *= 4
 
-    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_ConsolidationPlan | None":
+    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_Plan | None":
         if len(rows) <= keep:
             return None
         rows = add_provenance(rows, session.key if self._others_write(session.key) else "")
@@ -244,35 +232,49 @@ class Consolidator:
         while len(spans) > 1 and not any(lines[:end]):  # nothing memorable: moves together with the next span
             del spans[0]
             scope, end = spans[0]
-        weights = list(accumulate(estimate_tokens(line) for line in lines))
-        max_rows = min(len(rows) - keep, end)
-        excerpt = _Excerpt(rows, lines, weights, max_rows)
-        if not excerpt.ends:
+        sizes = list(accumulate(estimate_tokens(line) for line in lines))
+        filled = list(accumulate(map(bool, lines)))
+        ends = {
+            at: sizes[at - 1]
+            for at in range(1, min(len(rows) - keep, end) + 1)
+            if filled[at - 1] and (at == len(rows) or is_turn_start(rows, at))
+        }
+        if not ends:
             return None
-        share = weights[excerpt.ends[-1] - 1] / max(weights[-1], 1)
-        return _ConsolidationPlan(session.key, session.created_at, session.last_consolidated, scope, excerpt, share,
-                     str(session.metadata.get("model") or ""), session_summary(session.metadata),
-                     summary_provenance(session.metadata, session.key))  # fmt: skip
+        return _Plan(
+            session.key,
+            session.created_at,
+            session.last_consolidated,
+            scope,
+            rows,
+            ends,
+            share=sizes[max(ends) - 1] / max(sizes[-1], 1),
+            model=str(session.metadata.get("model") or ""),
+            handover=session_summary(session.metadata),
+            handover_trust=summary_provenance(session.metadata, session.key),
+        )
 
-    async def _ask(self, plan: "_ConsolidationPlan") -> "_CheckedAnswer":
+    async def _ask(self, plan: "_Plan") -> "_CheckedAnswer":
         memory = self._memory_of(plan.scope)
         model = await self._models.get(self.background_model or plan.model or None)
         text = await asyncio.to_thread(memory.read_for_model)
         reply, room = _room(model, text)
-        part = plan.excerpt.part(room)
-        own, handover_trust = part.transcript, Provenance.OWNER  # the memory of a chat covers everything said there
+        end = max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))
+        rows = plan.rows[:end]
+        everything = build_transcript(rows, room)
+        own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
             person_is_owner = not self._others_write(plan.session_key)
-            own = build_owner_transcript(part.rows, room, person_is_owner=person_is_owner)
+            own = build_owner_transcript(rows, room, person_is_owner=person_is_owner)
             if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
                 handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):
             async with asyncio.timeout(self._limit_s):
                 saved = await request_consolidation(
-                    model.provider, model.name, text, part.transcript, own, max_tokens=reply, handover=plan.handover,
+                    model.provider, model.name, text, everything, own, max_tokens=reply, handover=plan.handover,
                     handover_trust=handover_trust,
                 )  # fmt: skip
-        return _CheckedAnswer(plan, part, own, saved)
+        return _CheckedAnswer(plan, rows, own, saved)
 
     async def _apply_ready(self, session: Session) -> None:
         """Apply the finished consolidation of this session, unless the session changed since it was planned."""
@@ -291,7 +293,7 @@ class Consolidator:
             session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
         session.metadata.pop(OLD_SUMMARY, None)
         try:
-            await self._sessions.move_cursor(session, answer.part.count)
+            await self._sessions.move_cursor(session, len(answer.rows))
         except NanobotError:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
@@ -299,9 +301,9 @@ class Consolidator:
 
     def _write(self, answer: "_CheckedAnswer") -> None:
         saved, memory = answer.saved, self._memory_of(answer.plan.scope)
-        source = ChangeSource(answer.plan.session_key, rows=answer.part.rows, provenance=answer.own.provenance)
+        source = ChangeSource(answer.plan.session_key, rows=answer.rows, provenance=answer.own.provenance)
         memory.apply_edits(saved.history_entry, saved.edits, source)
-        self._status.memory_note = f"{count_noun(answer.part.count, 'message')} moved into memory at {self._now()}"
+        self._status.memory_note = f"{count_noun(len(answer.rows), 'message')} moved into memory at {self._now()}"
 
     def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
@@ -339,35 +341,17 @@ def _room(model: Model, memory: str) -> tuple[int, int]:
     return reply, room
 
 
-class _Excerpt:
-    """Where rows can be split into whole turns; at most the first `max_rows` may go."""
-
-    def __init__(
-        self, rows: Sequence[ChatMessage], lines: Sequence[str], weights: Sequence[int], max_rows: int
-    ) -> None:
-        self._rows = rows
-        self._weights = weights
-        filled = list(accumulate(bool(line) for line in lines))
-        self.ends = [
-            at for at in range(1, max_rows + 1) if filled[at - 1] and (at == len(rows) or is_turn_start(rows, at))
-        ]
-        """Possible row counts; empty if none of the rows has anything to keep."""
-
-    def part(self, room: int) -> _Part:
-        """Return the most whole turns that fit `room` tokens, at least one."""
-        end = max((at for at in self.ends if self._weights[at - 1] <= room), default=self.ends[0])
-        return _Part(self._rows[:end], build_transcript(self._rows[:end], room))
-
-
 @dataclass(frozen=True, slots=True)
-class _ConsolidationPlan:
+class _Plan:
     """Which messages of which session go into which memory, and the session's state when planned."""
 
     session_key: str
     created_at: datetime
     cursor: int
     scope: Scope
-    excerpt: _Excerpt
+    rows: Sequence[ChatMessage]
+    ends: Mapping[int, int]
+    """How many rows make whole turns, and the tokens of each such part."""
     share: float
     model: str
     handover: str
@@ -376,18 +360,18 @@ class _ConsolidationPlan:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedAnswer:
-    """A checked answer for one part."""
+    """A checked answer for the first rows of a plan."""
 
-    plan: _ConsolidationPlan
-    part: _Part
+    plan: _Plan
+    rows: Sequence[ChatMessage]
     own: MemoryTranscript
-    """Source of MEMORY.md; the log entry covers the whole part."""
+    """Source of MEMORY.md; the log entry covers all rows."""
     saved: SaveMemoryAnswer
 
     @property
     def end(self) -> int:
         """Position of the cursor once this is applied."""
-        return self.plan.cursor + self.part.count
+        return self.plan.cursor + len(self.rows)
 
 
 def _by_scope(rows: Sequence[ChatMessage], scope_of: Callable[[ChatMessage], Scope]) -> Iterator[tuple[Scope, int]]:

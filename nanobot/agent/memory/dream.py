@@ -228,7 +228,6 @@ class Dream:
         self.policy = policy or DreamPolicy()
         self._record_changes = record_changes
         self._due = DueTimes(memory.revisions.database, "dream")
-        self._task: asyncio.Task[DreamRun] | None = None
 
     def state(self) -> tuple[DreamCursor, Due]:
         """Return the cursor, and the backoff after failures. Blocks; raises StorageError."""
@@ -240,32 +239,6 @@ class Dream:
 
         Never raises for a model or the disk. Cancelling is safe: a pass is applied completely or not at all.
         """
-        if self._task is not None:
-            return DreamRun(DreamOutcome.BUSY)
-        self._task = task = asyncio.create_task(self._run(who, by_hand), name="dream")
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            await self.break_off()
-            raise
-        finally:
-            self._task = None
-        return DreamRun(DreamOutcome.NOTHING, reason="It was cancelled.") if task.cancelled() else task.result()
-
-    async def break_off(self) -> None:
-        """Cancel a run that waits for a model; a write in progress is finished."""
-        if (task := self._task) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-    async def clear(self) -> None:
-        """Treat everything in the log as read, after a reset of the memory. Raises StorageError."""
-        await self.break_off()
-        changes = await asyncio.to_thread(self._memory.revisions.changes)
-        cursor = DreamCursor(self._log_size(), change=changes[-1].number if changes else 0)
-        await asyncio.to_thread(self._save_cursor, cursor)
-
-    async def _run(self, who: str, by_hand: bool) -> DreamRun:
         lock = ProcessLock(self._memory.revisions.dream_lock_file())
 
         def try_lock() -> bool:
@@ -281,6 +254,11 @@ class Dream:
             return await self._run_passes(who, by_hand)
         finally:
             lock.release()
+
+    def skip_news(self) -> None:
+        """Treat everything in the log as read, after a reset of the memory. Blocks; raises StorageError."""
+        changes = self._memory.revisions.changes()
+        self._save_cursor(DreamCursor(self._log_size(), change=changes[-1].number if changes else 0))
 
     async def _run_passes(self, who: str, by_hand: bool) -> DreamRun:
         done: list[DreamPass] = []

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +67,7 @@ class DreamScheduler:
         self._clock = clock
         self._memory_of = memory_of
         self._record_changes = record_changes
-        self._dreams: dict[str, Dream] = {}
+        self._running: dict[Scope, asyncio.Task[DreamRun]] = {}
         self._looks = DueTimes(places.database, "look")
         self._last_run_at = 0.0
         self.problem: str | None = None
@@ -98,7 +98,7 @@ class DreamScheduler:
         await asyncio.to_thread(self._save_last_run)
         failed, runs = (DreamOutcome.FAILED, DreamOutcome.RESTING), []
         for scope in await asyncio.to_thread(self._scopes):
-            run = await self._dream_of(scope).run()
+            run = await self._run(scope)
             if run.passes:
                 log.info("Dream over %s: %s", scope.chat or "the owner's memory", run.passes[-1].outcome.value)
             runs.append(run)
@@ -109,10 +109,29 @@ class DreamScheduler:
         """Run over one memory now. Return the outcome and a text for a person. Never raises for a model or the disk."""
         from nanobot.agent.memory.dream_texts import format_run
 
-        dream = self._dream_of(scope)
-        run = await dream.run(who=who, by_hand=True)
+        run = await self._run(scope, who, by_hand=True)
         last = next(iter(await asyncio.to_thread(self._memory_of(scope).revisions.passes)), None)
         return run.outcome, format_run(run, last, command)
+
+    async def _run(self, scope: Scope, who: str = "", *, by_hand: bool = False) -> "DreamRun":
+        from nanobot.agent.memory.dream import DreamOutcome, DreamRun
+
+        if scope in self._running:
+            return DreamRun(DreamOutcome.BUSY)
+        work = self._dream_of(scope).run(who=who, by_hand=by_hand)
+        task = self._running[scope] = asyncio.create_task(work, name="dream")
+        try:
+            await asyncio.wait([task])
+        finally:
+            if self._running.get(scope) is task:
+                await self._break_off(scope)
+        return DreamRun(DreamOutcome.NOTHING, reason="It was cancelled.") if task.cancelled() else task.result()
+
+    async def _break_off(self, scope: Scope) -> None:
+        """Cancel a run that waits for a model; a write in progress is finished."""
+        if (task := self._running.pop(scope, None)) is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
 
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
@@ -125,55 +144,41 @@ class DreamScheduler:
 
     async def clear(self, scope: Scope) -> None:
         """Treat everything in the log as read, after a reset of this memory. Raises StorageError."""
-        store = self._memory_of(scope)
-        if scope.folder in self._dreams or store.history_file.exists():
-            await self._dream_of(scope).clear()
+        await self._break_off(scope)
+        if self._memory_of(scope).history_file.exists():
+            await asyncio.to_thread(self._dream_of(scope).skip_news)
 
     async def close(self) -> None:
         """Cancel runs that wait for a model, and finish writes in progress."""
-        for dream in self._dreams.values():
-            await dream.break_off()
+        for scope in [*self._running]:
+            await self._break_off(scope)
 
     def _dream_of(self, scope: Scope) -> "Dream":
-        if scope.folder not in self._dreams:
-            from nanobot.agent.memory.dream import Dream, DreamPolicy  # most processes never run Dream
+        from nanobot.agent.memory.dream import Dream, DreamPolicy  # most processes never run Dream
 
-            settings = self._settings
-            policy = DreamPolicy(
-                self._model,
-                settings.max_batch_size,
-                settings.max_iterations,
-                settings.max_tokens,
-                settings.annotate_line_ages,
-            )
-            self._dreams[scope.folder] = Dream(
-                self._memory_of(scope),
-                self._models,
-                self._clock,
-                policy,
-                record_changes=lambda: self._record_changes(scope),
-            )
-        return self._dreams[scope.folder]
-
-    @property
-    def _model(self) -> str | None:
-        return self._settings.model_override or self._defaults.background_model
-
-    def renew(self) -> None:
-        """Use the model the config names now, from the next run on."""
-        for dream in self._dreams.values():
-            dream.policy = replace(dream.policy, model=self._model)
+        settings = self._settings
+        policy = DreamPolicy(
+            settings.model_override or self._defaults.background_model,
+            settings.max_batch_size,
+            settings.max_iterations,
+            settings.max_tokens,
+            settings.annotate_line_ages,
+        )
+        record_changes = partial(self._record_changes, scope)
+        return Dream(self._memory_of(scope), self._models, self._clock, policy, record_changes=record_changes)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
-        folder = self._memory.memory_dir / "chats"
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-        chats = [scope for name in names if (scope := _scope_of_folder(name)) is not None]
-        if len(chats) < len(names):
-            named = {Path(scope.folder).name for scope in chats}
-            keys = {key for session in self._sessions.list_sessions() for key in _chat_keys(session["key"])}
-            chats += [Scope(key) for key in sorted(keys) if Path(Scope(key).folder).name in {*names} - named]
-        return [OWNERS, *chats]
+        chats = self._memory.memory_dir / "chats"
+        folders = {path.name for path in chats.iterdir() if path.is_dir()} if chats.is_dir() else set()
+        if not folders:
+            return [OWNERS]
+        keys = {key_of(name.rpartition("-")[0]) for name in folders}
+        for session in self._sessions.list_sessions():  # a key may end in a thread
+            parts = session["key"].split(":")
+            keys |= {":".join(parts[:end]) for end in range(2, len(parts) + 1)}
+        scopes = [Scope(key) for key in sorted(keys - {""})]
+        return [OWNERS, *(scope for scope in scopes if Path(scope.folder).name in folders)]
 
     def _due(self) -> float:
         """Return when the next run is due, by the wall clock; a missed run is due now."""
@@ -217,16 +222,3 @@ class DreamScheduler:
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
-
-
-def _scope_of_folder(folder: str) -> Scope | None:
-    """Return the chat of a memory folder if the name alone tells it."""
-    stem, dash, _ = folder.rpartition("-")
-    scope = Scope(key_of(stem)) if dash and stem else None
-    return scope if scope is not None and Path(scope.folder).name == folder else None
-
-
-def _chat_keys(key: str) -> list[str]:
-    """Return the keys of the chats a session key may belong to: it may end in a thread."""
-    parts = key.split(":")
-    return [":".join(parts[:end]) for end in range(2, len(parts) + 1)]

@@ -54,7 +54,7 @@ class ConsolidationScheduler:
     """Consolidates all sessions in the background. `on_session_saved` and `on_session_archived` return at once."""
 
     sleep = staticmethod(asyncio.sleep)
-    """How it waits for a session to be idle; tests replace it."""
+    """How it waits for a pause; tests replace it."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class ConsolidationScheduler:
             previous = -1
             while previous != self._counts[key] and self._counts[key] < count + self._window // 2:
                 previous = self._counts[key]
-                await asyncio.sleep(self.pause_s)
+                await self.sleep(self.pause_s)
         finally:
             count = self._counts.pop(key)
         result = await self._run(key, count, self._rows_to_keep)
@@ -316,7 +316,7 @@ class ConsolidationScheduler:
     async def _consolidate_archive(self) -> None:
         """Consolidate the archived sessions that are due, one after another; set a timer for the next one."""
         if await self._next_archived() is not None:
-            await asyncio.sleep(self.pause_s)
+            await self.sleep(self.pause_s)
             await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
             lock = ProcessLock(self._archive_lock)
             if lock.try_acquire():

@@ -76,8 +76,6 @@ class MemoryService:
         self._recorded: dict[Scope, tuple[object, ...]] = {}
         """By scope, the stamps of its files when they were last recorded."""
         self._stores: dict[Scope, MemoryStore] = {}
-        self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
-        """Scopes that a tool call has changed since: the session key, and the rows of the turn."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.consolidation = ConsolidationScheduler(
             self._open_consolidator,
@@ -134,7 +132,6 @@ class MemoryService:
         """Use the background model the config names now."""
         if self._has_consolidator:
             self._consolidator.background_model = self._defaults.background_model
-        self.dreams.renew()
 
     def on_session_saved(self, session: Session, scope: Scope) -> None:
         """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
@@ -145,12 +142,12 @@ class MemoryService:
         """Like `on_session_saved`, for sessions that are not consolidated, such as a subagent's."""
         if scope.is_owners:
             self._learn(session)
-        known = self._recorded.get(scope)
-        if known is not None and known != self._stamps(scope):
-            last = session.last_message
-            turn_id = last.get("turn_id") if last is not None else None
-            rows = [row for row in session.get_history() if row.get("turn_id") == turn_id]
-            self._in_background(self._record(scope, session.key, rows))
+        if scope in self._recorded and self._recorded[scope] != self._stamps(scope):  # by a call that failed, perhaps
+            rows, _ = _last_turn(session)
+            by_agent = any(
+                "memory" in call["function"]["arguments"].lower() for row in rows for call in row.get("tool_calls", ())
+            )
+            self._in_background(asyncio.to_thread(self._record, scope, session.key, rows if by_agent else None))
 
     def _learn(self, session: Session) -> None:
         """Count failures of the last turn; then, and once a day while nanobot runs, remove old lessons."""
@@ -183,21 +180,19 @@ class MemoryService:
         the arguments. Never denies a call.
         """
         scope = planned.context.scope
-        if planned.call.name in _WRITERS and self._recorded.get(scope) != self._stamps(scope):
-            await self._record(scope)
+        if planned.call.name in _WRITERS:
+            await self._record_if_changed(scope)
         verdict = await asyncio.to_thread(self._check_repetition, planned) if planned.required_access else Verdict()
         if planned.call.name in _WRITERS:
             return replace(verdict, on_success=(partial(self._after_call, planned),))
         return verdict
 
     def _after_call(self, planned: PlannedCall) -> None:
-        """After a writing call: attribute the change to the agent, so that a concurrent turn does not record an edit by
-        hand.
-        """
+        """Attribute what a writing call has changed to the agent."""
         context = planned.context
         if self._recorded.get(context.scope) != self._stamps(context.scope):
             rows = [row for row in planned.rows if row.get("turn_id") == context.turn_id]
-            self._by_agent[context.scope] = (context.session_key, rows)
+            self._record(context.scope, context.session_key, rows)
 
     def _check_repetition(self, planned: PlannedCall) -> Verdict:
         """Taint a call whose arguments repeat a remembered fact that did not come from the owner."""
@@ -215,21 +210,14 @@ class MemoryService:
             Verdict() if repeated is not memory_row else Verdict(entered=provenance, source="what is remembered here")
         )
 
-    async def _record(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] = ()) -> None:
-        """Record the memory as a revision, by the agent if the rows of the turn may have changed it."""
-        stamps, agent_change = self._stamps(scope), self._by_agent.pop(scope, None)
-        by_agent = agent_change is not None or any(map(_may_write_memory, rows))
-        if agent_change is not None and agent_change[0] != session_key:
-            session_key, rows = agent_change
+    def _record(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] | None = None) -> None:
+        """Record the memory as a revision: by the agent, in the turn with these rows, or else by hand. Blocks."""
+        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 
-        def record() -> None:
-            from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
-
-            by = ChangedBy.AGENT if by_agent else ChangedBy.HAND
-            self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows if by_agent else ()))
-
+        stamps = self._stamps(scope)
         try:
-            await finish(asyncio.to_thread(record))
+            by = ChangedBy.HAND if rows is None else ChangedBy.AGENT
+            self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows or ()))
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
         while len(self._recorded) >= _MAX_SCOPES:
@@ -237,9 +225,9 @@ class MemoryService:
         self._recorded[scope] = stamps
 
     async def _record_if_changed(self, scope: Scope) -> None:
-        """Record the memory if a tool or an editor changed it."""
+        """Record the memory if an editor changed it."""
         if self._recorded.get(scope) != self._stamps(scope):
-            await self._record(scope)
+            await finish(asyncio.to_thread(self._record, scope))
 
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Return stamps that change with the memory files."""
@@ -336,8 +324,3 @@ def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
     rows = session.since(session.message_count - min(session.rows_in_memory, _MAX_TURN_ROWS))
     begin = next((at for at, row in enumerate(rows) if row.get("turn_id") == turn_id), len(rows))
     return rows[begin:], rows[:begin]
-
-
-def _may_write_memory(row: ChatMessage) -> bool:
-    """Whether a call in this row names a memory file."""
-    return any("memory" in call["function"]["arguments"].lower() for call in row.get("tool_calls", ()))

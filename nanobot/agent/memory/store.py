@@ -248,8 +248,6 @@ class MemoryStore:
     def _put(self, file: Path, data: bytes | None) -> None:
         if data is None:
             self._remove(file)
-        elif file == self.memory_file and (text := _text_of(data)) is not None:
-            self.write_long_term(text)
         else:
             self._write(file, data)
 
@@ -486,13 +484,6 @@ def storage_errors(what: str) -> Iterator[None]:
 
 def _mentions(fact: set[str], line: set[str]) -> bool:
     return len(fact & line) >= 0.7 * len(fact)
-
-
-def _text_of(data: bytes) -> str | None:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def file_stamp(path: str) -> Stamp | None:
