@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.memory import revisions as memory_book
@@ -189,7 +189,7 @@ def planted(harness: EditorHarness, sessions: int, facts: int) -> tuple[int, int
 def test_over_many_sessions_the_planted_facts_stay_within_the_budget(harness: EditorHarness):
     harness.memory.budget_bytes = 600
 
-    answerable, size = planted(harness, 40, 10)
+    answerable, size = planted(harness, 20, 10)
 
     assert answerable == 10
     assert size <= 600
@@ -275,7 +275,7 @@ def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
     harness.editor.share("French")
     harness.editor.forget("dog")
     sizes = []
-    for number in range(70):
+    for number in range(45):
         harness.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
         sizes.append(len(harness.memory.revisions.changes()))
 
@@ -305,6 +305,7 @@ LINES = st.sampled_from(
 )
 
 
+@settings(max_examples=40)
 @given(
     before=st.lists(LINES, max_size=8),
     update=st.lists(LINES, max_size=10),

@@ -343,6 +343,12 @@ class RevisionLog:
             self._sweep()
         return change
 
+    def recorded(self) -> dict[str, bytes | None]:
+        """Return the last recorded content of each file, by its name. Raises StorageError."""
+        with self.reading() as db:
+            query = "SELECT file, after, MAX(number) FROM memory_revisions WHERE memory = ? GROUP BY file"
+            return {file: data for file, data, _ in db.execute(query, (self.memory,))}
+
     def pending(self) -> list[Revision]:
         """Return revisions that were not confirmed, oldest first. Raises StorageError."""
         with self.reading() as db:

@@ -149,9 +149,13 @@ class MemoryStore:
 
         with self.revisions.lock():
             self._settle_pending()
+            recorded = self.revisions.recorded()
             for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
+                data = self.file_bytes(file)
+                if data == recorded.get(file.name):
+                    continue
                 by, source = by or ChangedBy.HAND, source or UNKNOWN_SOURCE
-                change = self.revisions.add(file.name, self.file_bytes(file), by, source)
+                change = self.revisions.add(file.name, data, by, source)
                 if change is not None and by is ChangedBy.AGENT:
                     self._restore_pinned(file, change)
 
@@ -191,7 +195,8 @@ class MemoryStore:
         log = self.revisions
         with log.lock():
             self._settle_pending()
-            log.add(file.name, self.file_bytes(file), ChangedBy.HAND)
+            if (current := self.file_bytes(file)) != log.recorded().get(file.name):
+                log.add(file.name, current, ChangedBy.HAND)
             block = archived if isinstance(archived, bytes) else self._archive_block(archived)
             source = source or UNKNOWN_SOURCE
             change = log.add(file.name, data, by, source, is_pending=True, archived=block, **details)
