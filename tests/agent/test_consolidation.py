@@ -296,7 +296,7 @@ async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Pa
     assert harness.cursor == 12
 
 
-STEPS = ("append_history", "append", "replace", "confirm", "save")
+STEPS = ("append_history", "append", "replace", "settle", "save")
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
 

@@ -320,12 +320,12 @@ def test_a_pinned_fact_survives_every_update_word_for_word_and_no_update_pins_on
         memory = MemoryStore(Path(folder), clock=FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)), budget_bytes=budget)
         memory.write_long_term("\n".join(before) + "\n")
         editor = MemoryEditor(memory, FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)))
-        seen = memory.read_for_update()
+        seen = memory.read_long_term()
         facts = [details.fact for details in editor.facts()]
         for fact in [fact for number, fact in enumerate(facts) if number in pins]:
             with suppress(NanobotError):  # the same words may be pinned on another line
                 editor.pin(fact.id)
-        text = memory.read_for_update()
+        text = memory.read_long_term()
         pinned = {(fact.key, fact.text) for fact in parse_facts(text) if fact.pinned}
 
         with suppress(StorageError):  # the line that was pinned meanwhile was changed by the update: nothing is written

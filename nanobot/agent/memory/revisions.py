@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanobot.agent.memory.due import SCHEMA
 from nanobot.agent.memory.facts import Fact, fact_words, parse_facts
@@ -27,9 +27,6 @@ from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import clip_line
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection
 
 _QUOTED = 300
 _KEPT_CHANGES = 1_000
@@ -224,22 +221,10 @@ class RevisionLog:
         self._mutex = threading.RLock()
         self._depth = 0
 
-    @contextmanager
-    def reading(self) -> Iterator["Connection"]:
-        """A connection to read the tables from. Raises StorageError."""
-        with reading(self.database, SCHEMA) as db:
-            yield db
-
-    @contextmanager
-    def writing(self) -> Iterator["Connection"]:
-        """A transaction. Raises StorageError."""
-        with writing(self.database, SCHEMA) as db:
-            yield db
-
     def changes(self) -> list[Revision]:
         """Return all revisions, oldest first; none if the database cannot be read. Parses only new ones."""
         try:
-            with self._mutex, self.reading() as db:
+            with self._mutex, reading(self.database, SCHEMA) as db:
                 where = "FROM memory_revisions WHERE memory = ? AND number"
                 last = (self.memory, self._known[-1].number if self._known else 0)
                 count, _, text = db.execute(f"SELECT COUNT(*), MAX(number), revision {where} <= ?", last).fetchone()
@@ -255,7 +240,7 @@ class RevisionLog:
 
     def texts(self, number: int) -> RevisionTexts:
         """Return the texts of a revision. Raises StorageError if they were dropped."""
-        with self.reading() as db:
+        with reading(self.database, SCHEMA) as db:
             row = db.execute(
                 "SELECT before, after, archived FROM memory_revisions WHERE memory = ? AND number = ?",
                 (self.memory, number),
@@ -305,7 +290,7 @@ class RevisionLog:
 
         Raises StorageError.
         """
-        with self.writing() as db:
+        with writing(self.database, SCHEMA) as db:
             row = db.execute(
                 "SELECT after FROM memory_revisions WHERE memory = ? AND file = ? ORDER BY number DESC LIMIT 1",
                 (self.memory, file),
@@ -337,7 +322,16 @@ class RevisionLog:
             )
             db.execute(
                 "INSERT INTO memory_revisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (self.memory, change.number, file, is_pending, before, data, archived, _to_text(change)),
+                (
+                    self.memory,
+                    change.number,
+                    file,
+                    is_pending,
+                    before,
+                    data,
+                    archived,
+                    codec.to_json(change, exclude_defaults=True),
+                ),
             )
         if change.number % _SWEEP_EVERY == 0:
             self._sweep()
@@ -345,29 +339,23 @@ class RevisionLog:
 
     def recorded(self) -> dict[str, bytes | None]:
         """Return the last recorded content of each file, by its name. Raises StorageError."""
-        with self.reading() as db:
+        with reading(self.database, SCHEMA) as db:
             query = "SELECT file, after, MAX(number) FROM memory_revisions WHERE memory = ? GROUP BY file"
             return {file: data for file, data, _ in db.execute(query, (self.memory,))}
 
     def pending(self) -> list[Revision]:
         """Return revisions that were not confirmed, oldest first. Raises StorageError."""
-        with self.reading() as db:
+        with reading(self.database, SCHEMA) as db:
             rows = db.execute(
                 "SELECT revision FROM memory_revisions WHERE memory = ? AND is_pending ORDER BY number", (self.memory,)
             )
             return [codec.from_json(Revision, text) for (text,) in rows]
 
-    def confirm(self, change: Revision) -> None:
-        """Store that a pending revision was applied. Raises StorageError."""
-        with self.writing() as db:
-            where = "memory = ? AND number = ?"
-            db.execute(f"UPDATE memory_revisions SET is_pending = 0 WHERE {where}", (self.memory, change.number))  # noqa: S608
-
-    def delete(self, change: Revision) -> None:
-        """Delete a revision that was not applied. Raises StorageError."""
-        with self.writing() as db:
-            this = (self.memory, change.number)
-            db.execute("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", this)
+    def settle(self, change: Revision, *, was_applied: bool) -> None:
+        """Confirm a pending revision, or delete it if it was not applied. Raises StorageError."""
+        with writing(self.database, SCHEMA) as db:
+            action = "UPDATE memory_revisions SET is_pending = 0" if was_applied else "DELETE FROM memory_revisions"
+            db.execute(f"{action} WHERE memory = ? AND number = ?", (self.memory, change.number))
 
     def undone(self) -> set[int]:
         """Return the numbers of the revisions that were taken back, and not brought back by undoing a restore."""
@@ -428,7 +416,7 @@ class RevisionLog:
         changes, origins, undone = self.changes(), self.origins(), self.undone()
         newest = {change.file: change.number for change in changes}
         current = {key for number in newest.values() for key in _facts(self.texts(number).after)}
-        with self.writing() as db:
+        with writing(self.database, SCHEMA) as db:
             for change in changes[:-_KEPT_CHANGES]:
                 if change.number in newest.values():
                     continue
@@ -469,7 +457,3 @@ def encodable(text: str) -> str:
 
 def _facts(data: bytes | None) -> dict[str, Fact]:
     return {fact.key: fact for fact in parse_facts((data or b"").decode("utf-8-sig", "replace"))}
-
-
-def _to_text(change: Revision) -> str:
-    return codec.to_json(change, exclude_defaults=True)

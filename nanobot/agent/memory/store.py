@@ -212,7 +212,7 @@ class MemoryStore:
                     self._settle_pending()
                 raise
             with suppress(StorageError):  # it was applied; the next look confirms it
-                log.confirm(change)
+                log.settle(change, was_applied=True)
             return change
 
     def _settle_pending(self) -> None:
@@ -227,9 +227,9 @@ class MemoryStore:
             )
             if change.is_change and current == texts.before:
                 self.remove_archived(texts.archived)
-                log.delete(change)
+                log.settle(change, was_applied=False)
             else:  # applied, perhaps edited since
-                log.confirm(change)
+                log.settle(change, was_applied=True)
 
     def remove_archived(self, block: bytes) -> None:
         """Remove from the archive what a revision appended, if it is still there unchanged. Raises StorageError."""
@@ -265,24 +265,18 @@ class MemoryStore:
             except FileNotFoundError:
                 return None
 
-    def read_for_update(self) -> str:
-        """Return MEMORY.md to be rewritten. Raises StorageError if it cannot be read completely."""
-        try:
-            with open(self.memory_file, encoding="utf-8-sig", opener=self.files.descriptor) as file:
-                return file.read()
-        except FileNotFoundError:
-            return ""
-        except UnicodeDecodeError as error:
-            raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
-        except OSError as error:
-            raise storage_error("MEMORY.md cannot be read", error) from error
-
     def read_for_model(self) -> str:
-        """Like `read_for_update`, without the lessons, which no model changes."""
+        """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
+        completely.
+        """
         from nanobot.agent.memory.facts import parse_facts, remove_facts
         from nanobot.agent.memory.revisions import is_lesson
 
-        text, origins = self.read_for_update(), self.revisions.origins()
+        try:
+            text = (self.file_bytes(self.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
+        origins = self.revisions.origins()
         return remove_facts(text, [fact for fact in parse_facts(text) if is_lesson(origins.get(fact.key))])
 
     def apply_edits(
