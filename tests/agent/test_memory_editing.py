@@ -153,6 +153,21 @@ def test_beyond_its_budget_the_least_important_facts_go_to_the_archive_where_a_s
     assert "ARCHIVE.md" in harness.memory.get_memory_context()
 
 
+def test_undoing_what_was_forgotten_in_the_archive_leaves_there_what_had_no_room(tmp_path: Path):
+    harness = EditorHarness(tmp_path)
+    harness.memory.budget_bytes = 30
+    harness.learns("- Is allergic to nuts.\n- Asked about rain today.\n- Talked of snow tonight.")
+    harness.editor.forget("rain")
+    harness.learns("- Is allergic to nuts.\n- Was told of Elbe bridges yesterday.")
+    harness.editor.forget("snow")
+
+    for _ in range(2):
+        harness.editor.undo()
+
+    archive = harness.memory.archive_file.read_text(encoding="utf-8")
+    assert all(word in archive for word in ("rain", "snow", "Elbe"))
+
+
 def test_facts_of_others_words_say_so(harness: EditorHarness):
     harness.learns("- The server is called plum.", "what is it?", provenance=Provenance.MCP)
 

@@ -296,7 +296,7 @@ class RevisionLog:
                 (self.memory, file),
             ).fetchone()
             before = row[0] if row is not None else None
-            if data == before and not (forgot or mentioned or undoes or dream):
+            if data == before and not (archived or forgot or mentioned or undoes or dream):
                 return None
             old, new = _facts(before), _facts(data)
             last = db.execute("SELECT MAX(number) FROM memory_revisions WHERE memory = ?", (self.memory,)).fetchone()
@@ -380,11 +380,13 @@ class RevisionLog:
 
     def last_undoable(self) -> list[Revision]:
         """Return the newest change that is neither an undo nor undone, with the rest of its group; empty if there is
-        none. The initial snapshot of a file cannot be undone.
+        none. The initial snapshot of a file cannot be undone, nor can what a look at the archive finds in it: mostly
+        facts that another revision put there.
         """
         changes, undone = self.changes(), self.undone()
         for change in reversed(changes):
-            is_undo = change.by is ChangedBy.UNDO or not change.is_change or is_initial_snapshot(change)
+            is_snapshot = change.by is ChangedBy.HAND and (change.is_first or change.file == "ARCHIVE.md")
+            is_undo = change.by is ChangedBy.UNDO or not change.is_change or is_snapshot
             if change.number not in undone and not is_undo:
                 first = change.group or change.number
                 return [
