@@ -189,7 +189,6 @@ async def build_runtime(
     async def renew() -> None:
         core.models.renew()
         core.spending.renew(config)
-        core.memory.renew()
         await toolbox.renew()
         approvals.renew()
         background.subagents.renew(toolbox.policies)

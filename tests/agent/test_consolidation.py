@@ -131,7 +131,7 @@ async def test_the_call_is_made_for_consolidation_by_the_background_model(tmp_pa
             contexts.append(call_context())
             return super()._next()
 
-    harness = ConsolidationHarness(tmp_path, background_model="small")
+    harness = ConsolidationHarness(tmp_path, background_model=lambda: "small")
     harness.models.provider = Noting(saving())
     await harness.talk(0, 10)
 

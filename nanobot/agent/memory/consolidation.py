@@ -97,7 +97,7 @@ class Consolidator:
         status: AgentStatus,
         clock: Clock,
         *,
-        background_model: str | None = None,
+        background_model: Callable[[], str | None] = lambda: None,
         limit_s: float = 180.0,
         others_write: Callable[[str], bool] = lambda session_key: False,
         scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", "")),
@@ -111,7 +111,7 @@ class Consolidator:
         self._models = models
         self._status = status
         self._clock = clock
-        self.background_model = background_model
+        self._background_model = background_model
         self._limit_s = limit_s
         self._others_write = others_write
         self._scope_of = scope_of
@@ -256,7 +256,7 @@ class Consolidator:
 
     async def _ask(self, plan: "_Plan") -> "_CheckedAnswer":
         memory = self._memory_of(plan.scope)
-        model = await self._models.get(self.background_model or plan.model or None)
+        model = await self._models.get(self._background_model() or plan.model or None)
         text = await asyncio.to_thread(memory.read_for_model)
         reply, room = _room(model, text)
         end = max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))

@@ -8,7 +8,7 @@ revision it makes, so a kill leaves both or neither; the cursor moves after that
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -205,10 +205,6 @@ class _Plan:
         return _Plan(material, self.ends[:count], replace(self.after, offset=self.ends[count - 1]))
 
 
-async def _nothing() -> None:
-    pass
-
-
 class Dream:
     """Tidies the memory of one scope."""
 
@@ -218,15 +214,11 @@ class Dream:
         models: ModelSource,
         clock: Clock,
         policy: DreamPolicy | None = None,
-        *,
-        record_changes: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
-        """`record_changes` records revisions of changes made by others; awaited before each look at the memory."""
         self._memory = memory
         self._models = models
         self._clock = clock
         self.policy = policy or DreamPolicy()
-        self._record_changes = record_changes
         self._due = DueTimes(memory.revisions.database, "dream")
 
     def state(self) -> tuple[DreamCursor, Due]:
@@ -266,7 +258,6 @@ class Dream:
         while True:
             dream_pass = DreamPass(0, timestamp(self._clock), PassOutcome.UNCHANGED, who=who)
             try:
-                await self._record_changes()
                 news = await asyncio.to_thread(self._plan)
                 if news is None:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
@@ -289,7 +280,6 @@ class Dream:
                     entries=len(plan.material.entries),
                 )
                 review = await asyncio.to_thread(review_answer, response, plan.material)
-                await self._record_changes()
                 dream_pass = await finish(asyncio.to_thread(self._apply, plan, review, dream_pass))
             except (NanobotError, TimeoutError) as error:
                 failed = await asyncio.to_thread(self._record_failure, error, dream_pass)

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,9 +54,7 @@ class DreamScheduler:
         clock: Clock,
         *,
         memory_of: Callable[[Scope], MemoryStore],
-        record_changes: Callable[[Scope], Awaitable[None]],
     ) -> None:
-        """`record_changes` records revisions of changes others made to a scope's memory."""
         self._settings = config.agents.defaults.dream
         self._defaults = config.agents.defaults
         self._memory = memory
@@ -66,7 +63,6 @@ class DreamScheduler:
         self._status = status
         self._clock = clock
         self._memory_of = memory_of
-        self._record_changes = record_changes
         self._running: dict[Scope, asyncio.Task[DreamRun]] = {}
         self._looks = DueTimes(places.database, "look")
         self._last_run_at = 0.0
@@ -164,8 +160,7 @@ class DreamScheduler:
             settings.max_tokens,
             settings.annotate_line_ages,
         )
-        record_changes = partial(self._record_changes, scope)
-        return Dream(self._memory_of(scope), self._models, self._clock, policy, record_changes=record_changes)
+        return Dream(self._memory_of(scope), self._models, self._clock, policy)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""

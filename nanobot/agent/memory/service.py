@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
 """Tools that may change a memory file."""
-_MAX_SCOPES = 256
 _MAX_TURN_ROWS = 400
 """Rows of a turn that are reviewed for failures."""
 
@@ -75,7 +74,7 @@ class MemoryService:
         self._scope_of = scope_of
         self._recorded: dict[Scope, tuple[object, ...]] = {}
         """By scope, the stamps of its files when they were last recorded."""
-        self._stores: dict[Scope, MemoryStore] = {}
+        self._store_of = lru_cache(maxsize=256)(memory.of)
         self._tasks: set[asyncio.Task[None]] = set()
         self.consolidation = ConsolidationScheduler(
             self._open_consolidator,
@@ -94,7 +93,6 @@ class MemoryService:
             status,
             clock,
             memory_of=self._memory_of,
-            record_changes=self._record_if_changed,
         )
 
     @cached_property
@@ -107,19 +105,14 @@ class MemoryService:
             self._models,
             self._status,
             self._clock,
-            background_model=self._defaults.background_model,
+            background_model=lambda: self._defaults.background_model,
             others_write=self._others_write,
             scope_of=self._scope_of,
         )
 
-    @property
-    def _has_consolidator(self) -> bool:
-        return "_consolidator" in self.__dict__
-
     async def _open_consolidator(self) -> "Consolidator":
         """Return the one consolidator. It is imported in a thread, but created by the event loop, so only once."""
-        if not self._has_consolidator:
-            await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
+        await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
         return self._consolidator
 
     @cached_property
@@ -127,11 +120,6 @@ class MemoryService:
         from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
 
         return Lessons(self._memory, self._database, self._clock, others_write=self._others_write)
-
-    def renew(self) -> None:
-        """Use the background model the config names now."""
-        if self._has_consolidator:
-            self._consolidator.background_model = self._defaults.background_model
 
     def on_session_saved(self, session: Session, scope: Scope) -> None:
         """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
@@ -220,8 +208,6 @@ class MemoryService:
             self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows or ()))
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
-        while len(self._recorded) >= _MAX_SCOPES:
-            del self._recorded[next(iter(self._recorded))]
         self._recorded[scope] = stamps
 
     async def _record_if_changed(self, scope: Scope) -> None:
@@ -284,13 +270,7 @@ class MemoryService:
         }
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
-        if scope == self._memory.scope:
-            return self._memory
-        while len(self._stores) >= _MAX_SCOPES:
-            del self._stores[next(iter(self._stores))]
-        if scope not in self._stores:
-            self._stores[scope] = self._memory.of(scope)
-        return self._stores[scope]
+        return self._memory if scope == self._memory.scope else self._store_of(scope)
 
     async def close(self) -> None:
         """Stop; unfinished consolidations resume at the next start."""
