@@ -26,7 +26,7 @@ from nanobot.agent.memory.review import (
     EditReview,
     EditRules,
     KnownFact,
-    UnusableAnswerError,
+    ask_model,
     call_arguments,
     edits_schema,
     review_edits,
@@ -47,7 +47,7 @@ from nanobot.agent.memory.store import MemoryStore, storage_errors
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, is_outside, least_trusted
-from nanobot.providers.base import CallContext, LLMResponse, call_context_scope, error_from_response
+from nanobot.providers.base import CallContext, LLMResponse, call_context_scope
 from nanobot.security.provenance import IN_PART
 from nanobot.utils import codec
 from nanobot.utils.aio import finish
@@ -304,22 +304,8 @@ class Dream:
     async def _ask(self, material: DreamInput, model: Model, reply: int) -> LLMResponse:
         chat = self._memory.scope.chat
         with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
-            try:
-                async with asyncio.timeout(self.policy.limit_s):
-                    response = await model.provider.chat(
-                        messages=material.request(),
-                        tools=[TIDY_MEMORY],
-                        model=model.name,
-                        max_tokens=reply,
-                        temperature=0.1,
-                    )
-            except (NanobotError, TimeoutError):
-                raise
-            except Exception as error:  # a custom provider may raise anything; nothing is lost
-                raise ProviderError(f"The model call failed: {type(error).__name__}: {error}") from error
-        if response.finish_reason == "error":
-            raise error_from_response(response)
-        return response
+            async with asyncio.timeout(self.policy.limit_s):
+                return await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
 
     def _plan(self) -> _Plan | None:
         """Plan a pass; None if nothing is new. Raises StorageError."""
@@ -479,13 +465,8 @@ class Dream:
 
 def review_answer(response: LLMResponse, material: DreamInput) -> EditReview:
     """Check the edits of an answer. Raises UnusableAnswerError if none can be applied, or too many facts go."""
-    if response.finish_reason == "length":
-        raise UnusableAnswerError("The model's answer was cut off by the length limit.")
-    calls = [call for call in response.tool_calls if call.name == TOOL_NAME]
-    if len(calls) != 1:
-        raise UnusableAnswerError(f"The model called {TOOL_NAME} {len(calls)} times instead of once.")
     rules = EditRules(material.memory, material.facts, material.entries, material.forgotten, tidies=True)
-    return review_edits(call_arguments(calls[0]).get("edits"), rules)
+    return review_edits(call_arguments(response, TOOL_NAME).get("edits"), rules)
 
 
 def _describe_edit(edit: AcceptedEdit) -> AppliedEdit:

@@ -2,7 +2,7 @@
 
 Facts that no edit names stay. An edit that breaks a rule is dropped with a reason. An answer that cannot be parsed, or
 would lose many facts at once, changes nothing. Consolidation may add what was said; Dream may only use the words of the
-facts and log entries that it names. Pure, no I/O.
+facts and log entries that it names. No disk here.
 """
 
 import json
@@ -17,9 +17,9 @@ from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import Fact, fact_key, fact_words, find_headings, find_lost_facts, parse_facts
 from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
-from nanobot.errors import ProviderError
-from nanobot.messages.types import Provenance, least_trusted
-from nanobot.providers.base import ToolCallRequest, parse_arguments
+from nanobot.errors import NanobotError, ProviderError
+from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted
+from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response, parse_arguments
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip_line
 
@@ -324,22 +324,42 @@ def _one_line(heading: str) -> str:
     return clip_line(" ".join(heading.split()), _SHOWN_CHARS)
 
 
-def call_arguments(call: ToolCallRequest) -> Mapping[str, object]:
-    """Return a call's arguments: an object, JSON text of one, or a list with one, as some servers send.
+async def ask_model(
+    provider: LLMProvider, model: str, request: Sequence[ChatMessage], tool: ToolSchema, max_tokens: int
+) -> LLMResponse:
+    """Ask a model for a call of this tool. Raises ProviderError, whatever the provider raises. Cancelling is safe."""
+    try:
+        response = await provider.chat(
+            messages=request, tools=[tool], model=model, max_tokens=max_tokens, temperature=0.1
+        )
+    except NanobotError:
+        raise
+    except Exception as error:  # a custom provider may raise anything; nothing is lost
+        raise UnusableAnswerError(f"The model call failed: {type(error).__name__}: {error}") from error
+    if response.finish_reason == "error":
+        raise error_from_response(response)
+    return response
 
-    Raises UnusableAnswerError.
+
+def call_arguments(response: LLMResponse, name: str) -> Mapping[str, object]:
+    """Return the arguments of the one call in an answer: an object, JSON text of one, or a list with one, as some
+    servers send. Raises UnusableAnswerError.
     """
-    arguments: object = call.arguments
-    if isinstance(arguments, str):
+    if response.finish_reason == "length":
+        raise UnusableAnswerError("The model's answer was cut off by the length limit.")
+    calls = [call for call in response.tool_calls if call.name == name]
+    if len(calls) != 1:
+        raise UnusableAnswerError(f"The model called {name} {len(calls)} times instead of once.")
+    arguments: object = calls[0].arguments
+    problem = calls[0].problem
+    if isinstance(arguments, str) and problem is None:
         arguments, problem = parse_arguments(arguments)
-        if problem is not None:
-            raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {problem}.")
-    if call.problem is not None:
-        raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {call.problem}.")
+    if problem is not None:
+        raise UnusableAnswerError(f"The model's {name} call cannot be read: {problem}.")
     if isinstance(arguments, list) and len(arguments) == 1:
         arguments = arguments[0]
     if not isinstance(arguments, dict):
-        raise UnusableAnswerError(f"The model's {call.name} call has no object as arguments.")
+        raise UnusableAnswerError(f"The model's {name} call has no object as arguments.")
     return arguments
 
 

@@ -247,8 +247,7 @@ class ConsolidationScheduler:
             count = self._counts.pop(key)
         result = await self._run(key, count, self._rows_to_keep)
         if not result.reason:
-            due = self._due_after_pass(result, key, count)
-            await self._set_backoff(key, due, is_kept=bool(due.state.get("ineffective")))
+            await self._set_backoff(key, self._due_after_pass(result, key, count))
 
     async def _consolidate_when_idle(self, key: str, count: int) -> None:
         await self.sleep(self._idle_s)
@@ -273,14 +272,15 @@ class ConsolidationScheduler:
         if result.outcome is ConsolidationOutcome.FAILED:
             due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
             messages = count + self._few_messages * 2 ** min(before.failures, 8)
-            await self._set_backoff(key, replace(due, state={"messages": messages}), is_kept=True)
+            await self._set_backoff(key, replace(due, state={"messages": messages}))
         elif result.moved and before.failures:
-            await self._set_backoff(key, Due(), is_kept=False)
+            await self._set_backoff(key, Due())
         return result
 
-    async def _set_backoff(self, key: str, due: Due, *, is_kept: bool) -> None:
-        """Set the backoff of a session; `is_kept`: also for the next process."""
+    async def _set_backoff(self, key: str, due: Due) -> None:
+        """Set the backoff of a session, after a failure or without effect also for the next process."""
         self._known_backoffs()[key] = due
+        is_kept = due.failures or due.state.get("ineffective")
         try:
             await asyncio.to_thread(
                 lambda: self._stored_backoffs.put(key, due) if is_kept else self._stored_backoffs.delete(key)
