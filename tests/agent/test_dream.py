@@ -270,7 +270,7 @@ async def test_two_at_once_are_one(harness: DreamHarness):
 
 
 async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=2, max_calls=2)
+    harness = DreamHarness(tmp_path, max_batch_size=2, max_iterations=2)
     harness.learns()
     await harness.run(tidying())
     for number in range(5):
@@ -288,7 +288,7 @@ async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: P
 
 
 async def test_a_run_stays_within_its_tokens(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=1, max_calls=9, max_tokens=9_000)
+    harness = DreamHarness(tmp_path, max_batch_size=1, max_iterations=9, max_tokens=9_000)
     harness.learns()
     await harness.run(tidying())
     for number in range(3):
@@ -310,7 +310,7 @@ async def test_a_memory_that_no_call_can_hold_is_not_asked_about(tmp_path: Path)
 
 
 async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=3)
+    harness = DreamHarness(tmp_path, max_batch_size=3)
     harness.learns()
     for number in range(10):
         harness.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
@@ -323,7 +323,7 @@ async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path)
 
 
 async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=2)
+    harness = DreamHarness(tmp_path, max_batch_size=2)
     harness.learns()
     for number in range(5):
         harness.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
@@ -339,7 +339,7 @@ async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_pat
 
 
 async def test_how_old_facts_are_is_told_where_that_is_wanted(tmp_path: Path):
-    harness = DreamHarness(tmp_path, shows_ages=False)
+    harness = DreamHarness(tmp_path, annotate_line_ages=False)
     harness.learns()
 
     await harness.run(tidying())

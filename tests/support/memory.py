@@ -9,7 +9,7 @@ from typing import Any
 
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
-from nanobot.agent.memory.dream import Dream, DreamPolicy, DreamRun
+from nanobot.agent.memory.dream import Dream, DreamRun
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import edits_of_update
@@ -18,7 +18,7 @@ from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSour
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
-from nanobot.config.schema import Config
+from nanobot.config.schema import Config, DreamConfig
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Finished, LLMResponse, call_context
 from nanobot.session.manager import SessionManager
@@ -87,7 +87,13 @@ class DreamHarness:
     """A memory with some facts that a conversation brought, and who tidies it."""
 
     def __init__(
-        self, folder: Path, *, scope: Scope | None = None, limits: RunLimits | None = None, **policy: Any
+        self,
+        folder: Path,
+        *,
+        scope: Scope | None = None,
+        limits: RunLimits | None = None,
+        limit_s: float = 60.0,
+        **settings: Any,
     ) -> None:
         self.folder = folder
         self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
@@ -95,7 +101,7 @@ class DreamHarness:
         self.model = CauseRecorder()
         self.models = Models(self.model, limits or RunLimits())
         self.editor = MemoryEditor(self.memory, self.clock)
-        self.dream = Dream(self.memory, self.models, self.clock, DreamPolicy(**policy))
+        self.dream = Dream(self.memory, self.models, self.clock, DreamConfig(**settings), limit_s=limit_s)
 
     def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
         """A consolidation brings this."""

@@ -44,6 +44,7 @@ from nanobot.agent.memory.revisions import (
     is_like,
 )
 from nanobot.agent.memory.store import MemoryStore, storage_errors
+from nanobot.config.schema import DreamConfig
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, is_outside, least_trusted
@@ -99,21 +100,6 @@ TIDY_MEMORY: ToolSchema = {
         },
     },
 }
-
-
-@dataclass(frozen=True, slots=True)
-class DreamPolicy:
-    """Model and limits of a run."""
-
-    model: str | None = None
-    """Model or preset; None for the default one."""
-    batch: int = 20
-    """Log entries per call."""
-    max_calls: int = 3
-    max_tokens: int = 60_000
-    """Tokens per run, input and output."""
-    shows_ages: bool = True
-    limit_s: float = 180.0
 
 
 class DreamOutcome(StrEnum):
@@ -213,12 +199,18 @@ class Dream:
         memory: MemoryStore,
         models: ModelSource,
         clock: Clock,
-        policy: DreamPolicy | None = None,
+        settings: DreamConfig,
+        *,
+        model: str | None = None,
+        limit_s: float = 180.0,
     ) -> None:
+        """`model` is a model or preset, None for the default one; `limit_s` the time limit of a call."""
         self._memory = memory
         self._models = models
         self._clock = clock
-        self.policy = policy or DreamPolicy()
+        self._settings = settings
+        self._model = model
+        self._limit_s = limit_s
         self._due = DueTimes(memory.revisions.database, "dream")
 
     def state(self) -> tuple[DreamCursor, Due]:
@@ -263,11 +255,11 @@ class Dream:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
                 if not by_hand and not done and (error := await asyncio.to_thread(self._backoff_reason)):
                     return DreamRun(DreamOutcome.RESTING, done, error)
-                if len(done) >= self.policy.max_calls:
+                if len(done) >= self._settings.max_iterations:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
-                model = await self._models.get(self.policy.model)
+                model = await self._models.get(self._model)
                 plan, prompt, reply = await asyncio.to_thread(self._fit, news, model)
-                if done and spent + prompt + reply > self.policy.max_tokens:
+                if done and spent + prompt + reply > self._settings.max_tokens:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
                 response = await self._ask(plan.material, model, reply)
                 dream_pass = replace(
@@ -291,7 +283,7 @@ class Dream:
         """Shorten the plan to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
         window = model.limits.window_tokens
         reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
-        budget = min(window, self.policy.max_tokens) - reply
+        budget = min(window, self._settings.max_tokens) - reply
         while (prompt := plan.material.tokens) > budget and len(plan.ends) > 1:
             plan = plan.cut(len(plan.ends) // 2)
         if prompt > budget or reply < _MIN_REPLY_TOKENS:
@@ -304,7 +296,7 @@ class Dream:
     async def _ask(self, material: DreamInput, model: Model, reply: int) -> LLMResponse:
         chat = self._memory.scope.chat
         with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
-            async with asyncio.timeout(self.policy.limit_s):
+            async with asyncio.timeout(self._limit_s):
                 return await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
 
     def _plan(self) -> _Plan | None:
@@ -336,10 +328,10 @@ class Dream:
             [entry for entry, _ in news],
             f"{self._clock.now():%Y-%m-%d (%A)}",
             [forgotten for forgotten, _ in memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
-            self.policy.shows_ages,
+            self._settings.annotate_line_ages,
         )
         plan = _Plan(material, [at for _, at in news], after)
-        return plan.cut(self.policy.batch) if len(news) > self.policy.batch else plan
+        return plan.cut(self._settings.max_batch_size) if len(news) > self._settings.max_batch_size else plan
 
     def _read_news(self, cursor: DreamCursor) -> tuple[list[tuple[HistoryEntry, int]], int]:
         """Return the log entries after the cursor, each with its end, and the end of the log. Only the last batch, if
@@ -349,7 +341,7 @@ class Dream:
         is_continued = bool(cursor.anchor) and size >= cursor.offset and self._anchor(cursor.offset) == cursor.anchor
         begin = cursor.offset if is_continued else max(0, size - _MAX_READ_BYTES)
         entries = parse_entries_with_ends(self._read_log(begin, size), begin)
-        return entries if is_continued else entries[-self.policy.batch :], size
+        return entries if is_continued else entries[-self._settings.max_batch_size :], size
 
     def _log_size(self) -> int:
         try:
@@ -385,7 +377,7 @@ class Dream:
 
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
         """Record a failed pass, and back off."""
-        reason = str(error) or f"The model gave no answer within {self.policy.limit_s:.0f} seconds."
+        reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
         dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
         memory = self._memory

@@ -150,17 +150,10 @@ class DreamScheduler:
             await self._break_off(scope)
 
     def _dream_of(self, scope: Scope) -> "Dream":
-        from nanobot.agent.memory.dream import Dream, DreamPolicy  # most processes never run Dream
+        from nanobot.agent.memory.dream import Dream  # most processes never run Dream
 
-        settings = self._settings
-        policy = DreamPolicy(
-            settings.model_override or self._defaults.background_model,
-            settings.max_batch_size,
-            settings.max_iterations,
-            settings.max_tokens,
-            settings.annotate_line_ages,
-        )
-        return Dream(self._memory_of(scope), self._models, self._clock, policy)
+        model = self._settings.model_override or self._defaults.background_model
+        return Dream(self._memory_of(scope), self._models, self._clock, self._settings, model=model)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
