@@ -9,12 +9,13 @@ exponential backoff. Backoffs and queue are in the database, so the next process
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.errors import NanobotError, StorageError
@@ -104,7 +105,7 @@ class ConsolidationScheduler:
         if key in self._counts:
             self._counts[key] = count
         elif self._is_due(session):
-            self._begin(key, self._consolidate_in_pause(key, count))
+            self._begin(key, partial(self._consolidate_in_pause, key, count))
         if self._idle_s and not self._closed:
             if (waiting := self._idle.pop(key, None)) is not None:
                 waiting.cancel()
@@ -119,6 +120,8 @@ class ConsolidationScheduler:
             await asyncio.to_thread(self._archived.put, file.stem, Due(self._now()))
         except NanobotError as error:
             log.warning("%s could not be queued for consolidation: %s", file, error)
+        if (task := self._tasks.get("")) is not None:  # it may have seen the last one already
+            task.add_done_callback(lambda done: self.resume_archived())
         self.resume_archived()
 
     def forget(self, session_key: str) -> None:
@@ -145,7 +148,7 @@ class ConsolidationScheduler:
 
     def resume_archived(self) -> None:
         """Consolidate archived sessions that are due, also those of a previous process. Neither blocks nor raises."""
-        self._begin("", self._consolidate_archive())
+        self._begin("", self._consolidate_archive)
 
     def take_notices(self, session_key: str) -> Sequence[str]:
         """Return and clear the notices for the person in this session."""
@@ -182,9 +185,10 @@ class ConsolidationScheduler:
         """
         if self._is_opened:
             await (await self._open_consolidator()).apply_ready(session)
-        failed = self._known_backoffs().get(session.key, Due()).failures if self._is_idle(session) else 0
-        if self._is_idle(session) and (not failed or self._is_backoff_over(session)):
-            await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
+        if self._is_idle(session):
+            has_failed = self._known_backoffs().get(session.key, Due()).failures > 0
+            if not has_failed or self._is_backoff_over(session):
+                await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
 
     async def compact_now(self, session: Session) -> str:
         """Move all but the last messages of a held session into memory. Return why fewer moved; empty if all did."""
@@ -195,14 +199,13 @@ class ConsolidationScheduler:
             return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
         return result.reason
 
-    def _begin(self, key: str, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, key: str, work: Callable[[], Awaitable[object]]) -> None:
         if self._closed or key in self._tasks:
-            work.close()
             return
 
         async def run_safely() -> None:
             try:
-                await work
+                await work()
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
 
@@ -252,11 +255,7 @@ class ConsolidationScheduler:
     async def _consolidate_when_idle(self, key: str, count: int) -> None:
         await self.sleep(self._idle_s)
         del self._idle[key]  # another turn does not cancel it any more
-
-        async def consolidate() -> None:
-            await self._run(key, count, self._rows_to_keep_idle)
-
-        self._begin(key, consolidate())
+        self._begin(key, partial(self._run, key, count, self._rows_to_keep_idle))
 
     async def _run(
         self, key: str, count: int, keep: Callable[[Session], int], held: Session | None = None, **options: int
