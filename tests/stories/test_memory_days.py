@@ -274,20 +274,6 @@ async def test_status_tells_how_full_the_memory_is(tmp_path: Path):
         assert "Long-term memory: 0.0 of 8.0 KB, 1 fact" in await bot.say("/status")
 
 
-async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path):
-    minded = Minded(saving())
-    async with bot_with(tmp_path, minded, window=20) as bot:
-        await talk(bot, 10)
-        await bot.settled()
-    for _ in range(7):
-        async with bot_with(tmp_path, minded, window=20) as bot:
-            for command in ("/status", "/memory", "/history"):
-                await bot.say(command)
-                await bot.settled()
-
-    assert len(minded.requests) == 1
-
-
 @pytest.mark.parametrize("chat", ["-100", "7"], ids=["a group", "what others said where the owner reads"])
 async def test_words_of_a_guest_in_the_note_on_where_it_stands_do_not_become_the_owner_s(tmp_path: Path, chat: str):
     """They left the window, and stand in the system prompt: a command or a task that repeats them is asked about."""

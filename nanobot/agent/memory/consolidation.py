@@ -48,7 +48,7 @@ from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
 
-MAX_CALLS = 8
+_MAX_CALLS = 8
 """Model calls at once; a long unconsolidated session continues the next time."""
 _MAX_TOKENS = 32_000
 """Conversation per call; larger parts make for worse summaries."""
@@ -127,7 +127,7 @@ class Consolidator:
         keep: Callable[[Session], int],
         *,
         held: Session | None = None,
-        max_calls: int = MAX_CALLS,
+        max_calls: int = _MAX_CALLS,
     ) -> ConsolidationResult:
         """Move the oldest messages of a session, as many a call as fit, but none of the last `keep(session)` or of the
         turn these start in.

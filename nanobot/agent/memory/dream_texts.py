@@ -1,4 +1,4 @@
-"""Texts of Dream for people: the result of a run, the log of passes, the status line."""
+"""Texts of Dream for people: the result of a run, and the log of passes."""
 
 from collections.abc import Iterator
 
