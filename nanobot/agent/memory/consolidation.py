@@ -271,9 +271,15 @@ class Consolidator:
         with call_context_scope(CallContext("consolidation", plan.session_key)):
             async with asyncio.timeout(self._limit_s):
                 saved = await request_consolidation(
-                    model.provider, model.name, text, everything, own, max_tokens=reply, handover=plan.handover,
+                    model.provider,
+                    model.name,
+                    text,
+                    everything,
+                    own,
+                    max_tokens=reply,
+                    handover=plan.handover,
                     handover_trust=handover_trust,
-                )  # fmt: skip
+                )
         return _CheckedAnswer(plan, rows, own, saved)
 
     async def _apply_ready(self, session: Session) -> None:

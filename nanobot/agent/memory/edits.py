@@ -89,7 +89,7 @@ def merge_concurrent_changes(base: str, update: str, current: str) -> tuple[str,
     Lines are compared by their normalised words; the spelling of `current` wins.
     """
     old, new, current_lines = (text.splitlines(keepends=True) for text in (base, update, current))
-    keys = [[_line_key(line) for line in lines] for lines in (old, new, current_lines)]
+    keys = [[fact_key(line) or line.strip() for line in lines] for lines in (old, new, current_lines)]
     unchanged = {
         block.a + at: block.b + at
         for block in SequenceMatcher(None, keys[0], keys[2], autojunk=False).get_matching_blocks()
@@ -176,15 +176,6 @@ def _position_after(unchanged: dict[int, int], base: int, end: int) -> int:
     return max(before) + 1 if before else min(after) if after else end
 
 
-def _line_key(line: str) -> str:
-    return fact_key(line) or line.strip()
-
-
 def _join(lines: Sequence[str]) -> str:
     """Join lines, ending each but the last with a newline."""
-    return "".join(f"{line}\n" if _is_open(line) else line for line in lines[:-1]) + "".join(lines[-1:])
-
-
-def _is_open(line: str) -> bool:
-    """Whether a line has no line break."""
-    return line.splitlines() == [line]
+    return "".join(f"{line}\n" if line.splitlines() == [line] else line for line in lines[:-1]) + "".join(lines[-1:])
