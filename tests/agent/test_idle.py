@@ -19,6 +19,8 @@ from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.utils.clock import FrozenClock
+from tests.support.eventually import eventually
+from tests.support.memory import archive_queue
 
 IDLE_S = 600.0
 
@@ -34,6 +36,10 @@ class HeldTime(FrozenClock):
         woken = asyncio.Event()
         self._sleepers.append((self.monotonic() + seconds, woken))
         await woken.wait()
+
+    @property
+    def sleepers(self) -> int:
+        return len(self._sleepers)
 
     async def go_on(self, seconds: float) -> None:
         """Let time go by, and everybody do what is due by then."""
@@ -169,6 +175,23 @@ async def test_each_turn_begins_the_waiting_anew_and_a_silence_is_used_once(watc
     assert (spoken, len(watched.provider.requests)) == (20, 21)
 
 
+async def test_an_archived_session_whose_summary_failed_is_tried_again_later_though_nobody_speaks(
+    tmp_path: Path, time: HeldTime, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ConsolidationScheduler, "sleep", staticmethod(time.sleep))
+    async with open_bot(tmp_path, "hello", "no call", saving(), clock=time) as bot:
+        await bot.say("hi")
+        await bot.say("/new")
+        asked = []
+        for seconds in (60, 600, 60):  # a pause, the backoff, a pause
+            await eventually(lambda: time.sleepers)
+            asked.append(len(bot.provider.requests))
+            await time.go_on(seconds)
+        await eventually(lambda: archive_queue(tmp_path) == {})
+
+    assert (asked, len(bot.provider.requests)) == ([1, 2, 2], 3)
+
+
 async def test_without_the_key_nothing_waits_and_no_idle_session_is_consolidated(tmp_path: Path, time: HeldTime):
     async with open_bot(tmp_path, *["fine"] * 10, clock=time) as bot:
         for number in range(10):
@@ -178,7 +201,7 @@ async def test_without_the_key_nothing_waits_and_no_idle_session_is_consolidated
         bot.provider.script("hello")
         assert await bot.say("hello") == "hello"
 
-    assert "idle session" not in names
+    assert "wait for a consolidation" not in names
     assert "question 0" in str(bot.provider.requests[-1])
 
 

@@ -211,6 +211,7 @@ def test_over_many_sessions_the_planted_facts_stay_within_the_budget(harness: Ed
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerable(harness: EditorHarness):
     answerable, size = planted(harness, 500, 100)
 

@@ -84,7 +84,6 @@ class ConsolidationScheduler:
         self._archive_lock = database.parent / "memory" / "archive.lock"
         self._archive_at = 0.0
         """When the next archived session is due; at first, that is unknown."""
-        self._archive_timer: asyncio.TimerHandle | None = None
         self._current_stem = ""
         """Stem of the archived session being consolidated."""
         self._stored_backoffs = DueTimes(database, "session")
@@ -92,7 +91,8 @@ class ConsolidationScheduler:
         """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
         self._counts: dict[str, int] = {}
         """By session that waits for a pause, its number of messages after the last turn."""
-        self._idle: dict[str, asyncio.Task[None]] = {}
+        self._waits: dict[str, asyncio.Task[None]] = {}
+        """By session, what waits for it to be idle; "" waits for the next archived session."""
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._notices: dict[str, list[str]] = {}
@@ -106,10 +106,9 @@ class ConsolidationScheduler:
             self._counts[key] = count
         elif self._is_due(session):
             self._begin(key, partial(self._consolidate_in_pause, key, count))
-        if self._idle_s and not self._closed:
-            if (waiting := self._idle.pop(key, None)) is not None:
-                waiting.cancel()
-            self._idle[key] = asyncio.create_task(self._consolidate_when_idle(key, count), name="idle session")
+        if self._idle_s:
+            consolidate = partial(self._run, key, count, self._rows_to_keep_idle)
+            self._begin_after(self._idle_s, key, consolidate)
         if self._now() >= self._archive_at:
             self.resume_archived()
 
@@ -126,10 +125,9 @@ class ConsolidationScheduler:
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session, and clear its backoff."""
-        for tasks in (self._tasks, self._idle):
-            if (task := tasks.get(session_key)) is not None:
+        for task in (self._tasks.get(session_key), self._waits.pop(session_key, None)):
+            if task is not None:
                 task.cancel()
-        self._idle.pop(session_key, None)
         (self._backoffs or {}).pop(session_key, None)
         self._notices.pop(session_key, None)
 
@@ -171,9 +169,7 @@ class ConsolidationScheduler:
     async def close(self) -> None:
         """Cancel pending model calls, finish writes, and start no more."""
         self._closed = True
-        if self._archive_timer is not None:
-            self._archive_timer.cancel()
-        tasks = [*self._tasks.values(), *self._idle.values()]
+        tasks = [*self._tasks.values(), *self._waits.values()]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -213,6 +209,19 @@ class ConsolidationScheduler:
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._tasks.pop(key, None))
 
+    def _begin_after(self, seconds: float, key: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Begin work after some time; an earlier wait for the same key ends."""
+
+        async def wait() -> None:
+            await self.sleep(seconds)
+            del self._waits[key]  # from here on, another turn does not cancel it
+            self._begin(key, work)
+
+        if (waiting := self._waits.pop(key, None)) is not None:
+            waiting.cancel()
+        if not self._closed:
+            self._waits[key] = asyncio.create_task(wait(), name="wait for a consolidation")
+
     def _known_backoffs(self) -> dict[str, Due]:
         """The backoffs; those of a previous process are read when first needed."""
         if self._backoffs is None:
@@ -251,11 +260,6 @@ class ConsolidationScheduler:
         result = await self._run(key, count, self._rows_to_keep)
         if not result.reason:
             await self._set_backoff(key, self._due_after_pass(result, key, count))
-
-    async def _consolidate_when_idle(self, key: str, count: int) -> None:
-        await self.sleep(self._idle_s)
-        del self._idle[key]  # another turn does not cancel it any more
-        self._begin(key, partial(self._run, key, count, self._rows_to_keep_idle))
 
     async def _run(
         self, key: str, count: int, keep: Callable[[Session], int], held: Session | None = None, **options: int
@@ -313,7 +317,7 @@ class ConsolidationScheduler:
         return self._clock.now().timestamp()
 
     async def _consolidate_archive(self) -> None:
-        """Consolidate the archived sessions that are due, one after another; set a timer for the next one."""
+        """Consolidate the archived sessions that are due, one after another, and wait for the next one."""
         if await self._next_archived() is not None:
             await self.sleep(self.pause_s)
             await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
@@ -327,11 +331,8 @@ class ConsolidationScheduler:
                     lock.release()
             else:
                 self._archive_at = self._now() + _BACKOFF_S  # another process does it
-        if self._archive_timer is not None:
-            self._archive_timer.cancel()
         if self._archive_at < inf:
-            wait = self._archive_at - self._now()
-            self._archive_timer = asyncio.get_running_loop().call_later(wait, self.resume_archived)
+            self._begin_after(self._archive_at - self._now(), "", self._consolidate_archive)
 
     async def _next_archived(self) -> Due | None:
         """Select the archived session that has been due longest; None if none is due yet."""
