@@ -1,6 +1,6 @@
 """Dream: a background pass that tidies one memory, based on what is new in its log.
 
-A model is shown the facts and the new log entries, and names edits of single facts (`dream_edits`); other facts stay
+A model is shown the facts and the new log entries, and names edits of single facts (`tidy_memory`); other facts stay
 unchanged. Without news no model is called. Failures are retried with exponential backoff. A pass is recorded in the
 revision it makes, so a kill leaves both or neither; the cursor moves after that.
 """
