@@ -210,10 +210,12 @@ class ConsolidationScheduler:
         task.add_done_callback(lambda done: self._tasks.pop(key, None))
 
     def _begin_after(self, seconds: float, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin work after some time; an earlier wait for the same key ends."""
+        """Begin work after some time by the clock; an earlier wait for the same key ends."""
+        due = self._now() + seconds
 
         async def wait() -> None:
-            await self.sleep(seconds)
+            while (left := due - self._now()) > 0:
+                await self.sleep(left)
             del self._waits[key]  # from here on, another turn does not cancel it
             self._begin(key, work)
 
