@@ -25,7 +25,6 @@ from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory import due
-from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -190,16 +189,14 @@ async def build_runtime(
     async def renew() -> None:
         core.models.renew()
         core.spending.renew(config)
-        core.memory.renew()
         await toolbox.renew()
         approvals.renew()
         background.subagents.renew(toolbox.policies)
         deps.timeouts.extend(turn_timeouts(config))
 
-    idle = core.memory.idle_watch()
-    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams), idle)
+    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
     background.join(loop, deps)
-    async with _running(services, core, background, deps, loop, idle, own_database, lease):
+    async with _running(services, core, background, deps, loop, own_database, lease):
         yield Runtime(
             config=config,
             data_dir=data_dir,
@@ -466,7 +463,7 @@ def _turn_deps(
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,
         on_session_released=partial(_on_session_released, core.memory),
-        compact=core.memory.compact,
+        compact=consolidation.compact,
         review=defaults.review,
         take_notices=consolidation.take_notices,
         failure_count=consolidation.failure_count,
@@ -513,11 +510,10 @@ async def _running(
     background: _BackgroundParts,
     deps: TurnDeps,
     loop: AgentLoop,
-    idle: IdleWatch | None,
     database: Database | None,
     lease: ProcessLease,
 ) -> AsyncIterator[None]:
-    """Keep the bot's secrets registered; on exit, close the idle watch first, then the loop, then what it uses.
+    """Keep the bot's secrets registered; on exit, close the loop first, then what it uses.
 
     `database` is closed last, if it is the bot's own.
     """
@@ -539,6 +535,4 @@ async def _running(
         stack.push_async_callback(loop.stop)
         stack.callback(background.subagents.close)
         stack.callback(background.goals.close)
-        if idle is not None:
-            stack.push_async_callback(idle.close)
         yield
