@@ -57,3 +57,19 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
             yield group
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+class Pace:
+    """Lets one caller through in each iteration of the event loop, first come, first served.
+
+    asyncio runs all ready callbacks in one iteration and polls sockets and timers only between iterations: a thousand
+    tasks that become ready together and work for a millisecond each would block the loop for a second.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def step(self) -> None:
+        """Wait for this caller's iteration. Cancelling gives up the place in the queue."""
+        async with self._lock:
+            await asyncio.sleep(0)

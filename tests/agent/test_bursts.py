@@ -20,7 +20,6 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
-from nanobot.net.pace import Pace
 from nanobot.providers.resilience.spending import Spending
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import ScriptedProvider
@@ -68,7 +67,7 @@ def bot_in(home: Path) -> AbstractAsyncContextManager[Runtime]:
 
 
 def with_prompt(made: Runtime, home: Path, prompt: Toilsome) -> AgentLoop:
-    """The bot's loop with that prompt, and a pace of five seconds by its clock."""
+    """The bot's loop with that prompt."""
     clock = SystemClock()
     vitals = AgentStatus(clock)
     spending = Spending(Config(), DataPaths(home), clock)
@@ -84,7 +83,6 @@ def with_prompt(made: Runtime, home: Path, prompt: Toilsome) -> AgentLoop:
         workspace=made.workspace,
         turns_folder=home / "turns",
         traces=TraceRecorder(TraceStore(home / "traces"), clock, made.workspace),
-        pace=Pace(5, lambda: prompt.seconds),
     )
     return AgentLoop(made.bus, parts)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.net.connection import BodyError, HttpError, parse_server_address
-from nanobot.net.direct_connection import DirectConnection
-from nanobot.net.proxied_connection import ProxiedConnection
+from nanobot.net.connection import DirectConnection, ProxiedConnection
+from nanobot.net.http import BodyError, HttpError, new_client, parse_server_address
 from tests.support.certificates import certificate
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -143,7 +142,7 @@ async def test_a_connection_that_the_server_leaves_is_not_used_again(said: bytes
         assert await whole(connection) == b"hello"
         await asyncio.sleep(0.02)
 
-        assert not connection.usable
+        assert not (connection.usable and await connection.is_open())
 
 
 BREAKS = {
@@ -193,7 +192,7 @@ async def test_packed_body_through_a_proxy_is_unpacked_only_as_far_as_it_is_read
 
     async with connected(saying(answer(body, "Content-Encoding: gzip"))) as proxy:
         address = f"http://127.0.0.1:{proxy.address.port}"
-        connection = ProxiedConnection.open(parse_server_address("http://models.test/v1"), address, PLAIN, 5)
+        connection = ProxiedConnection(parse_server_address("http://models.test/v1"), new_client(PLAIN, address), 5)
         await connection.request("POST", {}, b"{}")
         sizes = [len(piece)] if (piece := await connection.read()) else []
         while piece := await connection.read():

@@ -17,21 +17,6 @@ async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not()
     await pools.close()
 
 
-async def test_idle_pools_are_bounded_in_number_and_time():
-    pools = HttpPools(max_idle=3, idle_s=0.05)
-
-    async def lend() -> None:
-        async with pools.borrow_client("http://x/"):
-            await asyncio.sleep(0.01)
-
-    await asyncio.gather(*(lend() for _ in range(10)))
-    assert pools.idle <= 3
-    await asyncio.sleep(0.06)
-    await lend()
-    assert pools.idle == 1
-    await pools.close()
-
-
 async def test_what_is_lent_while_the_pools_close_is_closed_when_it_comes_back():
     pools = HttpPools()
 
@@ -39,7 +24,6 @@ async def test_what_is_lent_while_the_pools_close_is_closed_when_it_comes_back()
         await pools.close()
 
     assert client.is_closed
-    assert pools.idle == 0
 
 
 def test_a_pool_is_not_lent_to_another_event_loop_than_its_own():
