@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.bus.events import Button, InboundMessage, OutboundKind, OutboundMessage
-from nanobot.bus.journal import InboundState, JournalCounts, SqliteJournal, open_journal
+from nanobot.bus.journal import InboundState, Journal, JournalCounts, open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
 
@@ -380,7 +380,7 @@ def test_received_is_answered_and_refused_and_queued_whatever_happens(tmp_path_f
     assert counts.received == known == counts.answered + counts.refused + counts.queued
 
 
-async def step(journal: SqliteJournal, what: str, number: int) -> None:
+async def step(journal: Journal, what: str, number: int) -> None:
     key = f"telegram:42:{number}"
     if what == "receive":
         await journal.receive(inbound(number))

@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 
 from nanobot.config.paths import DataPaths
 from nanobot.errors import StorageError
-from nanobot.pairing.codes import ALPHABET, LENGTH, VALID_S
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import Role
-from nanobot.pairing.store import MAX_PENDING, REPLACEABLE_AFTER_S, NotPairedError, PairingStore, UnknownCodeError
+from nanobot.pairing.store import (
+    ALPHABET,
+    LENGTH,
+    MAX_PENDING,
+    REPLACEABLE_AFTER_S,
+    VALID_S,
+    NotPairedError,
+    PairingStore,
+    Role,
+    UnknownCodeError,
+)
 from nanobot.utils.clock import FrozenClock
 
 ANNA, BEN = Sender.of("111|anna"), Sender.of("222")
@@ -87,7 +95,7 @@ def test_who_is_known_by_id_is_let_in_without_a_code(store: PairingStore):
 
 def test_reading_makes_nothing(store: PairingStore):
     assert store.people("telegram").role_of(ANNA) is None
-    assert store.load().pending == ()
+    assert store.load().pending == {}
     assert list(store.path.parent.iterdir()) == []
 
 
@@ -125,7 +133,7 @@ def test_a_code_is_good_for_ten_minutes(store: PairingStore, clock: FrozenClock)
     with pytest.raises(UnknownCodeError):
         store.approve(code)
     assert role(store, "telegram", ANNA) is None
-    assert store.load().pending == ()
+    assert store.load().pending == {}
 
 
 def test_a_clock_that_is_set_back_makes_no_code_last_longer(store: PairingStore, clock: FrozenClock):
@@ -371,7 +379,7 @@ def test_two_processes_at_once_lose_nobody(tmp_path: Path):
     assert [writer.returncode for writer in writers] == [0, 0]
     store = PairingStore(DataPaths(tmp_path))
     for name in ("a", "b"):
-        assert store.load().approved[name] == tuple(f"{name}{number}" for number in range(20))
+        assert store.load().approved[name] == [f"{name}{number}" for number in range(20)]
 
 
 def test_what_another_process_says_counts_with_the_next_message(tmp_path: Path, store: PairingStore):
@@ -393,4 +401,4 @@ def test_a_process_that_is_killed_leaves_everybody_it_let_in(tmp_path: Path):
 
         approved = PairingStore(DataPaths(tmp_path)).load().approved[f"c{round_}"]
         assert len(approved) >= len(done)
-        assert approved == tuple(f"c{round_}{number}" for number in range(len(approved)))
+        assert approved == [f"c{round_}{number}" for number in range(len(approved))]

@@ -22,8 +22,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import PairingState, Pending
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import PairingState, PairingStore, Pending
 from nanobot.utils.text import duration
 
 CodeArgument = Annotated[str, typer.Argument(metavar="CODE", help="The code the bot showed to that person.")]
@@ -108,7 +107,7 @@ def _rows(state: PairingState) -> list[dict[str, Any]]:
         for channel in sorted(state.people())
         for sender_id in state.everyone(channel)
     ]
-    return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending)]
+    return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending.values())]
 
 
 def _welcome(setup: Setup, pending: Pending) -> None:
