@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -215,19 +214,6 @@ async def test_a_file_that_is_no_journal_is_kept_beside_a_new_one(tmp_path: Path
     (kept,) = tmp_path.glob("journal.db.*.corrupt")
     assert accepted
     assert kept.read_bytes().startswith(b"not a database")
-
-
-async def test_a_journal_that_is_deleted_while_it_is_open_forgets_nothing(tmp_path: Path):
-    file = tmp_path / "state" / "journal.db"
-    async with open_journal(file) as journal:
-        await journal.receive(inbound(1))
-        shutil.rmtree(file.parent)
-        new = [await journal.receive(inbound(number)) for number in (1, 2)]
-    async with open_journal(file) as journal:
-        back = [message.content for message in await journal.load_unsettled()]
-
-    assert (new, back) == ([False, True], ["hello 1", "hello 2"])
-    assert [one.name for one in file.parent.iterdir()] == ["journal.db"]
 
 
 async def test_a_journal_that_cannot_be_opened_says_so(tmp_path: Path):
