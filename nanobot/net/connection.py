@@ -6,7 +6,6 @@ Only a proxy is reached through httpx. `http.HttpPools` keeps connections.
 
 import asyncio
 import ssl
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
@@ -14,55 +13,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import h11
 
-from nanobot.net.http import BodyError, HttpError, ServerAddress, connection_error_reason
+from nanobot.net.http import Decoder, HttpError, ServerAddress, connection_error_reason
 from nanobot.utils.storage_error import os_reason
 
 if TYPE_CHECKING:
     import httpx
 
-ACCEPT_ENCODING = "gzip, deflate"
-"""The encodings to request: those that `Decoder` knows."""
-_DECODED_BYTES = 64 * 1024
 _READ_BYTES = 256 * 1024
 _MAX_HEAD_BYTES = 100 * 1024
 _NEXT_ADDRESS_S = 0.25
 """How long to wait for one address before the next is tried in parallel."""
 _Event: TypeAlias = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
-
-
-class Decoder:
-    """Decompresses a body with this Content-Encoding piece by piece, so that a compression bomb never fills the memory.
-
-    Raises BodyError, also for an encoding that was not requested.
-    """
-
-    def __init__(self, encoding: str = "") -> None:
-        self._encoding = encoding.strip().lower()
-        if self._encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise BodyError(f"the response is compressed as {self._encoding[:40]}, which was not requested")
-        self._zlib = None if self._encoding in ("", "identity") else zlib.decompressobj(zlib.MAX_WBITS | 32)
-        self._started = False
-
-    def chunks(self, data: bytes) -> Iterator[bytes]:
-        """Decode more of the body, in chunks of at most 64 kB."""
-        if self._zlib is None:
-            yield data
-            return
-        while data:
-            if self._zlib.eof:  # concatenated members form one body
-                self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
-            try:
-                chunk = self._zlib.decompress(data, _DECODED_BYTES)
-            except zlib.error as error:
-                if self._started or self._encoding != "deflate":
-                    raise BodyError(f"the response is not valid {self._encoding}: {error}") from None
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send raw deflate data
-                self._started = True
-                continue
-            self._started = True
-            data = self._zlib.unused_data if self._zlib.eof else self._zlib.unconsumed_tail
-            if chunk:
-                yield chunk
 
 
 class Connection(ABC):

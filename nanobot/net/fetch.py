@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nanobot.errors import NanobotError
-from nanobot.net.connection import ACCEPT_ENCODING, Decoder
 from nanobot.net.egress import EgressGate
-from nanobot.net.http import BodyError, connection_error_reason, load_httpx
+from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder, connection_error_reason, load_httpx
 from nanobot.net.urls import WebUrl, join_url, parse_url
 
 if TYPE_CHECKING:

@@ -1,21 +1,13 @@
-"""What all HTTP clients share: addresses, TLS contexts, proxies, httpx on first use, pools for one call at a time.
-
-One big pool of httpx scans all its open connections (20 ms of CPU a turn at 500 chats), so nothing is shared: each call
-has its own connection or client and returns it warm. Model servers are called over `connection`, other servers over
-httpx.
-"""
+"""What all HTTP clients share: addresses, decompression, TLS contexts, proxies, and httpx on first use."""
 
 import asyncio
 import ipaddress
 import os
 import ssl
 import sys
-import threading
-import time
+import zlib
 from base64 import b64encode
-from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import ModuleType
@@ -27,15 +19,13 @@ from nanobot.utils.storage_error import os_reason
 if TYPE_CHECKING:
     import httpx
 
-    from nanobot.net.connection import Connection
 
 KEEP_ALIVE_S = 55.0
 """How long to keep an idle connection: most servers close theirs after a minute."""
+ACCEPT_ENCODING = "gzip, deflate"
+"""The encodings to request: those that `Decoder` knows."""
+_DECODED_BYTES = 64 * 1024
 _PORTS = {"http": 80, "https": 443}
-_DRAIN_S = 2.0
-"""How long the end of a body may take before its connection is closed."""
-_DRAIN_WAIT_S = 0.002
-"""How long a caller waits for it, so that the next call finds the connection."""
 
 
 class HttpError(Exception):
@@ -83,6 +73,41 @@ def parse_server_address(url: str) -> ServerAddress:
     )
 
 
+class Decoder:
+    """Decompresses a body with this Content-Encoding piece by piece, so that a compression bomb never fills the memory.
+
+    Raises BodyError, also for an encoding that was not requested.
+    """
+
+    def __init__(self, encoding: str = "") -> None:
+        self._encoding = encoding.strip().lower()
+        if self._encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise BodyError(f"the response is compressed as {self._encoding[:40]}, which was not requested")
+        self._zlib = None if self._encoding in ("", "identity") else zlib.decompressobj(zlib.MAX_WBITS | 32)
+        self._started = False
+
+    def chunks(self, data: bytes) -> Iterator[bytes]:
+        """Decode more of the body, in chunks of at most 64 kB."""
+        if self._zlib is None:
+            yield data
+            return
+        while data:
+            if self._zlib.eof:  # concatenated members form one body
+                self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
+            try:
+                chunk = self._zlib.decompress(data, _DECODED_BYTES)
+            except zlib.error as error:
+                if self._started or self._encoding != "deflate":
+                    raise BodyError(f"the response is not valid {self._encoding}: {error}") from None
+                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send raw deflate data
+                self._started = True
+                continue
+            self._started = True
+            data = self._zlib.unused_data if self._zlib.eof else self._zlib.unconsumed_tail
+            if chunk:
+                yield chunk
+
+
 def verifying_context() -> ssl.SSLContext:
     """A new TLS context that trusts the usual certificate authorities. Takes 20 ms."""
     import certifi  # only TLS needs it
@@ -93,7 +118,8 @@ def verifying_context() -> ssl.SSLContext:
 
 
 @cache
-def _https_context() -> ssl.SSLContext:
+def https_context() -> ssl.SSLContext:
+    """The shared context for https URLs. Blocks the first time."""
     context = verifying_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -109,7 +135,7 @@ async def ssl_context(url: str) -> ssl.SSLContext:
     """The shared context for this kind of URL. Loading the certificates takes 20 ms, so it runs once, in a thread."""
     if urlsplit(url).scheme != "https":
         return _plain_context()
-    return await asyncio.to_thread(_https_context)
+    return await asyncio.to_thread(https_context)
 
 
 def is_loopback(host: str) -> bool:
@@ -172,141 +198,3 @@ def connection_error_reason(error: BaseException) -> str:
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 6:
         causes.append(cause)
     return os_reason(next((cause for cause in reversed(causes) if isinstance(cause, OSError) and str(cause)), error))
-
-
-class HttpPools:
-    """Connections and httpx clients, lent to one call at a time. The most recently used goes first."""
-
-    def __init__(self, *, proxy: str | None = None) -> None:
-        self._proxy = proxy
-        self._connections: defaultdict[ServerAddress, list[tuple[float, Connection]]] = defaultdict(list)
-        """Idle ones, with the time they were returned, oldest first."""
-        self._clients: defaultdict[tuple[str, str | None], list[httpx.AsyncClient]] = defaultdict(list)
-        """Idle ones by scheme and proxy. They close old connections themselves."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._draining: set[asyncio.Task[None]] = set()
-        self._closed = False
-        self._prepared = False
-
-    def prepare(self, url: str) -> None:
-        """A call to this URL is likely soon: load the code and certificates it needs in a thread."""
-        if not self._prepared:
-            self._prepared = True
-            threading.Thread(target=self._load, args=(url,), name="load-http", daemon=True).start()
-
-    def _load(self, url: str) -> None:
-        from nanobot.net import connection  # noqa: F401 brings h11
-
-        if proxy_for(url, self._proxy) is not None:
-            load_httpx()
-        if urlsplit(url).scheme == "https":
-            _https_context()
-
-    @asynccontextmanager
-    async def borrow_client(self, url: str) -> AsyncIterator["httpx.AsyncClient"]:
-        """A client for one call to this URL. Follows no redirects and ignores the environment."""
-        self._check_loop()
-        proxy = proxy_for(url, self._proxy)
-        idle = self._clients[urlsplit(url).scheme, proxy]
-        client = idle.pop() if idle else new_client(await ssl_context(url), proxy)
-        try:
-            yield client
-        finally:
-            if self._closed:
-                await client.aclose()
-            else:
-                idle.append(client)
-
-    async def connect(self, address: ServerAddress, connect_s: float) -> "Connection":
-        """A connection for one call, reused if possible. Return it with `release`. Raises HttpError."""
-        from nanobot.net.connection import DirectConnection, ProxiedConnection  # bring h11
-
-        self._check_loop()
-        idle = self._connections[address]
-        while idle:
-            _, connection = idle.pop()
-            if await connection.is_open():
-                return connection
-            await connection.aclose()
-        context = await ssl_context(address.url)
-        proxy = proxy_for(address.url, self._proxy)
-        if proxy is None:
-            return await DirectConnection.open(address, context, connect_s)
-        try:
-            return ProxiedConnection(address, new_client(context, proxy), connect_s)
-        except (ImportError, ValueError) as error:  # unknown kind of proxy, or its package is missing
-            raise HttpError(str(error)) from None
-
-    async def get(self, url: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-        """The status and the body of a GET over such a connection. Raises HttpError, also for an invalid URL."""
-        body = b""
-        try:
-            async with asyncio.timeout(timeout_s):
-                connection = await self.connect(parse_server_address(url), timeout_s)
-                try:
-                    await connection.request("GET", headers)
-                    while chunk := await connection.read():
-                        body += chunk
-                finally:
-                    await self.release(connection)
-        except TimeoutError:
-            raise HttpError(f"no answer within {timeout_s:g} s") from None
-        except ValueError as error:
-            raise HttpError(str(error)) from None
-        return connection.status, body
-
-    async def release(self, connection: "Connection", *, is_complete: bool = False) -> None:
-        """End a call. A connection that can be reused is kept, others are closed.
-
-        With `is_complete`, the rest of the body is read first to make the connection reusable, in the background if it
-        takes long.
-        """
-        if connection.usable or not is_complete:
-            await self._keep(connection)
-            return
-        draining = asyncio.create_task(self._drain(connection))
-        self._draining.add(draining)
-        draining.add_done_callback(self._draining.discard)
-        await asyncio.wait((draining,), timeout=_DRAIN_WAIT_S)
-
-    async def _drain(self, connection: "Connection") -> None:
-        try:
-            async with asyncio.timeout(_DRAIN_S):
-                while await connection.read():
-                    pass
-        except (TimeoutError, HttpError):
-            pass  # the answer is complete; only the connection is lost
-        finally:
-            await self._keep(connection)
-
-    async def _keep(self, connection: "Connection") -> None:
-        if not connection.usable or self._closed:
-            await connection.aclose()
-            return
-        now = time.monotonic()
-        self._connections[connection.address].append((now, connection))
-        for idle in self._connections.values():
-            while idle and idle[0][0] < now - KEEP_ALIVE_S:
-                await idle.pop(0)[1].aclose()
-
-    def _check_loop(self) -> None:
-        """Drop connections of another event loop: they die with it."""
-        if (loop := asyncio.get_running_loop()) is not self._loop:
-            self._loop = loop
-            self._connections.clear()
-            self._clients.clear()
-
-    async def close(self) -> None:
-        """Close idle connections now, and lent ones when their call ends."""
-        self._closed = True
-        self._check_loop()
-        for task in (draining := [*self._draining]):
-            task.cancel()
-        await asyncio.gather(*draining, return_exceptions=True)
-        for _, connection in [entry for idle in self._connections.values() for entry in idle]:
-            await connection.aclose()
-        for client in [client for idle in self._clients.values() for client in idle]:
-            await client.aclose()
-        self._connections.clear()
-        self._clients.clear()
-        await asyncio.sleep(0)  # asyncio closes transports in its next iteration

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import httpx2
 
-from nanobot.net.connection import ACCEPT_ENCODING, Decoder
 from nanobot.net.egress import EgressGate, NetworkPolicy
-from nanobot.net.http import BodyError
+from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder
 from nanobot.net.transport import TransportPool
 from nanobot.net.urls import parse_url
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from nanobot.net.http import HttpPools, is_loopback, proxy_for, ssl_context
+from nanobot.net.http import is_loopback, proxy_for, ssl_context
+from nanobot.net.pools import HttpPools
 
 
 async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not():

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.http import BodyError, HttpError, HttpPools, parse_server_address
+from nanobot.net.http import BodyError, HttpError, parse_server_address
+from nanobot.net.pools import HttpPools
 from nanobot.providers.base import Delta
 from nanobot.providers.capabilities import CapabilityStore, EndpointCapabilities
 from nanobot.providers.error_patterns import (
