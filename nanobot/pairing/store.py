@@ -139,7 +139,7 @@ class Pending:
 class PairingState(BaseModel):
     """The content of pairing.json. Unknown keys are kept."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     owners: dict[str, list[_Id]] = Field(default_factory=dict)
     approved: dict[str, list[_Id]] = Field(default_factory=dict)
