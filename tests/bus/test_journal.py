@@ -325,7 +325,7 @@ JOURNAL_WRITER = [sys.executable, "-m", "tests.programs.journal_writer"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9")
-@pytest.mark.parametrize("after", [1, 40, 333])
+@pytest.mark.parametrize("after", [40, *(pytest.param(after, marks=pytest.mark.slow) for after in (1, 333))])
 def test_what_was_told_to_the_platform_outlives_kill_9(tmp_path: Path, after: int):
     path = tmp_path / "journal.db"
     with subprocess.Popen([*JOURNAL_WRITER, str(path)], stdout=subprocess.PIPE, text=True) as child:

@@ -101,10 +101,10 @@ def test_killed_process_leaves_the_rows_of_its_calls(file: Path):
 
 
 def test_many_processes_write_at_once(file: Path):
-    writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(file), str(number)]) for number in range(3)]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(file), str(number)]) for number in range(2)]
 
-    assert [writer.wait(30) for writer in writers] == [0, 0, 0]
-    assert len(rows_in(file)) == 300
+    assert [writer.wait(30) for writer in writers] == [0, 0]
+    assert len(rows_in(file)) == 200
 
 
 async def test_disk_that_fails_costs_no_call_and_is_logged_once(
