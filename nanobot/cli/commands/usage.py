@@ -10,8 +10,7 @@ from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import is_terminal
 from nanobot.config.limits import spending_limits
 from nanobot.usage.budget import SpendingLimits
-from nanobot.usage.report import read_usage
-from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum
+from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum, read_usage
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock, find_zone
 
