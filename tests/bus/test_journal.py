@@ -52,7 +52,7 @@ async def test_a_message_without_an_id_is_never_a_repeat(tmp_path: Path):
 
 async def test_what_was_not_settled_comes_back_whole_and_in_order(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
-        sent = [inbound(number) for number in range(5)]
+        sent = [*map(inbound, range(4)), replace(inbound(4), content="", media=["photo.jpg"])]
         for message in sent:
             await journal.receive(message)
         await journal.begin(str(sent[1].journal_key), "turn")
@@ -260,9 +260,10 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
     async with open_journal(path) as journal:
         bus = MessageBus(journal)
         async with bus.open():
-            asked = inbound(1)
-            await bus.publish_inbound(asked)
-            await bus.consume_inbound()
+            asked, refused = inbound(1), inbound(2)
+            for message in (asked, refused):
+                await bus.publish_inbound(message)
+                await bus.consume_inbound()
             with sqlite3.connect(path, isolation_level=None) as other:
                 other.execute(refusing.format("no_reply", "INSERT ON outbound"))
                 other.execute(refusing.format("no_end", "UPDATE ON inbound"))
@@ -270,6 +271,7 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
             answer.answers = asked.journal_key
             bus.post_outbound(answer)
             bus.settle(asked, InboundState.ANSWERED)
+            bus.settle(refused, InboundState.REFUSED, "no")
             went = await bus.consume_outbound()
             assert went is answer
             await bus.record_sent(answer, ("9",))
@@ -281,7 +283,7 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
         counts = await journal.counts()
 
         assert (await journal.load_unsent(), await journal.load_unsettled()) == ([], [])
-        assert (counts.answered, counts.queued) == (1, 0)
+        assert (counts.answered, counts.refused, counts.queued) == (1, 1, 0)
 
 
 async def test_what_a_crash_left_unsent_is_the_first_thing_on_the_road(tmp_path: Path):

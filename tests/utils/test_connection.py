@@ -115,7 +115,8 @@ async def test_a_header_is_said_once_and_the_owner_has_the_last_word_on_the_host
 
 
 async def test_a_connection_is_used_again_once_its_answer_is_read_to_the_end():
-    async with connected(saying(HELLOS["in chunks"], answer(b"again"))) as connection:
+    again = answer(gzip.compress(b"again"), "Content-Encoding: gzip")
+    async with connected(saying(HELLOS["in chunks"], again)) as connection:
         usable = [connection.usable]
         await connection.request("POST", {}, b"")
         usable.append(connection.usable)
@@ -143,6 +144,19 @@ async def test_a_connection_that_the_server_leaves_is_not_used_again(said: bytes
         await asyncio.sleep(0.02)
 
         assert not (connection.usable and await connection.is_open())
+
+
+async def test_bytes_that_nobody_asked_for_end_a_connection_though_it_stays_open():
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(GOODBYES["unasked bytes"])
+        await reader.read()  # until the other side has gone
+
+    async with connected(serve) as connection:
+        await connection.request("POST", {}, b"")
+        assert await whole(connection) == b"hello"
+
+        assert not connection.usable
 
 
 BREAKS = {

@@ -1,10 +1,12 @@
 """Connections: one pool a call in flight, handed back warm, never through a proxy to this machine."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from nanobot.net.http import is_loopback, proxy_for, ssl_context
+from nanobot.net.connection import Connection
+from nanobot.net.http import is_loopback, parse_server_address, proxy_for, ssl_context
 from nanobot.net.pools import HttpPools
 
 
@@ -25,6 +27,46 @@ async def test_what_is_lent_while_the_pools_close_is_closed_when_it_comes_back()
         await pools.close()
 
     assert client.is_closed
+
+
+async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeypatch: pytest.MonkeyPatch):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while await reader.readline():
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+                await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async def get() -> Connection:
+        connection = await pools.connect(address, 5)
+        await connection.request("GET", {})
+        assert [await connection.read(), await connection.read()] == [b"hi", b""]
+        return connection
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = parse_server_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    pools = HttpPools()
+    first = await get()
+    await pools.release(first)
+    again, other = await get(), await get()
+    assert again is first
+
+    monkeypatch.setattr("nanobot.net.pools.KEEP_ALIVE_S", 0.01)
+    await pools.release(again)
+    await asyncio.sleep(0.02)
+    await pools.release(other)
+    assert await get() is other
+    last = await get()
+    assert last is not again
+
+    await pools.close()
+    for connection in (other, last):
+        await pools.release(connection)
+        await asyncio.sleep(0)  # asyncio closes it in its next iteration
+        assert not await connection.is_open()
+    await asyncio.sleep(0.05)  # the server's side
+    server.close()
+    await server.wait_closed()
 
 
 def test_a_pool_is_not_lent_to_another_event_loop_than_its_own():
