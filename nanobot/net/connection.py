@@ -125,7 +125,7 @@ class DirectConnection(Connection):
 
     async def _receive(self) -> bytes:
         event = await self._next_event()
-        if not isinstance(event, h11.Data):  # the end, which h11 returns again and again
+        if not isinstance(event, h11.Data):  # the end
             if self._wire.our_state is h11.DONE and self._wire.their_state is h11.DONE:
                 self._wire.start_next_cycle()
                 self.usable = not self._wire.trailing_data[0]
