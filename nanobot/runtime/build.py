@@ -67,7 +67,7 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
-from nanobot.utils.garbage import infrequent_collection
+from nanobot.utils.garbage import freeze_imports
 from nanobot.utils.lease import ProcessLease
 from nanobot.utils.workspace import open_workspace
 
@@ -519,7 +519,7 @@ async def _running(
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(redaction.secrets_scope(services.secrets))
-        stack.enter_context(infrequent_collection())
+        freeze_imports()
         stack.callback(lease.release)
         if database is not None:
             stack.push_async_callback(database.close)

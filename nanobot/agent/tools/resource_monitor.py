@@ -8,8 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanobot.utils.memory import memory_in_use, memory_of
-from nanobot.utils.process_tree import count_processes
+from nanobot.utils.process_tree import count_processes, memory_in_use, memory_of
 from nanobot.utils.processes import Child
 
 _INTERVAL_S = 0.2
