@@ -15,11 +15,8 @@ from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.mcp.listing import MAX_TOOLS
 from nanobot.agent.tools.mcp.server import McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
-from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.agent.tools.mcp.transport import MAX_LIST_ITEMS
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance
-from nanobot.utils.clock import SystemClock
 from tests.support.mcp import LONG_TIMEOUTS, MCP_SERVER, OpenBench, child
 
 
@@ -470,20 +467,10 @@ async def test_a_program_nobody_asks_is_let_go_and_started_again(bench: OpenBenc
     assert first.content != second.content
 
 
-async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(tmp_path: Path, workspace: Path):
-    start = child("lamp", "hangs")
-    servers = McpServers(
-        [start],
-        state_dir=tmp_path,
-        workspace=workspace,
-        clock=SystemClock(),
-        timeouts=McpTimeouts(to_connect_s=0.1, first_listing_s=1),
-    )
-    registry = ToolRegistry()
-    await servers.refresh(registry)
-    (server,) = servers.servers
+async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(bench: OpenBench):
+    missing = await bench(ServerSettings("missing", command="no-such-program"))
+    (server,) = missing.servers.servers
 
     assert server.state.phase is Phase.FAILED
     assert 0 < server.state.retry_in_s <= 1
     assert server.start() is None
-    await servers.close()
