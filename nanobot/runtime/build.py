@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.approval.pending import PendingApprovals
-from nanobot.agent.approval.policy import ApprovalMode, ApprovalPolicy
+from nanobot.agent.approval.policy import ApprovalMode, CallPolicy
 from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
-from nanobot.agent.approval.taint_policies import ExecTaint, FileTaint, TaskTaint
 from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
@@ -35,7 +34,7 @@ from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import mailbox, tasks
 from nanobot.agent.subagent.command import tasks_command
-from nanobot.agent.subagent.manager import SubagentManager
+from nanobot.agent.subagent.manager import SpawningTurns, SubagentManager
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.hooks import ToolPolicy
@@ -312,16 +311,14 @@ class _ApprovalParts:
         self._hooks = hooks
         self._policies: list[ToolPolicy] = []
 
-    def tool_policies(self, task_taint: ToolPolicy) -> list[ToolPolicy]:
+    def tool_policies(self, turn_sinks: ToolPolicy) -> list[ToolPolicy]:
         """Return the hooks around tool calls, in order. `renew` changes the list."""
-        files, core = self._services.file_provenance, self._core
+        core = self._core
         self._policies += [
-            task_taint,
+            turn_sinks,
             *self._hooks,
-            ExecTaint(files),
             core.memory,
-            self._approval(),
-            FileTaint(files),
+            self._call_policy(),
             SkillUsageRecorder(core.context.skills),
             core.undo,
         ]
@@ -329,11 +326,12 @@ class _ApprovalParts:
 
     def renew(self) -> None:
         """Apply the configured approval mode. Running turns keep the hooks they started with."""
-        self._policies[:] = [self._approval() if isinstance(hook, ApprovalPolicy) else hook for hook in self._policies]
+        self._policies[:] = [self._call_policy() if isinstance(hook, CallPolicy) else hook for hook in self._policies]
 
-    def _approval(self) -> ApprovalPolicy:
-        mode = ApprovalMode(self._services.config.tools.approval)
-        return ApprovalPolicy(mode, self.grants, self.questions, self.approval_router, self._services.redactor.text)
+    def _call_policy(self) -> CallPolicy:
+        services = self._services
+        mode, redact = ApprovalMode(services.config.tools.approval), services.redactor.text
+        return CallPolicy(mode, self.grants, self.questions, self.approval_router, services.file_provenance, redact)
 
 
 def _on_session_released(memory: MemoryService, session: Session, scope: Scope) -> None:
@@ -348,7 +346,7 @@ def _on_session_released(memory: MemoryService, session: Session, scope: Scope) 
 class _BackgroundParts:
     """Subagents and goals."""
 
-    task_taint: TaskTaint
+    turn_sinks: SpawningTurns
     subagents: SubagentManager
     goals: GoalService
 
@@ -367,12 +365,12 @@ def _create_background(
     database: Database,
     lease: ProcessLease,
 ) -> _BackgroundParts:
-    task_taint, defaults = TaskTaint(), services.config.agents.defaults
-    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, task_taint)
+    turn_sinks, defaults = SpawningTurns(), services.config.agents.defaults
+    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, turn_sinks)
     goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
     toolbox.tools.register(SpawnTool(subagents))
     toolbox.tools.register(GoalTool(goals, toolbox.tools.get))
-    return _BackgroundParts(task_taint, subagents, goals)
+    return _BackgroundParts(turn_sinks, subagents, goals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +459,7 @@ def _turn_deps(
         roll_over=RollOver(
             defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
         ),
-        tool_policies=approvals.tool_policies(background.task_taint),
+        tool_policies=approvals.tool_policies(background.turn_sinks),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,
