@@ -121,12 +121,12 @@ def create_toolbox(services: Services) -> Toolbox:
 
 
 def _policies(services: Services) -> ToolPolicies:
-    config, files = services.config, services.file_provenance
+    config = services.config
     is_private = partial(audience.is_owners_own, config, services.pairing, services.sessions)
     policies = tool_policies(
         config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
     )
-    return replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
+    return replace(policies, marks=services.file_provenance)
 
 
 def cron_service(

@@ -123,8 +123,7 @@ def _worker_tools(policies: ToolPolicies, main: ToolRegistry, extra_tools: Itera
                 policies.paths,
                 policies.exec,
                 find_tool=lambda name: no_jobs if name == "cron" else registry.get(name),
-                mark_changed=policies.mark_changed,
-                watch_reading=policies.watch_reading,
+                marks=policies.marks,
             )
         )
     for tool in filter(None, extra_tools):

@@ -6,15 +6,19 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from nanobot.agent.scope import restrict_paths
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.textfile import NotTextError
+from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError, PathPolicy, PermissionRequest
 from nanobot.utils.text import nearest
+
+if TYPE_CHECKING:
+    from nanobot.security.provenance import ProvenanceStore
 
 SKIPPED_FOLDERS = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".idea", ".cache", ".mypy_cache"}
@@ -55,6 +59,11 @@ async def _needed_access(find_requests: Callable[[], list[PermissionRequest]]) -
         Access(AccessKind(request.kind), str(request.place), request.needs_approval, request.detail)
         for request in requests
     ]
+
+
+def file_provenance(real: Path, marks: "ProvenanceStore | None", own: Provenance = Provenance.FILE) -> Provenance:
+    """Return the less trusted of what such a file is by itself (`own`) and what its content is."""
+    return least_trusted([own, (marks.of(real) if marks is not None else None) or own])
 
 
 def explain_error(error: OSError, path: str, files: Opener) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
@@ -12,6 +12,7 @@ from nanobot.agent.tools.disk import (
     FILE_ERRORS,
     SKIPPED_FOLDERS,
     file_error_result,
+    file_provenance,
     hold_file,
     in_thread,
     new_file_mode,
@@ -20,7 +21,6 @@ from nanobot.agent.tools.disk import (
     write_access,
 )
 from nanobot.agent.tools.documents import Documents, document_kind
-from nanobot.agent.tools.file_provenance import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.images import show_image
 from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
 from nanobot.agent.tools.textfile import (
@@ -41,6 +41,9 @@ from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.images import image_kind
 from nanobot.utils.text import count_noun, human_size
 
+if TYPE_CHECKING:
+    from nanobot.security.provenance import ProvenanceStore
+
 _PAGE_LINES, _PAGE_CHARS = 2_000, 15_000
 _EDIT_CAP = 16 * 1024 * 1024
 
@@ -60,9 +63,9 @@ class ReadFileTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:
+    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None) -> None:
         self._paths = paths
-        self._provenance_of = provenance_of
+        self._marks = marks
         self._documents = Documents()
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
@@ -86,7 +89,7 @@ class ReadFileTool(Tool):
         if result.error:
             return replace(result, provenance=Provenance.TOOL)  # the text is ours: why it was not read
         own = Provenance.FILE if kind is None else Provenance.PERSON
-        return replace(result, provenance=await asyncio.to_thread(file_provenance, real, self._provenance_of, own))
+        return replace(result, provenance=await asyncio.to_thread(file_provenance, real, self._marks, own))
 
     async def _document(self, path: str, file: BinaryIO, kind: str, offset: int, count: int) -> ToolResult:
         document = await self._documents.text(path, file, kind)
@@ -184,9 +187,9 @@ class EditFileTool(Tool):
     effect = Effect.ONCE
     alone = True  # two edits of one file in a step must see each other
 
-    def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:
+    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None) -> None:
         self._paths = paths
-        self._provenance_of = provenance_of
+        self._marks = marks
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
         return await write_access(self._paths, arguments["path"], ctx)
@@ -200,7 +203,7 @@ class EditFileTool(Tool):
         def edit() -> ToolResult:
             with files.place(path) as place:
                 result = _edit(place, path, old_text, new_text, every=replace_all)
-                return replace(result, provenance=file_provenance(place.real, self._provenance_of, Provenance.TOOL))
+                return replace(result, provenance=file_provenance(place.real, self._marks, Provenance.TOOL))
 
         return await in_thread(path, files, edit)
 
@@ -219,9 +222,9 @@ class ListDirTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:
+    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None) -> None:
         self._paths = paths
-        self._provenance_of = provenance_of
+        self._marks = marks
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
         return await read_access(self._paths, arguments["path"], ctx)
@@ -246,7 +249,7 @@ class ListDirTool(Tool):
                     break
                 lines.append(line)
         return ToolResult(
-            "\n".join(lines) or f"({path} is an empty folder.)", provenance=file_provenance(real, self._provenance_of)
+            "\n".join(lines) or f"({path} is an empty folder.)", provenance=file_provenance(real, self._marks)
         )
 
 

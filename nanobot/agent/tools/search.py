@@ -17,18 +17,20 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
-from nanobot.agent.tools.disk import SKIPPED_FOLDERS, explain_error, in_thread, opener, read_access
-from nanobot.agent.tools.file_provenance import ProvenanceOf, file_provenance, untracked_files
+from nanobot.agent.tools.disk import SKIPPED_FOLDERS, explain_error, file_provenance, in_thread, opener, read_access
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener, OpenFolder
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import clip_line, count_noun, decode
+
+if TYPE_CHECKING:
+    from nanobot.security.provenance import ProvenanceStore
 
 _ROW_BYTES = 64 * 1024
 """The end of a longer row is dropped."""
@@ -76,11 +78,9 @@ class GlobTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(
-        self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files, *, timeout_s: float = 20.0
-    ) -> None:
+    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None, *, timeout_s: float = 20.0) -> None:
         self._paths = paths
-        self._provenance_of = provenance_of
+        self._marks = marks
         self._timeout_s = timeout_s
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
@@ -121,7 +121,7 @@ class GlobTool(Tool):
             return ToolResult(f"No file matches {pattern} in {path}.", provenance=Provenance.FILE)
         return ToolResult(
             _format([_display_path(root, path, name) for name in matches], notes),
-            provenance=file_provenance(root, self._provenance_of),
+            provenance=file_provenance(root, self._marks),
         )
 
 
@@ -156,13 +156,13 @@ class GrepTool(Tool):
     def __init__(
         self,
         paths: PathPolicy,
-        provenance_of: ProvenanceOf = untracked_files,
+        marks: "ProvenanceStore | None" = None,
         *,
         timeout_s: float = 20.0,
         ripgrep: bool = True,
     ) -> None:
         self._paths = paths
-        self._provenance_of = provenance_of
+        self._marks = marks
         self._timeout_s = timeout_s
         self._ripgrep = ripgrep
 
@@ -298,7 +298,7 @@ class GrepTool(Tool):
         if left_out := len(rows) - sum(line != "--" for line in lines):
             notes = [*notes, f"{count_noun(left_out, 'row')} left out: not readable, or changed meanwhile."]
         places = {search.root, *(search.root / row.file for row in rows)}
-        provenance = least_trusted(file_provenance(place, self._provenance_of) for place in places)
+        provenance = least_trusted(file_provenance(place, self._marks) for place in places)
         return ToolResult(_format(lines, notes), provenance=provenance)
 
 
