@@ -20,6 +20,7 @@ from nanobot.agent.feed import Feed
 from nanobot.agent.goals import goal
 from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
+from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
@@ -35,12 +36,11 @@ from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import mailbox, tasks
 from nanobot.agent.subagent.command import tasks_command
 from nanobot.agent.subagent.manager import SpawningTurns, SubagentManager
+from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
-from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
 from nanobot.agent.undo import FileUndo

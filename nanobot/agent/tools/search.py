@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanobot.agent.tools import grep_child
-from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
-from nanobot.agent.tools.disk import SKIPPED_FOLDERS, explain_error, file_provenance, in_thread, opener, read_access
+from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, boolean, integer, string, takes
+from nanobot.agent.tools.disk import SKIPPED_FOLDERS, FileTool, explain_error, in_thread, opener
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener, OpenFolder
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
@@ -66,7 +65,7 @@ class _Row:
     text: str
 
 
-class GlobTool(Tool):
+class GlobTool(FileTool):
     name = "glob"
     description = "Find files by a glob pattern of their path. Skips .git, node_modules and similar folders."
     parameters = takes(
@@ -79,12 +78,8 @@ class GlobTool(Tool):
     provenance = Provenance.FILE
 
     def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None, *, timeout_s: float = 20.0) -> None:
-        self._paths = paths
-        self._marks = marks
+        super().__init__(paths, marks)
         self._timeout_s = timeout_s
-
-    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await read_access(self._paths, arguments.get("path", "."), ctx)
 
     async def execute(
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
@@ -121,7 +116,7 @@ class GlobTool(Tool):
             return ToolResult(f"No file matches {pattern} in {path}.", provenance=Provenance.FILE)
         return ToolResult(
             _format([_display_path(root, path, name) for name in matches], notes),
-            provenance=file_provenance(root, self._marks),
+            provenance=self.provenance_of(root),
         )
 
 
@@ -133,7 +128,7 @@ def _names(folder: OpenFolder, relative: str) -> list[tuple[str, bool]]:
         return []
 
 
-class GrepTool(Tool):
+class GrepTool(FileTool):
     name = "grep"
     description = (
         "Search the contents of text files for a regular expression; results are `path:line: text`. Skips .git, "
@@ -161,13 +156,9 @@ class GrepTool(Tool):
         timeout_s: float = 20.0,
         ripgrep: bool = True,
     ) -> None:
-        self._paths = paths
-        self._marks = marks
+        super().__init__(paths, marks)
         self._timeout_s = timeout_s
         self._ripgrep = ripgrep
-
-    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await read_access(self._paths, arguments.get("path", "."), ctx)
 
     async def execute(
         self,
@@ -298,7 +289,7 @@ class GrepTool(Tool):
         if left_out := len(rows) - sum(line != "--" for line in lines):
             notes = [*notes, f"{count_noun(left_out, 'row')} left out: not readable, or changed meanwhile."]
         places = {search.root, *(search.root / row.file for row in rows)}
-        provenance = least_trusted(file_provenance(place, self._marks) for place in places)
+        provenance = least_trusted(self.provenance_of(place) for place in places)
         return ToolResult(_format(lines, notes), provenance=provenance)
 
 

@@ -112,6 +112,8 @@ class McpTool(_ServerTool):
         self.parameters = normalize_schema(tool.schema)
         self._names = names_schema(tool.schema)
         self._tool = tool
+        if tool.reads or tool.repeatable:
+            self.effect = Effect.READ if tool.reads else Effect.REPEATABLE
 
     @property
     def wants_context(self) -> bool:
@@ -140,9 +142,11 @@ class McpTool(_ServerTool):
 
             return await client.session.send_request(call, CallToolResult, progress_callback=progress)
 
-        repeatable = self._tool.reads or self._tool.repeatable
         return await self._ask(
-            request, lambda answer: convert_result(answer, self._received), sent=params.arguments, repeatable=repeatable
+            request,
+            lambda answer: convert_result(answer, self._received),
+            sent=params.arguments,
+            repeatable=self.effect is not Effect.ONCE,
         )
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
@@ -155,18 +159,6 @@ class McpTool(_ServerTool):
     def validate_params(self, params: dict[str, Any]) -> list[str]:
         """Check the names only: the server has the last word about the values."""
         return find_problems(params, self._names)
-
-
-class ReadingMcpTool(McpTool):
-    """A tool that changes nothing, as the server says."""
-
-    effect = Effect.READ
-
-
-class RepeatableMcpTool(McpTool):
-    """A tool that may be repeated, as the server says."""
-
-    effect = Effect.REPEATABLE
 
 
 class ResourcesTool(_ServerTool):
@@ -261,6 +253,5 @@ def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> lis
             kind = ResourcesTool if own_name == RESOURCES else PromptsTool
             tools.append(kind(server, name, workspace))
         else:
-            tool_class = ReadingMcpTool if tool.reads else RepeatableMcpTool if tool.repeatable else McpTool
-            tools.append(tool_class(server, tool, name, workspace))
+            tools.append(McpTool(server, tool, name, workspace))
     return tools
