@@ -34,11 +34,12 @@ from nanobot.agent.tools.base import (
     string,
     takes,
 )
-from nanobot.agent.tools.cron_command import cron_call
+from nanobot.agent.tools.cron import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
 from nanobot.agent.tools.execution import ExecLimits, run_command
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
+from nanobot.agent.tools.validation import repair_arguments
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
 from nanobot.security.environment import child_environment
@@ -342,7 +343,9 @@ class ExecTool(Tool):
         """Return the other tool that a command means, with arguments."""
         arguments = cron_call(decision.single)
         tool = self._find_tool("cron") if arguments is not None else None
-        return (tool, arguments) if tool is not None and arguments is not None else None
+        if tool is None or arguments is None:
+            return None
+        return tool, repair_arguments(arguments, tool.parameters)
 
     def _permissions(self, needs: Sequence[str] | None, command: str) -> "ExtraPermissions":
         from nanobot.agent.tools.permissions import ExtraPermissions
