@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.goals.tool import GoalTool
-from nanobot.agent.pipeline.interrupted import is_accepted
+from nanobot.agent.recovery import is_accepted
 from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
