@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 
 from nanobot.agent.approval.known_urls import MAX_PER_HOST, is_known_url
-from nanobot.agent.events import Emitter
+from nanobot.agent.events import Answer, Emitter
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.hooks import PlannedCall
+from nanobot.agent.tools.web.fetch import WebFetchTool
+from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.bus.events import Address
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import ToolCallRequest
+from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import SystemClock
+from tests.fakes.tools import page
+from tests.support.approvals import Person, with_tools
 
 OWNER: ChatMessage = {"role": "user", "content": "Look at mine.test/start for me.", "provenance": "owner"}
 PAGE: ChatMessage = {
@@ -86,14 +91,14 @@ def test_what_was_fetched_before_says_nothing_new_and_what_was_refused_would(tmp
 @pytest.mark.parametrize("at_once", [True, False])
 def test_nothing_is_spelled_by_which_links_are_followed(tmp_path: Path, at_once: bool):
     letters = "abcdefghijklm"
-    page: ChatMessage = {**PAGE, "content": "".join(f" https://theirs.test/{letter}" for letter in letters)}
-    calls: list[Any] = [asked_for(f"theirs.test/{letter}", turn_id="t") for letter in letters]
+    linking: ChatMessage = {**PAGE, "content": "".join(f" https://theirs.test/{letter}" for letter in letters)}
+    fetches: list[Any] = [asked_for(f"theirs.test/{letter}", turn_id="t") for letter in letters]
     windows: list[list[Any]]
     if at_once:
-        function_calls: list[Any] = [call for rows in calls for call in rows[0]["tool_calls"]]
-        windows = [[OWNER, page, {**calls[0][0], "tool_calls": function_calls}]] * len(letters)
+        function_calls: list[Any] = [call for rows in fetches for call in rows[0]["tool_calls"]]
+        windows = [[OWNER, linking, {**fetches[0][0], "tool_calls": function_calls}]] * len(letters)
     else:
-        windows = [[OWNER, page, *(row for rows in calls[:done] for row in rows)] for done in range(len(letters))]
+        windows = [[OWNER, linking, *(row for rows in fetches[:done] for row in rows)] for done in range(len(letters))]
 
     allowed = [
         is_free(tmp_path, rows, f"https://theirs.test/{letter}", f"theirs.test/{letter}")
@@ -101,3 +106,20 @@ def test_nothing_is_spelled_by_which_links_are_followed(tmp_path: Path, at_once:
     ]
 
     assert allowed == [True] * MAX_PER_HOST + [False] * (len(letters) - MAX_PER_HOST)
+
+
+class Fetching(WebFetchTool):
+    """The tool without a network."""
+
+    async def execute(self, url: str, *args: Any, **options: Any) -> ToolResult:
+        return ToolResult(f"The page {url}", provenance=Provenance.WEB)
+
+
+async def test_links_are_followed_unasked_and_an_address_that_the_model_made_up_is_asked_about(tmp_path: Path):
+    urls = ["https://theirs.test/next/page", "https://theirs.test/anna"]
+    fetches = [calls(("web_fetch", {"url": url})) for url in urls]
+    async with open_bot(tmp_path, calls(("web_page", {"url": "https://a.test"})), *fetches, "done") as bot:
+        person = Person(with_tools(bot, page(f"Next: {urls[0]}"), Fetching(WebPolicy())), Answer.NO)
+        await person.say("read it")
+
+        assert [event.arguments for event in person.asked] == [{"url": urls[1]}]
