@@ -292,36 +292,26 @@ class McpServer:
             try:
                 return await request(connection.ready.result())
             except Exception as error:  # any error may mean that the connection is lost; else it is raised again
-                loss = await self._check_lost(connection, error)
-                if loss is None:
+                if not _is_lost(connection, error):
                     raise
-                if last or not (repeatable or loss.not_done):
-                    if loss.not_done:
-                        raise ServerFailedError(self._describe_unreachable(loss.reason)) from error
+                if connection.report.session_lost:
+                    reason, not_done = "it lost our session", True
+                else:
+                    if connection.task is not None:
+                        await asyncio.wait((connection.task,), timeout=_CAUSE_WAIT_S)
+                    reason = await self._describe_failure(connection.cause or error, connection.report)
+                    not_done = _was_never_sent(connection.cause)
+                if self._connection is connection:
+                    self._drop_connection()
+                if last or not (repeatable or not_done):
+                    if not_done:
+                        raise ServerFailedError(self._describe_unreachable(reason)) from error
                     raise OutcomeUnknownError(
-                        f"The connection to the MCP server {self.settings.name} was lost during the call "
-                        f"({loss.reason}). It may or may not have been done: check before you call again."
+                        f"The connection to the MCP server {self.settings.name} was lost during the call ({reason}). "
+                        "It may or may not have been done: check before you call again."
                     ) from error
-                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, loss.reason)
+                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, reason)
         raise AssertionError("the second try returns or raises")
-
-    async def _check_lost(self, connection: _Connection, error: Exception) -> "_ConnectionLost | None":
-        """Return what a lost connection means for the request; None if the connection is fine. Closes a lost one."""
-        from mcp.shared.exceptions import MCPError
-        from mcp.types import CONNECTION_CLOSED
-
-        closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-        report = connection.report
-        if not closed and connection.is_open and not report.session_lost:
-            return None
-        if not report.session_lost and connection.task is not None:
-            await asyncio.wait((connection.task,), timeout=_CAUSE_WAIT_S)
-        if self._connection is connection:
-            self._drop_connection()
-        if report.session_lost:
-            return _ConnectionLost("it lost our session", not_done=True)
-        reason = await self._describe_failure(connection.cause or error, report)
-        return _ConnectionLost(reason, not_done=_was_never_sent(connection.cause))
 
     # -- connecting ------------------------------------------------------------------------------------------------
 
@@ -451,11 +441,12 @@ class McpServer:
         return f"The MCP server {self.settings.name} cannot be reached: {reason.rstrip('.')}."
 
 
-@dataclass(frozen=True, slots=True)
-class _ConnectionLost:
-    reason: str
-    not_done: bool
-    """Whether the server certainly did not begin."""
+def _is_lost(connection: _Connection, error: Exception) -> bool:
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import CONNECTION_CLOSED
+
+    closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+    return closed or not connection.is_open or connection.report.session_lost
 
 
 def _was_never_sent(cause: Exception | None) -> bool:
