@@ -81,6 +81,11 @@ GOLDEN: list[tuple[str, Any, Any]] = [
         {"type": "object", "properties": {"city": {"type": "string", "minLength": 1}}, "required": ["city"]},
     ),
     (
+        "an object in two parts",
+        {"allOf": [{**object_of(a={"type": "string"}), "required": ["a"]}, object_of(b={"type": "integer"})]},
+        {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]},
+    ),
+    (
         "a map",
         {"type": "object", "additionalProperties": {"type": "string"}},
         {"description": "Any names are allowed.", "type": "object", "properties": {}},
@@ -133,6 +138,7 @@ def test_what_is_no_schema_of_an_object_takes_any_names(schema: Any):
 
 def hostile() -> dict[str, Any]:
     bomb = {f"b{level}": {"allOf": [{"$ref": f"#/$defs/b{level + 1}"}] * 2} for level in range(64)}
+    fan = {f"f{level}": {"anyOf": [{"$ref": f"#/$defs/f{level + 1}"}] * 9} for level in range(64)}
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(300):
         deep = {"type": "object", "properties": {"x": deep}, "required": ["x"]}
@@ -140,8 +146,15 @@ def hostile() -> dict[str, Any]:
     loop = {"loop": {"$ref": "#/$defs/other"}, "other": {"anyOf": [{"$ref": "#/$defs/loop"}] * 9}}
     values = {"enum": [f"value {number}" for number in range(50_000)]}
     return {
-        **object_of(bomb={"$ref": "#/$defs/b0"}, deep=deep, loop={"$ref": "#/$defs/loop"}, values=values, **wide),
-        "$defs": {**bomb, **loop},
+        **object_of(
+            bomb={"$ref": "#/$defs/b0"},
+            fan={"$ref": "#/$defs/f0"},
+            deep=deep,
+            loop={"$ref": "#/$defs/loop"},
+            values=values,
+            **wide,
+        ),
+        "$defs": {**bomb, **fan, **loop},
     }
 
 
