@@ -311,11 +311,11 @@ class _ApprovalParts:
         self._hooks = hooks
         self._policies: list[ToolPolicy] = []
 
-    def tool_policies(self, turn_sinks: ToolPolicy) -> list[ToolPolicy]:
+    def tool_policies(self, spawning_turns: ToolPolicy) -> list[ToolPolicy]:
         """Return the hooks around tool calls, in order. `renew` changes the list."""
         core = self._core
         self._policies += [
-            turn_sinks,
+            spawning_turns,
             *self._hooks,
             core.memory,
             self._call_policy(),
@@ -346,7 +346,7 @@ def _on_session_released(memory: MemoryService, session: Session, scope: Scope) 
 class _BackgroundParts:
     """Subagents and goals."""
 
-    turn_sinks: SpawningTurns
+    spawning_turns: SpawningTurns
     subagents: SubagentManager
     goals: GoalService
 
@@ -365,12 +365,12 @@ def _create_background(
     database: Database,
     lease: ProcessLease,
 ) -> _BackgroundParts:
-    turn_sinks, defaults = SpawningTurns(), services.config.agents.defaults
-    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, turn_sinks)
+    spawning_turns, defaults = SpawningTurns(), services.config.agents.defaults
+    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, spawning_turns)
     goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
     toolbox.tools.register(SpawnTool(subagents))
     toolbox.tools.register(GoalTool(goals, toolbox.tools.get))
-    return _BackgroundParts(turn_sinks, subagents, goals)
+    return _BackgroundParts(spawning_turns, subagents, goals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,7 +459,7 @@ def _turn_deps(
         roll_over=RollOver(
             defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
         ),
-        tool_policies=approvals.tool_policies(background.turn_sinks),
+        tool_policies=approvals.tool_policies(background.spawning_turns),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,

@@ -163,7 +163,7 @@ class SubagentManager:
         bus: MessageBus,
         context: ContextBuilder,
         policies: ToolPolicies,
-        turn_sinks: SpawningTurns,
+        spawning_turns: SpawningTurns,
     ) -> None:
         """The database has the tables of tasks and team messages."""
         self._database = database
@@ -172,7 +172,7 @@ class SubagentManager:
         self._bus = bus
         self._context = context
         self._policies = policies
-        self._turn_sinks = turn_sinks
+        self._spawning_turns = spawning_turns
         self._closed = False
         self._slots = asyncio.Semaphore(defaults.max_concurrent_subagents)
         self._recover_lock = asyncio.Lock()
@@ -537,7 +537,7 @@ class SubagentManager:
             elif isinstance(event, ApprovalAsked | ApprovalAnswered):
                 if isinstance(event, ApprovalAsked):
                     event = replace(event, text=f"For my background task ({task.label}):\n{event.text}")
-                waiting_sink = self._turn_sinks.emitter_of(task.turn_id) if task.waited else None
+                waiting_sink = self._spawning_turns.emitter_of(task.turn_id) if task.waited else None
                 (waiting_sink or chat)(event)
 
         return sink
