@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.goals.check import GoalCheck
 from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
-from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema

@@ -26,7 +26,7 @@ class Counting(Tool):
     parameters = {"type": "object", "properties": {}}  # noqa: RUF012
 
     def __init__(self, name: str, effect: Effect) -> None:
-        self.name, self.effect, self.runs = name, effect, 0  # type: ignore[misc]
+        self.name, self.effect, self.runs = name, effect, 0
 
     async def execute(self) -> str:
         self.runs += 1
