@@ -13,7 +13,7 @@ from glob import escape
 from pathlib import Path
 
 from nanobot.session.file_names import hashed_stem, stem_of
-from nanobot.session.records import owner_of
+from nanobot.session.reader import owner_of
 from nanobot.utils.locks import ProcessLock, file_lock
 from nanobot.utils.open_no_follow import move_in, open_own, own_folder, read_own, rename_own, replace_own
 from nanobot.utils.storage_error import storage_error

@@ -16,8 +16,7 @@ from nanobot.messages.repair import legalise
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance
 from nanobot.session import original_state
 from nanobot.session.file_names import key_of
-from nanobot.session.lines import DecodedLines, Row
-from nanobot.session.records import parse_time
+from nanobot.session.lines import DecodedLines, Row, parse_time
 from nanobot.session.types import Session
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun, decode
@@ -105,7 +104,7 @@ def _from_lines(path: Path, data: bytes, changed: datetime) -> ImportedConversat
     lines.add_all(data)
     record: Row = lines.record or {}
     rows, prompts = _check_messages(path, lines.rows)
-    key, cursor = record.get("key"), record.get("count", record.get("last_consolidated"))
+    key, cursor = record.get("key"), record.get("last_consolidated")
     return ImportedConversation(
         key if isinstance(key, str) and key.strip() else key_of(path.stem),
         _with_defaults(rows, changed),
