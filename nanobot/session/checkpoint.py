@@ -19,7 +19,7 @@ from pathlib import Path
 from nanobot.session.file_names import hashed_stem
 from nanobot.session.lines import Row, encode
 from nanobot.utils.files import missing_newline, open_for_append, sync_data, write_whole
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
@@ -120,13 +120,11 @@ class Checkpoint:
         """
         if self._has_failed and self._descriptor is None:
             return
-        try:
+        with storage_errors("The start of a tool call cannot be recorded"):
             self._append({"key": self._key, "started": list(call_ids)})
             self._has_started = True
             if durable and self._descriptor is not None:
                 await asyncio.to_thread(sync_data, self._descriptor)
-        except OSError as error:
-            raise storage_error("The start of a tool call cannot be recorded", error) from error
 
     def load(self) -> InterruptedTurns:
         """Read what a crash left; an incomplete last line is ignored. Never raises."""

@@ -18,7 +18,7 @@ from nanobot.session import original_state
 from nanobot.session.file_names import key_of
 from nanobot.session.lines import DecodedLines, Row, parse_time
 from nanobot.session.types import Session
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import count_noun, decode
 
 _ROLES = ("user", "assistant", "tool")
@@ -75,11 +75,9 @@ def read_conversations(source: Path) -> tuple[list[ImportedConversation], list[N
 
 
 def _read(path: Path) -> ImportedConversation:
-    try:
+    with storage_errors(f"{path} cannot be read"):
         data = path.read_bytes()
         changed = datetime.fromtimestamp(path.stat().st_mtime)
-    except OSError as error:
-        raise storage_error(f"{path} cannot be read", error) from error
     text = decode(data).removeprefix("\ufeff").lstrip()
     try:
         document = json.loads(text) if text[:1] in ("[", "{") else None

@@ -34,7 +34,7 @@ from nanobot.session.types import AUDIENCE, Audience, Session, StoredFile
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
 from nanobot.utils.open_no_follow import open_own, replace_own, unlink_own
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_error, storage_errors
 
 _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that it is found near the end of the file."""
@@ -48,8 +48,6 @@ _HEAD = 1 << 16
 """Bytes at the start of an archived session that are searched for group messages."""
 _YIELD_S = 0.25
 """Longer than the polling interval of a process that waits for a session."""
-_READ_INLINE_BYTES = 1 << 15
-"""Size up to which a file is read on the event loop: switching to a thread costs more."""
 
 _CONVERTED = (
     "{file} was saved in UTF-16. It was converted to UTF-8 with all its content; the original is kept in {copy}."
@@ -107,18 +105,14 @@ class SessionManager:
             turn_lock = self._turns[key] = asyncio.Lock()
         async with turn_lock:
             process_lock = self._files.turn_lock(key)
-            try:
+            with storage_errors(f"Session {key} cannot be locked"):
                 await process_lock.acquire(on_wait)
-            except OSError as error:
-                raise storage_error(f"Session {key} cannot be locked", error) from error
             try:
                 session = self._live.get(key)
                 if session is not None and not self._is_outdated(session):
                     self._remember(session)
-                elif self._is_long(key):
-                    session = await asyncio.to_thread(self.get_or_create, key)
                 else:
-                    session = self.get_or_create(key)
+                    session = await asyncio.to_thread(self.get_or_create, key)
                 yield session
             finally:
                 process_lock.release()
@@ -145,24 +139,22 @@ class SessionManager:
             raise
         if append is None:
             return
-        try:
+        with storage_errors(f"Session {session.key} could not be saved"):
             await finish(self._submit(session, append))
-        except OSError as error:
-            raise storage_error(f"Session {session.key} could not be saved", error) from error
 
     def save(self, session: Session) -> None:
         """Write what is not on the disk yet. If saved messages were replaced or removed, writes a new file and archives
         the old one, so nothing is ever destroyed. Raises StorageError; nothing is lost in memory.
         """
-        try:
+        with storage_errors(f"Session {session.key} could not be saved"):
             self._claim(session)
             if session.is_cleared:
-                self._archive_cleared(session)
+                path = _stored(session).path
+                self._files.move_to_archive(path)
+                session.stored, session.is_cleared = StoredFile(path), False
             if session.was_changed() or (_is_new(_stored(session)) and session.last_consolidated):
                 self._rewrite(session)
                 return
-        except OSError as error:
-            raise storage_error(f"Session {session.key} could not be saved", error) from error
         append = self._next_append(session)
         if append is None:
             return
@@ -208,10 +200,8 @@ class SessionManager:
         session = self.get_or_create(key)
         if session.unsaved:
             self.save(session)
-        try:
+        with storage_errors(f"Session {key} could not be archived"):
             path = self._files.move_to_archive(_stored(session).path)
-        except OSError as error:
-            raise storage_error(f"Session {key} could not be archived", error) from error
         self.invalidate(key)
         session.clear()
         session.metadata = {name: value for name, value in session.metadata.items() if name == AUDIENCE}
@@ -230,10 +220,8 @@ class SessionManager:
             raise StorageError(f"{stem} is no archived conversation of {session.key}.")
         former = self.archive(session.key)
         stored = _stored(session)
-        try:
+        with storage_errors(f"Session {stem} could not be reopened"):
             self._files.move_from_archive(archived, stored.path)
-        except OSError as error:
-            raise storage_error(f"Session {stem} could not be reopened", error) from error
         self._load(session)
         return former
 
@@ -305,11 +293,9 @@ class SessionManager:
         path = path_or_key if isinstance(path_or_key, Path) else self.find(path_or_key)
         if path is None:
             return None
-        try:
+        with storage_errors(f"{path} cannot be read"):
             self._files.convert_utf16(path)
             lines = read_all(path)
-        except OSError as error:
-            raise storage_error(f"{path} cannot be read", error) from error
         record = lines.record or {}
         session = Session(session_key(record, path), cast("list[ChatMessage]", lines.rows))
         _apply_record(session, record, lines.rows)
@@ -322,13 +308,10 @@ class SessionManager:
         path = self.find(key_or_stem)
         if path is None:
             return False
-        try:
-            with self._files.write_locked():
-                unlink_own(path)
-                with contextlib.suppress(FileNotFoundError):
-                    unlink_own(path.with_name(path.name + ".corrupt"))
-        except OSError as error:
-            raise storage_error(f"{path} could not be deleted", error) from error
+        with storage_errors(f"{path} could not be deleted"), self._files.write_locked():
+            unlink_own(path)
+            with contextlib.suppress(FileNotFoundError):
+                unlink_own(path.with_name(path.name + ".corrupt"))
         for key, session in list(self._live.items()):
             if session.stored is not None and session.stored.path == path:
                 self.invalidate(key)
@@ -382,13 +365,6 @@ class SessionManager:
         except OSError:
             return False
 
-    def _is_long(self, key: str) -> bool:
-        """Whether reading this session may block noticeably."""
-        try:
-            return self._files.file_of(key).stat().st_size > _READ_INLINE_BYTES
-        except OSError:
-            return False
-
     def _remember(self, session: Session) -> None:
         """Keep a session in memory, and release the least recently used ones."""
         with self._recent_lock:
@@ -409,7 +385,7 @@ class SessionManager:
 
     def _next_append(self, session: Session) -> Append | None:
         """Build the append that brings the file up to date; None if it is."""
-        try:
+        with storage_errors(f"Session {session.key} could not be saved"):
             self._claim(session)
             stored = _stored(session)
             record = _changeable_part(session)
@@ -424,8 +400,6 @@ class SessionManager:
                 data += _record_of(session, count, stored.cursor)
                 stored.record, stored.record_at = record, end + len(data)
             return Append(stored.path, data, _record_of(session, 0, Cursor())) if data else None
-        except OSError as error:
-            raise storage_error(f"Session {session.key} could not be saved", error) from error
 
     def _cursor(self, session: Session) -> Cursor:
         """Return where the messages past the cursor start in the file."""
@@ -467,12 +441,6 @@ class SessionManager:
         else:
             is_ours = before.inode == after.inode and append.start - before.size in {0, 1}
         stored.fingerprint = append.fingerprint if is_ours else None
-
-    def _archive_cleared(self, session: Session) -> None:
-        path = _stored(session).path
-        self._files.move_to_archive(path)
-        session.stored = StoredFile(path)
-        session.is_cleared = False
 
     def _rewrite(self, session: Session) -> None:
         """Replace the file, and archive the old one. Messages that another process wrote are kept."""

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from nanobot.messages.types import ChatMessage
 from nanobot.session.reader import Cursor, FileFingerprint, read_before
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 
 AUDIENCE = "audience"
 """Metadata key of the session's `Audience`, once it is known."""
@@ -294,10 +294,8 @@ class Session:
         """Load older messages, back to message number `begin`."""
         if self.stored is None or begin >= self._skipped:
             return
-        try:
+        with storage_errors(f"The older messages of session {self.key} cannot be read"):
             loaded, at = read_before(self.stored.path, self.stored.rows_at, self._skipped - begin if begin else maxsize)
-        except OSError as error:
-            raise storage_error(f"The older messages of session {self.key} cannot be read", error) from error
         older = cast("list[ChatMessage]", loaded)
         skipped = max(self._skipped - len(older), 0) if at else 0
         if self.last_consolidated >= self._skipped:  # the cursor is in the loaded rows, and their numbers may change

@@ -22,7 +22,7 @@ from nanobot.session.search.query import Query, find_match, parse_query
 from nanobot.session.search.sources import IndexedFile, IndexSource
 from nanobot.session.search.update import IndexUpdate, make_tables
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -226,11 +226,9 @@ class SearchIndex:
         return StorageError(f"{self._path} cannot be used: {error}. Check free space and permissions.")
 
     def _connect(self) -> sqlite3.Connection:
-        try:
+        with storage_errors(f"{self._path} cannot be used"):
             make_private_folder(self._path.parent)
             self._path.touch(PRIVATE_FILE, exist_ok=True)
-        except OSError as error:
-            raise storage_error(f"{self._path} cannot be used", error) from error
         db = sqlite3.connect(self._path, isolation_level=None, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
         try:
             make_tables(db)
@@ -240,11 +238,9 @@ class SearchIndex:
         return db
 
     def _delete(self) -> None:
-        try:
+        with storage_errors(f"{self._path} is damaged and cannot be deleted"):
             for end in ("", "-wal", "-shm"):
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(f"{self._path} is damaged and cannot be deleted", error) from error
 
 
 def _select(query: Query, *, is_few: bool) -> tuple[str, list[str]]:
