@@ -112,8 +112,10 @@ def _salvage(line: bytes) -> tuple[list[Row], bool]:
         is_clean = is_clean and not text[at : start.start()].strip(_PADDING)
         try:
             value, at = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
+        except ValueError:
             value, at = None, start.end()
+        except RecursionError:  # so is each of the objects inside
+            break
         if is_row(value):
             rows.append(value)
         else:
