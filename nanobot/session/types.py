@@ -151,8 +151,7 @@ class Session:
         Commands are left out. If there is no user message among them, goes back to the one before.
         """
         limit = max(max_messages, 0)
-        if self._skipped > self.last_consolidated and not self._has_enough(limit):
-            self._load_since(0)
+        self._load_since(max(self.message_count - limit, self.last_consolidated))
         begin = max(self.last_consolidated - self._skipped, 0)
         rows = [row for row in self._rows[begin:] if not row.get("_command")]
         first = max(len(rows) - limit, 0)
@@ -302,9 +301,3 @@ class Session:
             self.last_consolidated += skipped + len(older) - self._skipped
         self._rows[:0], self._saved[:0] = older, older
         self._skipped, self.stored.rows_at = skipped, at
-
-    def _has_enough(self, limit: int) -> bool:
-        """Whether the loaded rows have enough messages that a model may see."""
-        commands = sum(1 for row in self._rows if row.get("_command"))
-        users = any(row.get("role") == "user" for row in self._rows)
-        return len(self._rows) - commands >= limit and users
