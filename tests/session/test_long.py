@@ -102,8 +102,12 @@ async def test_a_session_that_lives_long_keeps_little_in_memory_and_loses_nothin
         ]
         await manager.append(session, *rows)
 
+    async with manager.hold(KEY) as held:
+        loaded = held.rows_in_memory
     history = session.get_history()
 
+    assert held is session
+    assert loaded < 1_200
     assert [row["content"] for row in history] == [str(number) for number in range(2500, 3000)]
     assert [row["content"] for row in session.messages] == [str(number) for number in range(3000)]
 

@@ -65,10 +65,9 @@ class History:
     def show(self, window: Window) -> list[ChatMessage]:
         """The rows that a window shows. Do not modify them."""
         window = self.normalize(window)
-        rows, running, shrink = list(self.rows), self.turns[-1], self.cache.shrink
+        rows, shrink = list(self.rows), self.cache.shrink
         for index in range(window.start, min(window.shrunk, len(rows))):
-            if index < running or rows[index]["role"] != "user":  # the request to answer is never shrunk
-                rows[index] = shrink(rows[index], SHRUNK_CHARS, is_over=index < window.condensed)
+            rows[index] = shrink(rows[index], SHRUNK_CHARS, is_over=index < window.condensed)
         for index in range(window.shrunk, min(window.clipped, len(rows))):
             rows[index] = shrink(rows[index], window.clipped_chars, is_over=False)
         begin = max(window.start, window.resumed)
@@ -82,7 +81,8 @@ class History:
         """The window with its start at the start of a turn, also if it belongs to another history."""
         start = self.turns[max(bisect_right(self.turns, window.start) - 1, 0)]
         resumed = window.resumed if start < window.resumed <= len(self.rows) else 0
-        return replace(window, start=start, resumed=resumed)
+        condensed = min(window.condensed, self.turns[-1])  # the request to answer is never shrunk
+        return replace(window, start=start, resumed=resumed, condensed=condensed)
 
     def requests(self) -> list[ChatMessage]:
         """The user messages of the running turn."""

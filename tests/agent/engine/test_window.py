@@ -192,6 +192,15 @@ def test_a_steering_message_joins_its_turn_and_stays():
     assert "but gently" in said(fitted)
 
 
+def test_the_message_to_answer_is_sent_whole_whatever_the_state_says():
+    history = [*session(2, 100), asks(words(20_000), "z"), *step("z", "z", 3_000)]
+
+    fitted = fit(History(history), Window(condensed=99, shrunk=99), TokenBudget(100_000))
+
+    assert words(20_000) in said(fitted)
+    assert len(text_of(fitted.rows[-1]["content"])) <= 700
+
+
 # --- rows
 
 
