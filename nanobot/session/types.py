@@ -109,10 +109,11 @@ class Session:
         self.stored: StoredFile | None = None
         self.is_cleared = False
         """Whether it was cleared since the last save."""
+        self.is_exposed = False
+        """Whether a caller has the list of messages, so that all of them must stay in memory."""
         self._rows: list[ChatMessage] = [] if messages is None else messages
         self._saved: list[ChatMessage] = []  # the first of these rows, as they are on the disk or in flight
         self._skipped = 0  # rows before these
-        self._is_exposed = False  # whether a caller has the list
         self._lock = RLock()
 
     def __repr__(self) -> str:
@@ -194,7 +195,7 @@ class Session:
     def clear(self) -> None:
         """Start over. The stored messages move to the archive at the next `save`."""
         self._rows, self._saved, self._skipped = [], [], 0
-        self.is_cleared, self._is_exposed = True, False
+        self.is_cleared, self.is_exposed = True, False
         self.last_consolidated = 0
         self.updated_at = datetime.now()
 
@@ -233,16 +234,11 @@ class Session:
         """Replace the saved rows by those of the file; unsaved messages stay behind them."""
         rows = [*rows, *self.unsaved]
         self._saved, self._skipped = rows[: len(rows) - len(self.unsaved)], skipped
-        if self._is_exposed:
+        if self.is_exposed:
             self._rows[:] = rows
             self._load_since(0)
         else:
             self._rows = rows
-
-    @property
-    def is_exposed(self) -> bool:
-        """Whether a caller has the list of messages, so that all of them must stay in memory."""
-        return self._is_exposed
 
     @property
     def unsaved(self) -> list[ChatMessage]:
@@ -286,7 +282,7 @@ class Session:
     @_serialised
     def _expose(self) -> None:
         self._load_since(0)
-        self._is_exposed = True
+        self.is_exposed = True
 
     @_serialised
     def _load_since(self, begin: int) -> None:
