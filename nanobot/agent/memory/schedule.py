@@ -21,8 +21,8 @@ from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import stem_of
+from nanobot.session.lines import parse_time
 from nanobot.session.manager import Session, SessionManager
-from nanobot.session.records import parse_time
 from nanobot.utils.clock import Clock
 from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import ProcessLock

@@ -27,7 +27,6 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
-from nanobot.session.lines import parse_time
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
