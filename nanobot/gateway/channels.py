@@ -20,8 +20,7 @@ from nanobot.channels.webhooks import Webhooks
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
-from nanobot.pairing.state import Pending
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import PairingStore, Pending
 from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:

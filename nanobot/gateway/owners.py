@@ -10,8 +10,7 @@ from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
 from nanobot.channels.manager import ChannelManager
 from nanobot.channels.registry import find
 from nanobot.errors import StorageError
-from nanobot.pairing.codes import VALID_S
-from nanobot.pairing.state import Pending
+from nanobot.pairing.store import VALID_S, Pending
 from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
 from nanobot.utils.clock import Clock

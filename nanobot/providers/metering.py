@@ -36,8 +36,7 @@ from nanobot.providers.wire.answer import REPORTS_COST
 from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
-from nanobot.usage.report import UsageReport, read_usage
-from nanobot.usage.sums import By, UsageSum, UsageSummary, session_sums, sum_up
+from nanobot.usage.sums import By, UsageReport, UsageSum, UsageSummary, read_usage, session_sums, sum_up
 from nanobot.usage.types import LedgerRow, Tokens
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock

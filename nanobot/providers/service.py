@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import ProviderSpec
-from nanobot.net.connection import HttpError, parse_server_address
-from nanobot.net.http import HttpPools, is_loopback
+from nanobot.net.http import HttpError, is_loopback, parse_server_address
+from nanobot.net.pools import HttpPools
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.approval.pending import PendingApprovals
-from nanobot.agent.approval.policy import ApprovalMode, ApprovalPolicy
+from nanobot.agent.approval.policy import ApprovalMode, CallPolicy
 from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
-from nanobot.agent.approval.taint_policies import ExecTaint, FileTaint, TaskTaint
 from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
@@ -21,11 +20,11 @@ from nanobot.agent.feed import Feed
 from nanobot.agent.goals import goal
 from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
+from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory import due
-from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -35,13 +34,12 @@ from nanobot.agent.skills.usage import SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import mailbox, tasks
 from nanobot.agent.subagent.command import tasks_command
-from nanobot.agent.subagent.manager import SubagentManager
+from nanobot.agent.subagent.manager import SpawningTurns, SubagentManager
+from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
-from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
 from nanobot.agent.undo import FileUndo
@@ -68,7 +66,7 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
-from nanobot.utils.garbage import infrequent_collection
+from nanobot.utils.garbage import freeze_imports
 from nanobot.utils.lease import ProcessLease
 from nanobot.utils.workspace import open_workspace
 
@@ -190,17 +188,15 @@ async def build_runtime(
     async def renew() -> None:
         core.models.renew()
         core.spending.renew(config)
-        core.memory.renew()
         await toolbox.renew()
         offer_image_tool(services, toolbox, core.spending)
         approvals.renew()
         background.subagents.renew(toolbox.policies)
         deps.timeouts.extend(turn_timeouts(config))
 
-    idle = core.memory.idle_watch()
-    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams), idle)
+    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
     background.join(loop, deps)
-    async with _running(services, core, background, deps, loop, idle, own_database, lease):
+    async with _running(services, core, background, deps, loop, own_database, lease):
         yield Runtime(
             config=config,
             data_dir=data_dir,
@@ -314,16 +310,14 @@ class _ApprovalParts:
         self._hooks = hooks
         self._policies: list[ToolPolicy] = []
 
-    def tool_policies(self, task_taint: ToolPolicy) -> list[ToolPolicy]:
+    def tool_policies(self, spawning_turns: ToolPolicy) -> list[ToolPolicy]:
         """Return the hooks around tool calls, in order. `renew` changes the list."""
-        files, core = self._services.file_provenance, self._core
+        core = self._core
         self._policies += [
-            task_taint,
+            spawning_turns,
             *self._hooks,
-            ExecTaint(files),
             core.memory,
-            self._approval(),
-            FileTaint(files),
+            self._call_policy(),
             SkillUsageRecorder(core.context.skills),
             core.undo,
         ]
@@ -331,11 +325,12 @@ class _ApprovalParts:
 
     def renew(self) -> None:
         """Apply the configured approval mode. Running turns keep the hooks they started with."""
-        self._policies[:] = [self._approval() if isinstance(hook, ApprovalPolicy) else hook for hook in self._policies]
+        self._policies[:] = [self._call_policy() if isinstance(hook, CallPolicy) else hook for hook in self._policies]
 
-    def _approval(self) -> ApprovalPolicy:
-        mode = ApprovalMode(self._services.config.tools.approval)
-        return ApprovalPolicy(mode, self.grants, self.questions, self.approval_router, self._services.redactor.text)
+    def _call_policy(self) -> CallPolicy:
+        services = self._services
+        mode, redact = ApprovalMode(services.config.tools.approval), services.redactor.text
+        return CallPolicy(mode, self.grants, self.questions, self.approval_router, services.file_provenance, redact)
 
 
 def _on_session_released(memory: MemoryService, session: Session, scope: Scope) -> None:
@@ -350,7 +345,7 @@ def _on_session_released(memory: MemoryService, session: Session, scope: Scope) 
 class _BackgroundParts:
     """Subagents and goals."""
 
-    task_taint: TaskTaint
+    spawning_turns: SpawningTurns
     subagents: SubagentManager
     goals: GoalService
 
@@ -369,12 +364,12 @@ def _create_background(
     database: Database,
     lease: ProcessLease,
 ) -> _BackgroundParts:
-    task_taint, defaults = TaskTaint(), services.config.agents.defaults
-    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, task_taint)
+    spawning_turns, defaults = SpawningTurns(), services.config.agents.defaults
+    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, spawning_turns)
     goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
     toolbox.tools.register(SpawnTool(subagents))
     toolbox.tools.register(GoalTool(goals, toolbox.tools.get))
-    return _BackgroundParts(task_taint, subagents, goals)
+    return _BackgroundParts(spawning_turns, subagents, goals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,12 +458,12 @@ def _turn_deps(
         roll_over=RollOver(
             defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
         ),
-        tool_policies=approvals.tool_policies(background.task_taint),
+        tool_policies=approvals.tool_policies(background.spawning_turns),
         hook_runner=plugins.hook_runner,
         approval_router=approvals.approval_router,
         scope_of=services.scope_of,
         on_session_released=partial(_on_session_released, core.memory),
-        compact=core.memory.compact,
+        compact=consolidation.compact,
         review=defaults.review,
         take_notices=consolidation.take_notices,
         failure_count=consolidation.failure_count,
@@ -515,17 +510,16 @@ async def _running(
     background: _BackgroundParts,
     deps: TurnDeps,
     loop: AgentLoop,
-    idle: IdleWatch | None,
     database: Database | None,
     lease: ProcessLease,
 ) -> AsyncIterator[None]:
-    """Keep the bot's secrets registered; on exit, close the idle watch first, then the loop, then what it uses.
+    """Keep the bot's secrets registered; on exit, close the loop first, then what it uses.
 
     `database` is closed last, if it is the bot's own.
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(redaction.secrets_scope(services.secrets))
-        stack.enter_context(infrequent_collection())
+        freeze_imports()
         stack.callback(lease.release)
         if database is not None:
             stack.push_async_callback(database.close)
@@ -541,6 +535,4 @@ async def _running(
         stack.push_async_callback(loop.stop)
         stack.callback(background.subagents.close)
         stack.callback(background.goals.close)
-        if idle is not None:
-            stack.push_async_callback(idle.close)
         yield

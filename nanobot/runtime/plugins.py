@@ -20,7 +20,7 @@ from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
 from nanobot.agent.tools.own.loading import InvalidToolError, check_tool
-from nanobot.agent.tools.own.tool import wrap_tool
+from nanobot.agent.tools.own.tool import OwnTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError
@@ -175,7 +175,7 @@ def _add(
     else:
         tool = _instantiate(offer, _AS_TOOL, settings)
         check_tool(tool)
-        package.tools.append(wrap_tool(tool, worker))
+        package.tools.append(OwnTool(tool, worker))
 
 
 def _instantiate(offer: Offer, kind: type[T], settings: Mapping[str, Any]) -> T:

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
+from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.recovery import is_accepted
+from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
 from nanobot.agent.tools.cron import CronTool
-from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.image import ImageTool
 from nanobot.agent.tools.message import MessageTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.shell import ExecTool
-from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -125,12 +125,12 @@ def create_toolbox(services: Services) -> Toolbox:
 
 
 def _policies(services: Services) -> ToolPolicies:
-    config, files = services.config, services.file_provenance
+    config = services.config
     is_private = partial(audience.is_owners_own, config, services.pairing, services.sessions)
     policies = tool_policies(
         config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
     )
-    return replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
+    return replace(policies, marks=services.file_provenance)
 
 
 def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -> None:
@@ -141,7 +141,7 @@ def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -
         metered = spending.add_meter(ImageProvider(endpoint), endpoint.provider)
         model = CandidateModel(metered, endpoint.provider, endpoint.model, Breaker())
         provider = ResilientProvider([Candidate.ready(model)])
-        toolbox.tools.register(ImageTool(provider, lambda: toolbox.policies.paths))
+        toolbox.tools.register(ImageTool(provider, toolbox.policies.paths))
 
 
 def cron_service(

@@ -1,13 +1,13 @@
 """The `image` tool: has an image model draw a picture, and saves it in the workspace."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
-from nanobot.agent.tools.disk import in_thread, new_file_mode, opener, write_access
+from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, string, takes
+from nanobot.agent.tools.disk import FileTool, in_thread, new_file_mode, opener
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ToolFailure
 from nanobot.providers.base import LLMProvider, call_context, call_context_scope
@@ -19,7 +19,7 @@ from nanobot.utils.text import human_size
 _SUFFIXES = {"a PNG image": ".png", "a JPEG image": ".jpg", "a WebP image": ".webp", "a GIF image": ".gif"}
 
 
-class ImageTool(Tool):
+class ImageTool(FileTool):
     name = "image"
     description = (
         "Have an image model draw a picture and save it as a file. It sees the prompt only: describe subject, style, "
@@ -32,12 +32,12 @@ class ImageTool(Tool):
     )
     effect = Effect.ONCE
 
-    def __init__(self, provider: LLMProvider, paths: Callable[[], PathPolicy]) -> None:
-        self.provider = provider
-        self._paths = paths
+    def __init__(self, provider: LLMProvider, paths: PathPolicy) -> None:
+        super().__init__(paths)
+        self._provider = provider
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await write_access(self._paths(), _path_of(arguments.get("path"), ctx), ctx)
+        return await super().required_access({"path": _path_of(arguments.get("path"), ctx)}, ctx)
 
     async def execute(self, prompt: str, path: str | None = None, *, ctx: ToolContext) -> ToolResult:
         """Ask the model and write the file. Cancelling closes the connection; nothing is written then."""
@@ -46,7 +46,7 @@ class ImageTool(Tool):
         context = replace(call_context(), cause="image", session_key=ctx.session_key, turn_id=ctx.turn_id)
         try:
             with call_context_scope(context):
-                response = await self.provider.chat([{"role": "user", "content": prompt}])
+                response = await self._provider.chat([{"role": "user", "content": prompt}])
         except ProviderError as error:
             return ToolResult.failed(f"There is no image. {error}")
         data = decode_image(response.content)
@@ -55,7 +55,7 @@ class ImageTool(Tool):
             text = "The image model sent something that is no image. Nothing was saved."
             return ToolResult.failed(text, ToolFailure.ENDED_BADLY)
         target = str(PurePath(_path_of(path, ctx)).with_suffix(_SUFFIXES.get(kind, ".img")))
-        files = opener(self._paths(), ctx)
+        files = opener(self._paths, ctx)
 
         def write() -> ToolResult:
             with files.place(target, make=True) as place:

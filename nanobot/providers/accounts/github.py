@@ -21,7 +21,7 @@ from typing import Unpack
 from urllib.parse import urlsplit
 
 from nanobot.messages.types import ChatMessage, ToolSchema, is_synthetic
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.oauth import (
     AuthorityAnswerError,
     LoginScreen,

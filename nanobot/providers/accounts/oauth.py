@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from nanobot.net.connection import HttpError, parse_server_address
-from nanobot.net.http import HttpPools, is_loopback
+from nanobot.net.http import HttpError, is_loopback, parse_server_address
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.store import LoginFailedError, LoginNeededError
 from nanobot.providers.error_patterns import retry_after_s
 from nanobot.providers.errors import (

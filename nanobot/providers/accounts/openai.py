@@ -20,7 +20,7 @@ from typing import Any, Unpack
 from urllib.parse import quote, urlencode
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.oauth import (
     AuthorityAnswerError,
     LoginScreen,

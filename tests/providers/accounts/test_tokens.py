@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from nanobot.errors import StorageError
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.openai import renew
 from nanobot.providers.accounts.store import AccountTokens, LoginNeededError
 from nanobot.providers.errors import ModelOverloadedError
