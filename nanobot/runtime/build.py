@@ -31,7 +31,8 @@ from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
 from nanobot.agent.scope import Scope
-from nanobot.agent.skills.usage import SkillUsageRecorder
+from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
+from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import mailbox, tasks
 from nanobot.agent.subagent.command import tasks_command
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from nanobot.runtime.plugins import Plugins
 
 
-DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA + due.SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA + due.SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
 
 
@@ -322,7 +323,7 @@ class _ApprovalParts:
             core.memory,
             self._approval(),
             FileTaint(files),
-            SkillUsageRecorder(core.context.skills),
+            SkillUsageRecorder(core.context.skills, SkillUsage(self._services.places.database)),
             core.undo,
         ]
         return self._policies

@@ -46,8 +46,8 @@ def format_offer(offer: "SkillOffer", missing: Collection[MissingNeed], *, repla
             yield _row(label, _join_values(shown))
     for need in missing:
         yield _row("missing", to_one_line(need.summary))
-    for warning in offer.warnings:
-        yield _row("LOOK" if warning.is_severe else "look at", to_one_line(warning.summary))
+    for risk in offer.risks:
+        yield _row("LOOK" if risk.is_error else "look at", to_one_line(risk.summary))
     for fault in offer.faults:
         yield _row("error" if fault.is_error else "warning", to_one_line(fault.summary))
 
