@@ -13,14 +13,13 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from nanobot.agent import events
-from nanobot.agent.events import EventSink, TurnEvent
+from nanobot.agent.engine.interruption import is_answer, is_continuation, is_interrupted, outcome_text
+from nanobot.agent.events import EventSink, TurnEvent, TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import Origin
-
-WEB_CHANNEL = "web"
-FEED_CHANNELS = (WEB_CHANNEL, "api")
-"""Channels whose people read the feed. Nothing is sent to them."""
+from nanobot.messages.types import ChatMessage, Origin, text_of
+from nanobot.providers.base import parse_arguments
+from nanobot.session.types import Session
 
 _MAX_ENDED = 100
 _MAX_ITEMS = 20_000
@@ -398,3 +397,53 @@ def _parts_to_json(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _size_of(event: TurnEvent) -> int:
     return len(getattr(event, "text", "")) + len(getattr(event, "content", ""))
+
+
+def parts_of_turn(rows: Iterable[ChatMessage], turn_id: str) -> list[dict[str, Any]]:
+    """The texts and tool calls of a turn as parts of its view, from the rows of its session."""
+    parts: list[dict[str, Any]] = []
+    tools: dict[str, dict[str, Any]] = {}
+    continues = False
+    for row in rows:
+        if row.get("turn_id") != turn_id:
+            continue
+        if row["role"] == "user":
+            continues = is_continuation(row)
+        elif row["role"] == "tool" and (call_of := tools.get(row.get("tool_call_id", ""))) is not None:
+            call_of.update({"ok": "failure" not in row, "content": text_of(row["content"]), "seconds": 0.0})
+        elif row["role"] == "assistant":
+            if (text := text_of(row["content"])) and "reply" not in row and not row.get("sent_back"):
+                parts.append({"type": "text", "text": [text], **({"continues": True} if continues else {})})
+            for call in row.get("tool_calls", ()):
+                arguments, _ = parse_arguments(call["function"]["arguments"])
+                tool = {"type": "tool", "call_id": call["id"], "name": call["function"]["name"], "arguments": arguments}
+                tools[call["id"]] = tool
+                parts.append(tool)
+            continues = is_interrupted(row)
+    return parts
+
+
+def stored_view(session: Session, turn_id: str, origin: Origin) -> TurnView | None:
+    """What a turn has shown that is over and no longer in the feed, from the rows of its session, without its usage.
+    None if it never began.
+    """
+    rows = [row for row in session.messages if row.get("turn_id") == turn_id]
+    if not rows:
+        return None
+    started = TurnStarted(
+        turn_id=turn_id,
+        text=text_of(rows[0]["content"]),
+        message_id=turn_id,
+        sender_id=str(rows[0].get("sender_id", "")),
+        origin=origin,
+        media=list(rows[0].get("media", ())),
+        at=str(rows[0].get("timestamp", "")),
+    )
+    view = TurnView(started, session.key, session.key.partition(":")[0], parts=parts_of_turn(rows, turn_id))
+    name, has_answer = rows[-1].get("error"), is_answer(rows[-1])
+    outcome = next((outcome for outcome in TurnOutcome if outcome == name), TurnOutcome.FAILED)
+    if name is None and has_answer:
+        outcome = TurnOutcome.ANSWERED
+    text = outcome_text(rows) if has_answer else ""
+    view.ended = events.TurnEnded(turn_id=turn_id, outcome=outcome, text=text, error=name)
+    return view

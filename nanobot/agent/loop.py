@@ -23,10 +23,9 @@ from nanobot.agent.events import (
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.lanes import Backlog, Lanes
 from nanobot.agent.memory.idle import IdleWatch
-from nanobot.agent.pipeline.interrupted import InterruptedTurn, MessageOutcome, find_interrupted_turn
-from nanobot.agent.pipeline.phases import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
+from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, TurnOptions, Waiting, new_turn
-from nanobot.agent.recovery import plan_recovery
+from nanobot.agent.recovery import InterruptedTurn, MessageOutcome, find_interrupted_turn, plan_recovery
 from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
@@ -172,12 +171,9 @@ class AgentLoop:
         TypeError for an object that is not a hook.
         """
         await self._read_reminder_answer(message)
-        turn = new_turn(message, sink, self._deps)
-        turn.attended, turn.model = attended or turn.attended, model
-        turn.options = options or turn.options
-        turn.hook_runner = turn.hook_runner.with_hooks(hooks)
-        if waiting is not None:
-            turn.options = replace(turn.options, waiting=waiting)
+        options = options or self._deps.options_of(message)
+        options = replace(options, model=model or options.model, waiting=waiting or options.waiting)
+        turn = new_turn(message, sink, self._deps, options=options, hooks=hooks, attended=attended)
         return await self._answer(turn, may_join=False)
 
     async def submit(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
@@ -189,7 +185,7 @@ class AgentLoop:
         await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
         may_join = self._policy.steering and not message.is_followed and message.origin not in BACKGROUND_ORIGINS
-        return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
+        return await self._answer(turn, may_join=may_join and turn.command is None)
 
     async def resume(
         self, session_key: str, sink: EventSink | None = None, *, attended: bool = False
@@ -245,12 +241,27 @@ class AgentLoop:
         return result.text
 
     async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
+        """Answer at once what may overtake the session's lane; queue anything else."""
+        router, command = self._deps.approval_router, turn.command
         try:
-            if not turn.resumes and self.bypasses_lane(turn.message):
-                return await self._run_immediately(turn)
+            if command is not None and command.name in SlashCommands.AT_ONCE:
+                return await self._answer_at_once(turn, command)
+            if router is not None and not turn.resumes and router.is_answer(turn.message):
+                return _end_without_run(turn, TurnOutcome.ANSWERED, router.handle_answer(turn.message))
             return await self._run_queued(turn, may_join=may_join)
         finally:
             turn.release()
+
+    async def _answer_at_once(self, turn: Turn, command: Command) -> TurnResult:
+        message = turn.message
+        if command.name == "stop":
+            return _end_without_run(turn, TurnOutcome.ANSWERED, await self._handle_stop(message))
+        try:
+            session = self._deps.sessions.get_or_create(message.session_key)
+            text = await self._deps.commands.answer(command, session, message, attended=turn.attended)
+        except StorageError as error:
+            return _end_without_run(turn, TurnOutcome.FAILED, str(error))
+        return _end_without_run(turn, TurnOutcome.ANSWERED, text)
 
     async def _run_queued(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
@@ -284,7 +295,7 @@ class AgentLoop:
                     return _end_without_run(turn, TurnOutcome.STOPPED, "")
                 return _postpone(turn) if self._stopping.is_set() else await self._run_as_task(turn)
             await asyncio.wait([entry.joined_turn])
-        if turn.joined_turn is None or not any(message is turn.message for message in turn.joined_turn.unread):
+        if turn.joined_turn is None or not any(turn.message is other for other in turn.joined_turn.joining.unread):
             return _end_joined(turn, entry.joined_turn)
         turn.joined_turn = None
         # the receipt was sent already; hooks see the message as the start of a turn
@@ -297,7 +308,7 @@ class AgentLoop:
         if not turn.profile.is_subagent:
             self.bus.begin(turn.message, turn.turn_id)
         if self._policy.steering:
-            turn.waiting = self._waiting_messages(turn, task)
+            turn.joining.waiting = self._waiting_messages(turn, task)
         with self._deps.status.track_turn(key):
             try:
                 return await task
@@ -314,7 +325,7 @@ class AgentLoop:
         # subagents have a limit of their own: turns that wait for them hold the slots
         is_background = turn.message.origin in BACKGROUND_ORIGINS
         async with nullcontext() if turn.profile.is_subagent else self._lanes.slot(background=is_background):
-            if turn.resumes or parse_command(turn.message.content) is None:
+            if turn.command is None:
                 return await self._pipeline.run(turn)
             # commands are not stored in the session, so what came before and the command's end must be journaled
             await self.bus.flush()
@@ -324,14 +335,14 @@ class AgentLoop:
 
     def _waiting_messages(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
         """Messages that may join this turn: those queued in its lane for the same chat, then those its caller holds."""
-        from_caller = turn.options.waiting or turn.waiting
+        from_caller = turn.options.waiting or turn.joining.waiting
 
         def drain(limit: int) -> Sequence[InboundMessage]:
             key, address = turn.message.session_key, turn.message.address
             queued = self._lanes.drain_waiting(key, limit, task, lambda other: other.message.address == address)
             for other in queued:
                 other.joined_turn = turn
-                turn.steered.append(other.message)
+                turn.joining.from_lane.append(other.message)
             return [*(other.message for other in queued), *from_caller(limit - len(queued))]
 
         return drain
@@ -354,22 +365,9 @@ class AgentLoop:
 
     def bypasses_lane(self, message: InboundMessage) -> bool:
         """Whether a message skips the queue: a priority command, or the answer that the running turn waits for."""
-        router = self._deps.approval_router
-        return _priority_command(message) is not None or (router is not None and router.is_answer(message))
-
-    async def _run_immediately(self, turn: Turn) -> TurnResult:
-        key, name = turn.message.session_key, _priority_command(turn.message)
-        if name is None and self._deps.approval_router is not None:
-            return _end_without_run(turn, TurnOutcome.ANSWERED, self._deps.approval_router.handle_answer(turn.message))
-        if name == "stop":
-            return _end_without_run(turn, TurnOutcome.ANSWERED, await self._handle_stop(turn.message))
-        try:
-            session = self._deps.sessions.get_or_create(key)
-            command = parse_command(turn.message.content) or Command("")
-            text = await self._deps.commands.answer(command, session, turn.message, attended=turn.attended)
-        except StorageError as error:
-            return _end_without_run(turn, TurnOutcome.FAILED, str(error))
-        return _end_without_run(turn, TurnOutcome.ANSWERED, text)
+        router, command = self._deps.approval_router, parse_command(message.content)
+        is_priority = command is not None and command.name in SlashCommands.AT_ONCE
+        return is_priority or (router is not None and router.is_answer(message))
 
     async def _handle_stop(self, message: InboundMessage) -> str:
         """Stop the session's turn, unless it started after this message, and return the reply."""
@@ -444,9 +442,8 @@ class AgentLoop:
     async def _resume(
         self, interrupted: InterruptedTurn, sink: EventSink | None, *, attended: bool = False, joined: int = 0
     ) -> TurnResult:
-        turn = new_turn(interrupted.message, sink, self._deps, turn_id=interrupted.turn_id)
-        turn.resumes, turn.joined = True, joined
-        turn.attended = attended or turn.attended
+        turn = new_turn(interrupted.message, sink, self._deps, attended=attended, resumes=interrupted.turn_id)
+        turn.joining.count = joined
         return await self._answer(turn, may_join=False)
 
     def _delivery(self, message: InboundMessage) -> Delivery | None:
@@ -454,12 +451,6 @@ class AgentLoop:
             return None
         policy = GOAL_DELIVERY if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
         return Delivery(self.bus, message, policy, self._deps.commands.buttons(message.content))
-
-
-def _priority_command(message: InboundMessage) -> str | None:
-    """The name of the command that skips the queue, if this message is one."""
-    command = parse_command(message.content)
-    return command.name if command is not None and command.name in SlashCommands.AT_ONCE else None
 
 
 def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:

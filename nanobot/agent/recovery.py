@@ -1,18 +1,123 @@
-"""Plan what to do after a restart with turns and messages that a previous process left unfinished."""
+"""Recovery after a crash or a restart: what a previous process left unfinished, and what becomes of it.
+
+An interrupted turn leaves a checkpoint beside its session; an accepted message without an outcome is in the journal.
+"""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from nanobot.agent.pipeline.interrupted import InterruptedTurn, MessageOutcome, find_interrupted_turns, find_outcomes
+from nanobot.agent.engine.interruption import is_answer, is_interrupted, outcome_text
 from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import StorageError
-from nanobot.messages.types import Origin
+from nanobot.errors import NanobotError, StorageError
+from nanobot.messages.types import ChatMessage, Origin, is_synthetic
+from nanobot.session.checkpoint import Checkpoint, InterruptedTurns, interrupted_keys
 from nanobot.session.manager import SessionManager
 
 log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 4
+"""Attempts at a turn that is interrupted each time; it may be the cause of the crashes."""
+
+
+class RepeatedlyInterruptedError(NanobotError):
+    """A turn was interrupted in each attempt."""
+
+    retryable = False
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(
+            f"This turn was cut off {attempts} times before it could end, so it is not tried again. What it did is in "
+            "the session. Send the message again if you want it."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedTurn:
+    """A turn with a checkpoint: interrupted, or running in another process; the session's lock tells which."""
+
+    turn_id: str
+    message: InboundMessage
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOutcome:
+    """The turn that accepted a message, and its answer; empty if the turn has not ended."""
+
+    turn_id: str
+    answer: str
+
+
+def find_interrupted_turns(folder: Path) -> dict[str, InterruptedTurn]:
+    """Turns that have not ended, by session key. Blocks on the disk, never raises."""
+    turns = ((key, find_interrupted_turn(folder, key)) for key in interrupted_keys(folder))
+    return {key: turn for key, turn in turns if turn is not None}
+
+
+def find_interrupted_turn(folder: Path, session_key: str) -> InterruptedTurn | None:
+    """The turn of this session that has not ended; None if there is none. Blocks on the disk, never raises."""
+    interrupted = Checkpoint(folder, session_key).load()
+    message = message_from_row(interrupted.accepted[-1].message) if interrupted.accepted else None
+    if message is None or message.session_key != session_key:
+        return None
+    return InterruptedTurn(interrupted.turn_id, message)
+
+
+def find_answer(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | None:
+    """The row that ended this turn; None if it has not ended."""
+    last = history[-1] if history else None
+    if last is None or last.get("turn_id") != turn_id or not is_answer(last) or is_interrupted(last):
+        return None
+    return last
+
+
+def find_outcomes(history: Sequence[ChatMessage], journal_keys: Container[str]) -> dict[str, MessageOutcome]:
+    """The outcomes of accepted messages, by journal key. A message that is missing was accepted by no turn."""
+    turns = {row["inbound"]: row.get("turn_id", "") for row in history if row.get("inbound", "") in journal_keys}
+    turn_ids = {*turns.values()}
+    answers = {
+        row["turn_id"]: index
+        for index, row in enumerate(history)
+        if row.get("turn_id") in turn_ids and is_answer(row)  # also a partial one: it may be the last row
+    }
+    texts = {turn_id: outcome_text(history[: index + 1]) for turn_id, index in answers.items()}
+    return {key: MessageOutcome(turn_id, texts.get(turn_id, "")) for key, turn_id in turns.items()}
+
+
+def is_accepted(folder: Path, sessions: SessionManager, session_key: str, journal_key: str) -> bool:
+    """Whether a turn has accepted this message, however it ended. Blocks on the disk.
+
+    Raises StorageError if the session cannot be read.
+    """
+    interrupted = find_interrupted_turn(folder, session_key)
+    if interrupted is not None and interrupted.message.journal_key == journal_key:
+        return True
+    return journal_key in find_outcomes(sessions.get_or_create(session_key).since(0), {journal_key})
+
+
+def missing_messages(history: Sequence[ChatMessage], interrupted: InterruptedTurns) -> list[tuple[str, InboundMessage]]:
+    """Messages that interrupted turns accepted but did not store before the crash, with their turn's id."""
+    known_turns = {row.get("turn_id") for row in history if row["role"] == "user" and not is_synthetic(row)}
+    missing: list[tuple[str, InboundMessage]] = []
+    for entry in interrupted.accepted:
+        if entry.turn_id not in known_turns:
+            known_turns.add(entry.turn_id)
+            message = message_from_row(entry.message)
+            missing += [(entry.turn_id, message)] if message is not None else []
+    return missing
+
+
+def message_from_row(payload: Mapping[str, Any]) -> InboundMessage | None:
+    """The message stored in a checkpoint; None if it cannot be read."""
+    try:
+        return InboundMessage.from_json(payload)
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("cannot read a message of an interrupted turn: %r", error)
+        return None
+
 
 _WAITED_FOR = (Origin.CLI, Origin.API)
 """A caller waited for the result of these turns; after a crash it is gone, so they are not resumed.

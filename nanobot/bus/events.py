@@ -13,6 +13,10 @@ from typing import Any
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
 
+WEB_CHANNEL = "web"
+FEED_CHANNELS = (WEB_CHANNEL, "api")
+"""Channels whose people read the feed of turns. Nothing is sent to them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:

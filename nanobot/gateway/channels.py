@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.feed import FEED_CHANNELS
-from nanobot.bus.events import InboundMessage, MenuEntry
+from nanobot.bus.events import FEED_CHANNELS, InboundMessage, MenuEntry
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import AccessControl, AccessPolicy
 from nanobot.channels.base import BaseChannel, ChannelServices

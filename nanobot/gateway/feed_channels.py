@@ -2,8 +2,8 @@
 
 import asyncio
 
-from nanobot.agent.feed import FEED_CHANNELS, WEB_CHANNEL, Feed
-from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.agent.feed import Feed
+from nanobot.bus.events import FEED_CHANNELS, WEB_CHANNEL, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import NotConnectedError

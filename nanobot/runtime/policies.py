@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanobot.agent.delivery import DeliveryPolicy
-from nanobot.agent.feed import FEED_CHANNELS
 from nanobot.agent.loop import LoopPolicy
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.builtin import ToolPolicies
@@ -14,7 +13,7 @@ from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.tools.web.engines import ENVIRONMENT
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
-from nanobot.bus.events import Address
+from nanobot.bus.events import FEED_CHANNELS, Address
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.net.egress import NetworkPolicy

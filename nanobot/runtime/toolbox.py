@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
-from nanobot.agent.pipeline.interrupted import is_accepted
+from nanobot.agent.recovery import is_accepted
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
 from nanobot.agent.tools.cron import CronTool

@@ -14,9 +14,8 @@ from starlette.responses import Response
 from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.engine.interruption import is_continuation
 from nanobot.agent.events import Answer
-from nanobot.agent.feed import WEB_CHANNEL
 from nanobot.agent.tools.message import MessageTool
-from nanobot.bus.events import InboundMessage
+from nanobot.bus.events import WEB_CHANNEL, InboundMessage
 from nanobot.channels.media import Attachment
 from nanobot.config.paths import DataPaths
 from nanobot.messages.shown import visible_text

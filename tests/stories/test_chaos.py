@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.pipeline.interrupted import is_answer
-from nanobot.agent.pipeline.phases import RESUMES_LATER, SEND_AGAIN_LATER
+from nanobot.agent.engine.interruption import is_answer
+from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER
 from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.config.schema import Config

@@ -42,6 +42,19 @@ def is_interrupted(row: ChatMessage) -> bool:
     return row["role"] == "assistant" and row.get("error") == INTERRUPTED and not row.get("tool_calls")
 
 
+def is_answer(row: ChatMessage) -> bool:
+    """Whether a turn may end with this row."""
+    return row["role"] == "assistant" and not row.get("tool_calls")
+
+
+def outcome_text(rows: Sequence[ChatMessage]) -> str:
+    """The reply of a turn that ended with these rows: the whole answer, or why there is none."""
+    last = rows[-1]
+    if last.get("error") not in (None, INTERRUPTED):
+        return last.get("reply") or text_of(last["content"])
+    return "".join(parts_of_answer(rows, last.get("turn_id", ""))).strip()
+
+
 def is_continuation(row: ChatMessage) -> bool:
     """Whether this row asks for the rest of an answer."""
     return is_synthetic(row) and row["content"] in (CONTINUE_TRUNCATED, CONTINUE_INTERRUPTED)

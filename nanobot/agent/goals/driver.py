@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
+from nanobot.agent.engine.interruption import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal, GoalState
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.interrupted import find_interrupted_turn, outcome_text
 from nanobot.agent.pipeline.turn import TurnDeps
+from nanobot.agent.recovery import find_interrupted_turn
 from nanobot.agent.subagent.advisors import make_plan, review_result
 from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.tools.base import ToolContext

@@ -35,14 +35,18 @@ async def filter_joining(
 ) -> None:
     """Pass on the messages that the hooks allow to join; emit a notice for each denied one.
 
-    When cancelled, the remaining messages become `turn.unread`: those from the lane get turns of their own.
+    When cancelled, the remaining messages become `turn.joining.unread`: those from the lane get turns of their own.
     """
     for index, message in enumerate(messages):
         try:
             denial = await run_message_hooks(turn, message)
         except asyncio.CancelledError:
-            turn.unread += messages[index:]
-            from_caller = [message for message in turn.unread if not any(message is other for other in turn.steered)]
+            turn.joining.unread += messages[index:]
+            from_caller = [
+                message
+                for message in turn.joining.unread
+                if not any(message is other for other in turn.joining.from_lane)
+            ]
             if from_caller and turn.ending is TurnEnding.STOP:  # after an interrupt the next start reads them
                 turn.emit(Notice(text=_UNREAD))
             raise

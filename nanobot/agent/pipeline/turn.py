@@ -2,8 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
@@ -12,12 +12,12 @@ from typing import Protocol
 
 from nanobot.agent import events
 from nanobot.agent.approval.router import ApprovalRouter
+from nanobot.agent.command import Command, parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
-from nanobot.agent.engine.spec import Model
 from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import Feed
-from nanobot.agent.hooks.api import TurnFacts
+from nanobot.agent.hooks.api import Hook, TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -27,7 +27,6 @@ from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.recorder import TraceRecorder, TurnTrace
-from nanobot.agent.window.state import Window
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.net.pace import Pace
@@ -262,32 +261,37 @@ class RestoredSession:
     interrupted: InterruptedTurns
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltRequest:
-    """Result of BUILD: the model, and the history and window to send."""
-
-    model: Model
-    history: list[ChatMessage]
-    window: Window
-
-
-class RunProgress:
-    """The progress of a turn, derived from its events. It is the turn's first event sink."""
+class TurnProgress:
+    """Where a turn is: its phases and what its events have started. It is the turn's first event sink."""
 
     def __init__(self, on_step_end: Callable[[events.StepEnded], None]) -> None:
         self._on_step_end = on_step_end
+        self.phase = TurnPhase.RESTORE
+        self.phase_began = 0.0
+        """By `time.monotonic`, as `last_activity`."""
+        self.phase_seconds: dict[str, float] = {}
+        self.last_activity = 0.0
+        """Time of the last event."""
         self.open_events: dict[str, TurnEvent] = {}
         """Started and not ended: tool calls by call id, others by kind."""
         self.partial_text: list[str] = []
         """Text deltas of the running step."""
-        self.last_activity = 0.0
-        """Time of the last event, by `time.monotonic`."""
         self.awaits_answer = False
         """Whether an approval question is open."""
         self.tool_count = 0
         """Tool calls that have started."""
         self.has_ended = False
         """Whether TurnEnded was emitted."""
+
+    @contextmanager
+    def enter(self, phase: TurnPhase) -> Iterator[None]:
+        """Set the phase, and record how long the block took."""
+        self.phase = phase
+        self.phase_began = self.last_activity = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phase_seconds[phase] = time.monotonic() - self.phase_began
 
     @property
     def running_tools(self) -> list[str]:
@@ -349,55 +353,62 @@ class TurnOptions:
 
 
 @dataclass(slots=True)
+class Joining:
+    """The messages that join a running turn."""
+
+    waiting: Waiting
+    """Takes those that wait."""
+    count: int = 0
+    """Messages that have joined, also before a crash."""
+    from_lane: list[InboundMessage] = field(default_factory=list)
+    """Those that waited in its lane, in turns of their own."""
+    unread: list[InboundMessage] = field(default_factory=list)
+    """Those that were not read before the turn ended."""
+
+
+@dataclass(slots=True)
 class Turn:
     """One message and all that comes of it."""
 
     message: InboundMessage
-    emit: Emitter
     turn_id: str
+    command: Command | None
+    """The slash command that the message is."""
+    resumes: bool
+    """Whether it resumes an interrupted turn, without a new message."""
+    attended: bool
+    """Whether the reader of its events may answer approval questions."""
+    profile: TurnProfile
+    options: TurnOptions
+    hook_runner: HookRunner
+    """The hooks of the bot and those of this turn."""
+    emit: Emitter
     trace: TurnTrace
-    progress: RunProgress
+    progress: TurnProgress
+    joining: Joining
     result: TurnResult
     """The result so far."""
-    profile: TurnProfile
-    waiting: Waiting = field(default_factory=lambda: _no_messages)
-    resumes: bool = False
-    """Whether it resumes an interrupted turn, without a new message."""
-    attended: bool = False
-    """Whether the reader of its events may answer approval questions."""
+    joined_turn: "Turn | None" = None
+    """The turn that this turn's message joined."""
+    ending: TurnEnding | None = None
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     scope: Scope = OWNERS
     """The memory it may read; set by RESTORE."""
-    hook_runner: HookRunner = field(default_factory=HookRunner)
-    """The hooks of the bot and those of this turn."""
-    model: str | None = None
-    """The model of this turn; overrides that of its session."""
-    options: TurnOptions = field(default_factory=TurnOptions)
-    for_model: bool = False
-    """Whether it got as far as BUILD: then hooks see its end."""
-    ending: TurnEnding | None = None
-    failure: str = ""
-    """Why it failed, for the log. Other people than the owner see less."""
-    phase: TurnPhase = TurnPhase.RESTORE
-    phase_began: float = 0.0
-    phase_seconds: dict[str, float] = field(default_factory=dict)
-    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     restored: RestoredSession | None = None
     checkpoint: Checkpoint | None = None
     """Set by BUILD, or by RESTORE if the turn resumes itself; before that the file belongs to another turn."""
-    joined: int = 0
-    steered: list[InboundMessage] = field(default_factory=list)
-    """Messages from its lane that joined it."""
-    unread: list[InboundMessage] = field(default_factory=list)
-    """Messages that joined it but were not read before it ended."""
-    joined_turn: "Turn | None" = None
-    """The turn that this turn's message joined."""
+    for_model: bool = False
+    """Whether it got as far as BUILD: then hooks see its end."""
+    model_name: str | None = None
+    """The model that was asked; set by BUILD."""
     pending_rows: list[ChatMessage] = field(default_factory=list)
     """Rows to store at the next boundary: calls of an interrupted run must get their results before them."""
-    built: BuiltRequest | None = None
     abandoned: bool = False
     """Whether its run ignored the cancellation: its events and rows are dropped."""
     unsaved_text: str = ""
     """Text of the running step when the run was abandoned."""
+    failure: str = ""
+    """Why it failed, for the log. Other people than the owner see less."""
 
     @property
     def session(self) -> Session:
@@ -434,16 +445,27 @@ class Turn:
     def release(self) -> None:
         """Break reference cycles so the turn is freed immediately instead of waiting for the GC."""
         self.emit.close()
-        self.waiting = _no_messages
+        self.joining.waiting = _no_messages
 
 
 def _no_messages(limit: int) -> Sequence[InboundMessage]:
     return ()
 
 
-def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *, turn_id: str = "") -> Turn:
-    """Create a turn that has not started, with a new id unless it resumes another."""
+def new_turn(
+    message: InboundMessage,
+    sink: EventSink | None,
+    deps: TurnDeps,
+    *,
+    options: TurnOptions | None = None,
+    hooks: Sequence[Hook] = (),
+    attended: bool = False,
+    resumes: str = "",
+) -> Turn:
+    """Create a turn that has not started. `resumes`: the id of the interrupted turn that it continues.
 
+    Raises TypeError for an object that is not a hook.
+    """
     profile = deps.profile_of(message)
 
     def on_step_end(step: events.StepEnded) -> None:
@@ -453,13 +475,24 @@ def new_turn(message: InboundMessage, sink: EventSink | None, deps: TurnDeps, *,
         if step.finish_reason not in (INTERRUPTED, FINISH_RESUMED):
             deps.status.model_error = None
 
-    turn_id = turn_id or message.turn_id or secrets.token_hex(6)
+    hook_runner = deps.hook_runner.with_hooks(hooks)
+    turn_id = resumes or message.turn_id or secrets.token_hex(6)
     message.content = redact_known(message.content)  # a pasted configured secret must reach no model and no file
     trace = deps.traces.open_turn(turn_id, message)
-    progress = RunProgress(on_step_end)
+    progress = TurnProgress(on_step_end)
     feed = deps.feed.open_turn(turn_id, message) if deps.feed is not None else None
-    emit = Emitter(turn_id, progress, trace, feed, sink)
-    result = TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id)
-    turn = Turn(message, emit, turn_id, trace, progress, result, profile, profile.waiting, hook_runner=deps.hook_runner)
-    turn.attended, turn.options = message.attended, deps.options_of(message)
-    return turn
+    return Turn(
+        message,
+        turn_id,
+        command=None if resumes else parse_command(message.content),
+        resumes=bool(resumes),
+        attended=attended or message.attended,
+        profile=profile,
+        options=options or deps.options_of(message),
+        hook_runner=hook_runner,
+        emit=Emitter(turn_id, progress, trace, feed, sink),
+        trace=trace,
+        progress=progress,
+        joining=Joining(profile.waiting),
+        result=TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id),
+    )

@@ -48,23 +48,23 @@ class Watchdog:
 
     def __init__(self, turn: Turn, timeouts: TurnTimeouts) -> None:
         self.hung: TurnHungError | None = None
-        self._turn = turn
+        self._progress = turn.progress
         self._timeouts = timeouts
         self._task = asyncio.current_task()
         self._timer = asyncio.get_running_loop().call_later(timeouts.shortest, self._check)
 
     def _check(self) -> None:
-        turn, phase = self._turn, self._turn.phase
-        limit_s = self._timeouts.of(phase)
-        if turn.progress.awaits_answer:
-            turn.progress.last_activity = time.monotonic()  # approval questions have a timeout of their own
-        since = turn.progress.last_activity if phase is TurnPhase.RUN else turn.phase_began
+        progress = self._progress
+        limit_s = self._timeouts.of(progress.phase)
+        if progress.awaits_answer:
+            progress.last_activity = time.monotonic()  # approval questions have a timeout of their own
+        since = progress.last_activity if progress.phase is TurnPhase.RUN else progress.phase_began
         remaining_s = since + limit_s - time.monotonic()
         if remaining_s > 0 or self._task is None:
             pause_s = min(max(remaining_s, 0.001), self._timeouts.shortest)
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._check)
         else:
-            self.hung = TurnHungError(phase, limit_s)
+            self.hung = TurnHungError(progress.phase, limit_s)
             self._task.cancel()
 
     def close(self) -> None:

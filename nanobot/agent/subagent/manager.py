@@ -26,8 +26,8 @@ from nanobot.agent.events import (
     TurnResult,
 )
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.interrupted import is_accepted
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
+from nanobot.agent.recovery import is_accepted
 from nanobot.agent.subagent import team_texts, texts
 from nanobot.agent.subagent.mailbox import TeamMailbox
 from nanobot.agent.subagent.profiles import TaskProfiles

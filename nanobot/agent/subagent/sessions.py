@@ -1,7 +1,7 @@
 """What the sessions of subagents and of their parents say about a task. All functions block on the disk."""
 
 from nanobot.agent.events import TurnOutcome, TurnResult
-from nanobot.agent.pipeline.interrupted import find_outcomes
+from nanobot.agent.recovery import find_outcomes
 from nanobot.agent.subagent import texts
 from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.taint import provenance_of

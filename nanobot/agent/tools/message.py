@@ -10,11 +10,10 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from nanobot.agent.events import parse_answer
-from nanobot.agent.feed import FEED_CHANNELS, WEB_CHANNEL
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, array, string, takes
 from nanobot.agent.tools.disk import opener
-from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.events import FEED_CHANNELS, WEB_CHANNEL, Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.messages.types import ToolFailure, is_outside
 from nanobot.security.files.paths import PathDeniedError, PathPolicy

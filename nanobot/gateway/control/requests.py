@@ -13,8 +13,8 @@ from typing import Any
 
 from nanobot.agent.commands.sessions import list_conversations
 from nanobot.agent.events import Answer
-from nanobot.agent.feed import Feed, FeedClosedError
-from nanobot.agent.pipeline.interrupted import find_interrupted_turn, stored_view
+from nanobot.agent.feed import Feed, FeedClosedError, stored_view
+from nanobot.agent.recovery import find_interrupted_turn
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import check_for_terminal, run_for_owner

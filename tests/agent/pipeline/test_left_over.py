@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import Notice, TurnOutcome
-from nanobot.agent.pipeline.interrupted import MAX_ATTEMPTS
+from nanobot.agent.recovery import MAX_ATTEMPTS
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.messages.types import ChatMessage

@@ -1,44 +1,37 @@
 """The pipeline of one turn: RESTORE, COMMAND, COMPACT, BUILD, RUN, SAVE, RESPOND.
 
-Each phase returns the next. Any failure becomes an outcome, so every turn ends with a result. A turn interrupted by a
-crash or a shutdown leaves a checkpoint; a turn that resumes it continues it, or the next message of its session.
+Any failure becomes an outcome, so every turn ends with a result. A turn interrupted by a crash or a shutdown leaves a
+checkpoint; a turn that resumes it continues it, or the next message of its session.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-from nanobot.agent.command import parse_command
 from nanobot.agent.commands.table import last_request
 from nanobot.agent.context import with_attachments
-from nanobot.agent.engine.interruption import Interruption, pending_calls
+from nanobot.agent.engine.interruption import Interruption, is_answer, outcome_text, pending_calls
 from nanobot.agent.engine.runner import run
-from nanobot.agent.engine.spec import MAX_CONTINUATIONS, RunLimits, RunSpec, never_over_budget
+from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunLimits, RunSpec, never_over_budget
 from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.feed import parts_of_turn
 from nanobot.agent.pipeline.hook_adapter import filter_joining, run_message_hooks, run_turn_end_hooks
-from nanobot.agent.pipeline.interrupted import (
+from nanobot.agent.pipeline.turn import RestoredSession, Turn, TurnDeps, TurnEnding
+from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
+from nanobot.agent.recovery import (
     MAX_ATTEMPTS,
     RepeatedlyInterruptedError,
     find_answer,
-    is_answer,
     missing_messages,
-    outcome_text,
-    parts_of_turn,
 )
-from nanobot.agent.pipeline.turn import (
-    BuiltRequest,
-    RestoredSession,
-    Turn,
-    TurnDeps,
-    TurnEnding,
-)
-from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
 from nanobot.agent.session_summary import FORGOTTEN_KEY, add_omitted_note, session_summary, untrusted_summary
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.window.requests import LastRequest
+from nanobot.agent.window.state import Window
 from nanobot.agent.window.storage import open_window, save_window
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
@@ -68,7 +61,6 @@ _MAX_REMEMBERED_SESSIONS = 64
 _MAX_REMEMBERED_ROWS = 2_000
 _PACED_PHASES = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """Phases expensive enough that many turns at once enter them one by one."""
-_BEFORE_BUILD = (TurnPhase.RESTORE, TurnPhase.COMMAND, TurnPhase.COMPACT)
 _LOGGED_CHARS = 500
 _SESSION_TOOLS = ("spawn", "goal")
 """Tools that go on working in the session after the turn."""
@@ -96,15 +88,6 @@ class Pipeline:
     def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
         self._last_requests: dict[str, LastRequest] = {}
-        self._phases: dict[TurnPhase, Callable[[Turn], Awaitable[TurnPhase]]] = {
-            TurnPhase.RESTORE: self._restore,
-            TurnPhase.COMMAND: self._command,
-            TurnPhase.COMPACT: self._compact,
-            TurnPhase.BUILD: self._build,
-            TurnPhase.RUN: self._run,
-            TurnPhase.SAVE: self._save,
-            TurnPhase.RESPOND: self._respond,
-        }
 
     async def run(self, turn: Turn) -> TurnResult:
         """Run the turn to its end.
@@ -114,7 +97,7 @@ class Pipeline:
         """
         watchdog = Watchdog(turn, self._deps.timeouts)
         try:
-            await self._run_phases(turn, watchdog)
+            await self._run_to_end(turn, watchdog)
         except asyncio.CancelledError:
             if turn.ending is None and watchdog.hung is None:
                 raise
@@ -122,21 +105,19 @@ class Pipeline:
         finally:
             watchdog.close()
             turn.trace.close()
-        await self._run_end_hooks(turn)
-        return turn.result
-
-    async def _run_end_hooks(self, turn: Turn) -> None:
         try:
             await run_turn_end_hooks(turn)
         except asyncio.CancelledError:
             if turn.ending is None:
                 raise
-            _uncancel()  # the turn has its result
+            _uncancel()
+        return turn.result
 
-    async def _run_phases(self, turn: Turn, watchdog: Watchdog) -> None:
-        """Run all phases; turn failures into an outcome. CancelledError is re-raised after the turn has ended."""
+    async def _run_to_end(self, turn: Turn, watchdog: Watchdog) -> None:
+        """Turn failures into an outcome. CancelledError is re-raised after the turn has ended."""
         try:
-            await self._run_from(turn, TurnPhase.RESTORE)
+            await self._answer(turn)
+            await self._save_and_respond(turn)
         except asyncio.CancelledError:
             if watchdog.hung is not None:
                 await self._fail(turn, watchdog.hung, str(watchdog.hung))
@@ -153,19 +134,33 @@ class Pipeline:
                 turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error_text(error)}."
             )
 
-    async def _run_from(self, turn: Turn, phase: TurnPhase) -> None:
-        while phase is not TurnPhase.DONE:
-            if phase in _PACED_PHASES:
-                await self._deps.pace.step()
-            turn.phase = phase
-            turn.phase_began = turn.progress.last_activity = time.monotonic()
-            try:
-                phase = await self._phases[phase](turn)
-            finally:
-                turn.phase_seconds[turn.phase] = time.monotonic() - turn.phase_began
+    async def _answer(self, turn: Turn) -> None:
+        """Take the turn from its message to its result."""
+        async with self._phase(turn, TurnPhase.RESTORE):
+            if await self._restore(turn):
+                return
+        if not turn.resumes:
+            async with self._phase(turn, TurnPhase.COMMAND):
+                if await self._answer_command(turn):
+                    return
+            if not turn.profile.is_subagent:
+                async with self._phase(turn, TurnPhase.COMPACT):
+                    await self._compact(turn)
+        async with self._phase(turn, TurnPhase.BUILD):
+            built = await self._build(turn)
+        if built is not None:
+            async with self._phase(turn, TurnPhase.RUN):
+                await self._run(turn, *built)
 
-    async def _restore(self, turn: Turn) -> TurnPhase:
-        """Lock and load the session and its checkpoint."""
+    @asynccontextmanager
+    async def _phase(self, turn: Turn, phase: TurnPhase) -> AsyncIterator[None]:
+        if phase in _PACED_PHASES:
+            await self._deps.pace.step()
+        with turn.progress.enter(phase):
+            yield
+
+    async def _restore(self, turn: Turn) -> bool:
+        """Lock and load the session and its checkpoint. Return True if another turn has resumed this one already."""
         key = turn.message.session_key
 
         def waiting() -> None:
@@ -189,12 +184,12 @@ class Pipeline:
         if any(name in session.metadata for name in original_state.METADATA_KEYS):
             await self._adopt_original_state(turn)
         if not turn.resumes:
-            return TurnPhase.COMMAND
+            return False
         if turn.restored.interrupted.turn_id == turn.turn_id:
             turn.checkpoint = checkpoint  # so that a stop before BUILD discards it
-            return TurnPhase.BUILD
-        turn.set_result(TurnOutcome.ANSWERED, "")  # another turn has resumed it already
-        return TurnPhase.SAVE
+            return False
+        turn.set_result(TurnOutcome.ANSWERED, "")
+        return True
 
     async def _adopt_original_state(self, turn: Turn) -> None:
         """Import, once, what the original nanobot left in this session's metadata: finished results, an active goal."""
@@ -213,35 +208,36 @@ class Pipeline:
         if notice:
             turn.emit(Notice(text=notice))
 
-    async def _command(self, turn: Turn) -> TurnPhase:
-        """Answer a slash command. An interrupted turn waits for the next message; `/new` discards it."""
-        if turn.message.journal_key in turn.session.metadata.get(FORGOTTEN_KEY, ()):
+    async def _answer_command(self, turn: Turn) -> bool:
+        """Answer a slash command, or a message that nobody waits for any more. Return False if it is for the model.
+
+        An interrupted turn waits for the next message; `/new` discards it.
+        """
+        goals, message, commands = self._deps.goals, turn.message, self._deps.commands
+        is_obsolete = (
+            goals is not None and message.origin is Origin.GOAL and not goals.is_wanted(message.session_key)
+        ) or message.journal_key in turn.session.metadata.get(FORGOTTEN_KEY, ())
+        if is_obsolete:
             turn.set_result(TurnOutcome.ANSWERED, "")
-            return TurnPhase.SAVE
-        goals, message = self._deps.goals, turn.message
-        if goals is not None and message.origin is Origin.GOAL and not goals.is_wanted(message.session_key):
-            turn.set_result(TurnOutcome.ANSWERED, "")
-            return TurnPhase.SAVE
-        commands, command = self._deps.commands, parse_command(turn.message.content)
+            return True
+        command = turn.command
         if command is not None and command.name == "retry" and (again := last_request(turn.session, message)):
             turn.message, command = again, None
         if command is None:
-            if turn.profile.is_subagent:
-                return TurnPhase.BUILD
-            if goals is not None:
+            if goals is not None and not turn.profile.is_subagent:
                 await goals.recall(message.session_key)
-            return TurnPhase.COMPACT
+            return False
         assert turn.restored is not None  # noqa: S101 set by RESTORE
+        began = turn.session.created_at
         if commands.canonical(command) == "new":
             turn.restored.checkpoint.discard()
-        began = turn.session.created_at
         text = await commands.answer(command, turn.session, turn.message, attended=turn.attended)
         if turn.session.created_at != began:  # another conversation was reopened
             turn.restored.checkpoint.discard()
         turn.set_result(TurnOutcome.ANSWERED, text)
-        return TurnPhase.SAVE
+        return True
 
-    async def _compact(self, turn: Turn) -> TurnPhase:
+    async def _compact(self, turn: Turn) -> None:
         """Move old messages into memory, within a time limit; an unfinished consolidation changes nothing."""
         notice = asyncio.get_running_loop().call_later(_NOTICE_AFTER_S, turn.emit, Notice(text=_COMPACTING))
         try:
@@ -251,15 +247,16 @@ class Pipeline:
             log.warning("turn %s: compacting the session took more than %g s and was stopped", turn.turn_id, _COMPACT_S)
         finally:
             notice.cancel()
-        return TurnPhase.BUILD
 
-    async def _build(self, turn: Turn) -> TurnPhase:
-        """Store the message and its runtime context, before any model call, and prepare the request."""
+    async def _build(self, turn: Turn) -> tuple[Model, list[ChatMessage], Window] | None:
+        """Store the message and its runtime context, before any model call. Return what to send: the model, the
+        history and its window. Return None if the turn has its result.
+        """
         assert turn.restored is not None  # noqa: S101 set by RESTORE
         turn.for_model = True
         if not turn.resumes and (denial := await run_message_hooks(turn, turn.message)) is not None:
             turn.set_result(TurnOutcome.REFUSED, denial, "HookDenied", retryable=False)
-            return TurnPhase.SAVE
+            return None
         turn.trace.set_message(turn.message.content)
         session, interrupted = turn.restored.session, turn.restored.interrupted
         turn.checkpoint = turn.restored.checkpoint
@@ -277,7 +274,7 @@ class Pipeline:
         if answer is not None and turn.resumes:  # the crash came after the answer was stored
             self._show_again(turn, history)
             turn.set_result(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, outcome_text(history))
-            return TurnPhase.SAVE
+            return None
         if answer is not None:
             turn.emit(Notice(text=_UNDELIVERED_ANSWER.format(answer=outcome_text(history))))
         if interrupted.text.strip() and interrupted.after == session.message_count:
@@ -301,26 +298,25 @@ class Pipeline:
         if not pending_calls(history):
             await self._store_pending_rows(turn)
         rows, window = open_window(session)
-        models = self._deps.models
-        name = turn.model or turn.options.model
+        models, name = self._deps.models, turn.options.model
         model = await (models.get(name) if name else models.of_session(session))
         model = replace(model, limits=_limits_of(turn, model.limits))
+        turn.model_name = model.name
         model.provider.prepare()
         await turn.profile.tools.refresh()
         for text in self._deps.take_notices(turn.session.key):
             turn.emit(Notice(text=text))
-        turn.built = BuiltRequest(model, rows, window)
-        return TurnPhase.RUN
+        return model, rows, window
 
     def _show_again(self, turn: Turn, history: Sequence[ChatMessage]) -> None:
         """Show readers of the feed what a resumed turn had shown before the crash."""
         if turn.resumes and self._deps.feed is not None:
             self._deps.feed.restore(turn.turn_id, parts_of_turn(history, turn.turn_id))
 
-    async def _run(self, turn: Turn) -> TurnPhase:
+    async def _run(self, turn: Turn, model: Model, history: list[ChatMessage], window: Window) -> None:
         deps, message = self._deps, turn.message
-        restored, built, checkpoint = turn.restored, turn.built, turn.checkpoint
-        assert restored is not None and built is not None and checkpoint is not None  # noqa: S101 set by BUILD
+        restored, checkpoint = turn.restored, turn.checkpoint
+        assert restored is not None and checkpoint is not None  # noqa: S101 set by BUILD
 
         async def record(row: ChatMessage) -> None:
             if turn.abandoned:
@@ -331,7 +327,7 @@ class Pipeline:
             turn.progress.last_activity = time.monotonic()  # text withheld by redaction causes no event
             checkpoint.partial(text)
 
-        first = turn.session.message_count - len(built.history)
+        first = turn.session.message_count - len(history)
         tools, options = turn.profile.tools.snapshot(), turn.options
         for tool in options.tools:
             tools.register(tool)
@@ -361,9 +357,9 @@ class Pipeline:
         if deps.approval_router is not None:
             context = replace(context, ask=partial(deps.approval_router.ask, context, turn.emit))
         spec = RunSpec(
-            model=built.model,
-            system=redact_known(self._system_prompt(turn, first + built.window.start)),
-            history=built.history,
+            model=model,
+            system=redact_known(self._system_prompt(turn, first + window.start)),
+            history=history,
             tools=tools,
             context=context,
             emit=turn.emit,
@@ -371,10 +367,8 @@ class Pipeline:
             on_partial_text=on_partial_text,
             on_calls_start=checkpoint.calls_start,
             joining=take_joining,
-            interruption=Interruption(restored.interrupted.started)
-            if turn.resumes or pending_calls(built.history)
-            else None,
-            window=built.window,
+            interruption=Interruption(restored.interrupted.started) if turn.resumes or pending_calls(history) else None,
+            window=window,
             save_window_state=lambda window: save_window(turn.session, first, window),
             last_request=LastRequest() if options.ephemeral else self._last_request_of(turn.session.key),
             tool_policies=tuple(deps.tool_policies),
@@ -384,7 +378,7 @@ class Pipeline:
                 *self._untrusted_rows(turn, message),
             ],
             stop_reason=self._stop_check(turn),
-            review=deps.review and _is_reviewed(turn) and not built.model.is_stand_in,
+            review=deps.review and _is_reviewed(turn) and not model.is_stand_in,
             format_problem=options.format_problem,
             max_continuations=0 if options.max_tokens else MAX_CONTINUATIONS,
         )
@@ -398,10 +392,9 @@ class Pipeline:
             turn.turn_id,
             dict(result.usage),
             result.cost_usd,
-            joined=turn.joined,
+            joined=turn.joining.count,
             retryable=result.retryable,
         )
-        return TurnPhase.SAVE
 
     def _system_prompt(self, turn: Turn, shown_from: int) -> str:
         prompt = turn.profile.prompt.build_system_prompt(
@@ -432,18 +425,20 @@ class Pipeline:
         self._last_requests[session_key] = last_request
         return last_request
 
-    async def _save(self, turn: Turn) -> TurnPhase:
-        """Release the session; its rows are on disk already."""
-        if turn.checkpoint is not None:
-            turn.checkpoint.discard()
-        await turn.resources.aclose()
-        if not turn.is_remembered:
-            self._deps.status.forget(turn.message.session_key)
-        elif turn.restored is not None:
-            self._deps.on_session_released(turn.session, turn.scope)
-        return TurnPhase.RESPOND
+    async def _save_and_respond(self, turn: Turn) -> None:
+        """Release the session, whose rows are on disk already, and emit the end."""
+        async with self._phase(turn, TurnPhase.SAVE):
+            if turn.checkpoint is not None:
+                turn.checkpoint.discard()
+            await turn.resources.aclose()
+            if not turn.is_remembered:
+                self._deps.status.forget(turn.message.session_key)
+            elif turn.restored is not None:
+                self._deps.on_session_released(turn.session, turn.scope)
+        async with self._phase(turn, TurnPhase.RESPOND):
+            self._respond(turn)
 
-    async def _respond(self, turn: Turn) -> TurnPhase:
+    def _respond(self, turn: Turn) -> None:
         result = turn.result
         turn.emit(
             TurnEnded(
@@ -452,21 +447,18 @@ class Pipeline:
                 error=result.error,
                 usage=dict(result.usage),
                 cost_usd=result.cost_usd,
-                model=turn.built.model.name if turn.built else None,
-                phase_seconds=dict(turn.phase_seconds),
+                model=turn.model_name,
+                phase_seconds=dict(turn.progress.phase_seconds),
                 later=result.later or None,
-                joined=turn.joined or None,
+                joined=turn.joining.count or None,
             )
         )
         if turn.for_model and not result.later:
             _log_end(turn)
-        return TurnPhase.DONE
 
     async def _handle_cancel(self, turn: Turn) -> None:
         if turn.ending is TurnEnding.INTERRUPT:
-            passed_hooks = turn.checkpoint is not None or not turn.for_model  # before that, nothing is stored
-            has_begun = turn.phase not in _BEFORE_BUILD and passed_hooks
-            is_stored = has_begun and not turn.options.ephemeral
+            is_stored = turn.checkpoint is not None and not turn.options.ephemeral
             later = turn.resumes or turn.message.journal_key is not None or is_stored
             turn.set_result(TurnOutcome.STOPPED, RESUMES_LATER if later else SEND_AGAIN_LATER, later=later)
             await finish(self._interrupt(turn))
@@ -478,7 +470,7 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.close()
         await turn.resources.aclose()
-        await self._respond(turn)
+        self._respond(turn)
 
     async def _fail(self, turn: Turn, error: Exception, text: str) -> None:
         text, status = redact_all(text), self._deps.status
@@ -519,12 +511,12 @@ class Pipeline:
                 await self._record(turn, row)
         except NanobotError as error:
             log.warning("turn %s: cannot store its end: %s", turn.turn_id, error)
-        await self._run_from(turn, TurnPhase.SAVE)
+        await self._save_and_respond(turn)
 
     async def _accept_waiting(self, turn: Turn) -> None:
         """Let waiting messages join the turn, up to its limit."""
-        messages = turn.waiting(turn.profile.max_joining - turn.joined)
-        turn.joined += len(messages)
+        messages = turn.joining.waiting(turn.profile.max_joining - turn.joining.count)
+        turn.joining.count += len(messages)
         if messages:
             history = turn.session.get_history()
             await filter_joining(
@@ -666,7 +658,7 @@ def _log_end(turn: Turn) -> None:
     result, key = turn.result, turn.message.session_key
     if turn.message.origin is Origin.CRON:
         return
-    seconds = sum(turn.phase_seconds.values())
+    seconds = sum(turn.progress.phase_seconds.values())
     if result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
         reason = clip_line(turn.failure or result.text, _LOGGED_CHARS)
         log.warning("%s %s after %.1f s: %s", key, result.outcome, seconds, reason)
