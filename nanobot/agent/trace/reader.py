@@ -375,7 +375,7 @@ def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
 
 _IN_STEP = (
     events.StepStarted, events.TextStarted, events.ReasoningStarted, events.TextEnded, events.ToolStarted,
-    events.StepEnded,
+    events.ToolEnded, events.StepEnded,
 )  # fmt: skip
 
 
