@@ -85,17 +85,16 @@ class DeadLetters:
             message, error = await self._queue.get()
             excerpt = clip_line(" ".join(message.content.split()), _EXCERPT_CHARS)
             told_agent = f"[{error} The user has not seen it. It began: {excerpt}]"
-            for report in (
-                self._tell_agent(channels.runtime, message, told_agent),
-                self._tell_owner(channels, message, f"{error}\nIt said: {excerpt}"),
-            ):
+            told_owner = f"{error}\nIt said: {excerpt}"
+            for report, text in ((self._tell_agent, told_agent), (self._tell_owner, told_owner)):
                 try:
-                    await report
+                    await report(channels, message, text)
                 except StorageError as storage_error:
                     log.warning("a dead letter cannot be reported: %s", storage_error)
 
-    async def _tell_agent(self, runtime: Runtime, message: OutboundMessage, text: str) -> None:
+    async def _tell_agent(self, channels: GatewayChannels, message: OutboundMessage, text: str) -> None:
         """Add a system row to the session of the chat, for the model's next turn."""
+        runtime = channels.runtime
         key = await asyncio.to_thread(_session_of, runtime, message)
         if key is None:
             return

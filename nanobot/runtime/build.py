@@ -58,7 +58,7 @@ from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
-from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command, reminder_answer
+from nanobot.runtime.toolbox import Toolbox, cron_command, reminder_answer
 from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
@@ -174,7 +174,7 @@ async def build_runtime(
     lease = ProcessLease(places.leases)
 
     # tools, context, models and memory
-    toolbox = create_toolbox(services)
+    toolbox = Toolbox(services)
     tools = toolbox.tools
     context = ContextBuilder(
         workspace,
@@ -356,7 +356,7 @@ async def build_runtime(
             spending=spending,
             undo=undo,
             clock=clock,
-            cron=toolbox.cron,
+            cron=lambda: toolbox.cron,
             pairing=pairing,
             status=status,
             file_provenance=files,
