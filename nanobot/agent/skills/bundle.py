@@ -26,7 +26,7 @@ _SPECIAL_NAME = re.compile(
     r'[<>:"|?*\\]|^\s|[\s.]$|^(?:con|prn|aux|nul|com\d|lpt\d)(?:\.|$)',
     re.IGNORECASE,
 )
-"""A name that some system refuses or changes, such as that of a device on Windows."""
+"""A name that leads elsewhere, or that some system refuses or changes, such as that of a device on Windows."""
 _LITTER = frozenset({"__macosx", ".ds_store", ".git", "__pycache__", "thumbs.db", "desktop.ini"})
 """Files of systems and tools that are skipped."""
 
@@ -183,10 +183,7 @@ def _read_zip(path: Path) -> Iterator[BundledFile]:
 def _check_path(path: str) -> None:
     """Raise for a path that leaves the folder or is special on some system."""
     shown = ascii(path)[:_MAX_NAME_CHARS]
-    parts = path.split("/")
-    if path.startswith("/") or ".." in parts:
-        raise BundleError(f"{shown} leads outside of the skill's folder.")
-    for part in parts:
+    for part in path.split("/"):
         if not part.isprintable() or not part or _SPECIAL_NAME.search(part):
             raise BundleError(f"{shown} is not a valid name on every system. Rename it.")
         if len(part.encode()) > _MAX_NAME_CHARS:

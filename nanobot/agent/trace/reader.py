@@ -331,7 +331,8 @@ def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
             event = events.event_from_json({name: value for name, value in facts.items() if name != "t"})
         except (TypeError, ValueError):  # of another version
             continue
-        if isinstance(event, _IN_STEP) and (not steps or steps[-1].finish):
+        is_between = not steps or steps[-1].finish
+        if isinstance(event, events.StepStarted) or (is_between and isinstance(event, _IN_STEP)):
             steps.append(RecordedStep())
             began = time
         match event:
@@ -374,7 +375,7 @@ def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
 
 
 _IN_STEP = (
-    events.StepStarted, events.TextStarted, events.ReasoningStarted, events.TextEnded, events.ToolStarted,
+    events.TextStarted, events.ReasoningStarted, events.TextEnded, events.ToolStarted,
     events.ToolEnded, events.StepEnded,
 )  # fmt: skip
 

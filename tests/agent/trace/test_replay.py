@@ -470,6 +470,33 @@ async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
         recording(home).prompt(recording(home).find(), folder(home))
 
 
+def test_calls_that_a_resumed_run_settles_belong_to_the_step_that_made_them():
+    call = {"id": "c1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "go", "turn_id": "t1"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "turn_id": "t1"},
+        {"role": "tool", "content": "made", "tool_call_id": "c1", "turn_id": "t1"},
+        {"role": "assistant", "content": "done", "turn_id": "t1"},
+    ]
+    made = {"call_id": "c1", "name": "x"}
+    told: list[dict[str, Any]] = [
+        {"type": "step_started", "step": 0},
+        {"type": "tool_started", "arguments": {}, **made},
+        {"type": "step_started", "step": 0},  # the process was killed, and another took the turn up
+        {"type": "tool_started", "arguments": {}, **made},
+        {"type": "tool_ended", "ok": True, "content": "", "seconds": 2.0, **made},
+        {"type": "step_ended", "step": 0, "finish_reason": "resumed", "usage": {}},
+        {"type": "step_started", "step": 0},
+        {"type": "text_ended", "text": "done", "final": True},
+        {"type": "step_ended", "step": 0, "finish_reason": "stop", "usage": {}},
+    ]
+
+    (turn,) = Recording("s", [rows], {"t1": told}).turns
+
+    assert [step.text for step in turn.steps] == ["", "done"]
+    assert [(step.calls[0].ok, step.calls[0].seconds) for step in turn.steps[:1]] == [(True, 2.0)]
+
+
 def test_damaged_rows_and_events_of_another_version_are_skipped():
     odd: list[dict[str, Any]] = [{"type": "unheard_of"}, {"type": "tool_started", "t": 1.0, "call": "another name"}]
     rows: Any = [
