@@ -1,8 +1,7 @@
 """Which files with untrusted content a command reads, named or not: `grep -r`, `$(ls)`, `make`, a script.
 
-On Linux the kernel reports which files are opened. Elsewhere a command that may read unnamed files counts as having
-read all untrusted files below the folders it names and below its working directory. A file that the command renamed or
-linked is recognized by its inode.
+On Linux the kernel reports which files are opened. Elsewhere every command counts as having read all untrusted files. A
+file that the command renamed or linked is recognized by its inode.
 """
 
 import os
@@ -74,15 +73,14 @@ class FileReadWatcher:
         try:
             self._watch = ReadWatcher((*files, *self._documents), _folders_in(trees))
         except OSError:
-            return  # without a watch, everything within reach counts as read
+            return  # without a watch, everything counts as read
 
     def provenance(self, printed: str) -> Provenance | None:
         """The least trusted provenance read so far, given the command's output; None if it is the owner's."""
         self._follow_renames()
         read = self._watch.paths() if self._watch is not None else None
-        marks = [] if read is None else [self._store.of(Path(name)) for name in self._shown_of(read, printed)]
-        if read is None:
-            marks.append(self._within_reach())
+        files = self._all_untrusted() if read is None else self._shown_of(read, printed)
+        marks = [self._store.of(Path(name)) for name in files]
         if self._shows_documents(read):
             marks.append(Provenance.PERSON)
         if "git" in self._command:
@@ -141,16 +139,9 @@ class FileReadWatcher:
                 if blob.is_file():
                     self._store.mark(blob, mark)
 
-    def _within_reach(self) -> Provenance | None:
-        from nanobot.security.shell.file_runs import readable_folders
-
-        names = map(os.path.expanduser, readable_folders(self._command))
-        folders = [os.path.realpath(self._folder / name) for name in names]
+    def _all_untrusted(self) -> list[str]:
         files, trees = self._store.untrusted_paths()
-        in_trees = [name for tree in trees for name in islice(_files_in(tree), _MAX_FILES)]
-        reachable = [name for name in (*files, *in_trees) if any(_is_below(name, folder) for folder in folders)]
-        marks = [mark for name in reachable if (mark := self._store.of(Path(name))) is not None]
-        return least_trusted(marks) if marks else None
+        return [*files, *(name for tree in trees for name in islice(_files_in(tree), _MAX_FILES))]
 
 
 def _blobs_of(names: Iterable[str]) -> dict[str, list[str]]:
@@ -164,10 +155,6 @@ def _blobs_of(names: Iterable[str]) -> dict[str, list[str]]:
                 blob = b"blob %d\0" % len(content) + content
                 ids[name] = [make(blob, usedforsecurity=False).hexdigest() for make in (sha1, sha256)]
     return ids
-
-
-def _is_below(name: str, folder: str) -> bool:
-    return name == folder or name.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _folders_in(trees: list[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nanobot.agent.events import Notice, TurnEnded
 from nanobot.agent.memory.idle import IdleWatch
-from nanobot.agent.pipeline import phases
+from nanobot.agent.pipeline import pipeline
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.errors import ProviderError
@@ -452,8 +452,8 @@ async def test_a_compaction_that_fails_keeps_no_answer_back(left_idle: Path, tim
 async def test_a_compaction_that_takes_too_long_is_announced_and_given_up(
     left_idle: Path, time: HeldTime, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(phases, "_COMPACT_S", 1.0)
-    monkeypatch.setattr(phases, "_NOTICE_AFTER_S", 0.0)
+    monkeypatch.setattr(pipeline, "_COMPACT_S", 1.0)
+    monkeypatch.setattr(pipeline, "_NOTICE_AFTER_S", 0.0)
     async with open_bot(left_idle, Pause(), "back again", config=HOURLY, clock=time) as bot:
         reply = await bot.say("hello again")
 

@@ -195,20 +195,6 @@ _OUTPUT = re.compile(r"(?:>>?|(?<=\s)-[oO]|--output(?:-document)?|\btee(?:\s+-a)
 _FETCHED = re.compile(r"https?://[^\s'\"]+/([\w.-]+)")
 
 
-def readable_folders(text: str) -> Iterator[str]:
-    """Folders that a line may read completely: those it names, and the current one unless its programs are known to
-    read only what they name.
-    """
-    line = read_line(text)
-    if not line.whole:
-        yield "."
-    for command in expand_wrappers(line):
-        words = [word for word in command.argv[1:] if not word.startswith("-")]
-        yield from words
-        if not _reads_only_named(command):
-            yield "."
-
-
 def prints_no_content(text: str) -> bool:
     """Whether a line prints no file content: names, sizes and counts at most."""
     line = read_line(text)
@@ -270,19 +256,7 @@ _WITHOUT_NAMES = re.compile(
 )
 
 
-def _reads_only_named(command: ParsedCommand) -> bool:
-    name = command.name
-    if name in ("grep", "egrep", "fgrep"):
-        return not any(_RECURSIVE.match(word) for word in command.argv[1:])
-    if name == "git":
-        return command.argv[1:2] == () or command.argv[1] in _GIT_LOOKS
-    return name not in _LOOKS_AROUND and _only_handles_data(command) and "$(" not in "".join(command.argv)
-
-
 _RECURSIVE = re.compile(r"-[a-zA-Z]*[rR]|--(?:dereference-)?recursive|--directories")
-_LOOKS_AROUND = frozenset({"find", "xargs", "rg", "tree"})
-_GIT_LOOKS = frozenset({"branch", "init", "ls-files", "remote", "rev-parse", "status", "tag"})
-"""Git commands that show no content of files."""
 
 
 def _only_handles_data(command: ParsedCommand) -> bool:
