@@ -102,7 +102,6 @@ class SkillsLoader:
         self._why_forbidden = why_forbidden
         self._chars = summary_chars
         self._manuals: dict[str, tuple[Stamp, Manual, SkillNeeds]] = {}
-        self._skills_by_path: dict[str, Skill] = {}
         self._files: list[_File] = []
         self._shipped_files: list[_File] = []
         self._refreshed_at = -_HOST_CACHE_S
@@ -161,10 +160,7 @@ class SkillsLoader:
                 needs=needed[name],
                 hidden=hidden,
             )
-            known = self._skills_by_path.get(path)
-            if known != skill:
-                self._skills_by_path[path] = known = skill
-            result.append(known)
+            result.append(skill)
         return tuple(sorted(result, key=lambda skill: skill.name))
 
     def _manual(self, path: str, stamp: Stamp) -> tuple[Manual, SkillNeeds]:

@@ -471,7 +471,7 @@ async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
 
 
 def test_calls_that_a_resumed_run_settles_belong_to_the_step_that_made_them():
-    call = {"id": "c1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+    call: Any = {"id": "c1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
     rows: list[ChatMessage] = [
         {"role": "user", "content": "go", "turn_id": "t1"},
         {"role": "assistant", "content": None, "tool_calls": [call], "turn_id": "t1"},
