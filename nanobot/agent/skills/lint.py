@@ -192,10 +192,11 @@ def _our_findings(
         kind = str(entry.get("kind")) if isinstance(entry, dict) else ""
         if kind and kind not in INSTALLERS:
             known = ", ".join(INSTALLERS)
-            yield warning(f"Entry {number} of install has the unknown kind {kind}. Known are {known}.", "install")
+            text = f"Entry {number} of install has the unknown kind {kind}. Known are {known}."
+            yield warning(text, "install", number - 1)
         elif kind and not any(entry.get(key) for key in INSTALLERS[kind].keys):
             text = f"Entry {number} of install names no package. Add {INSTALLERS[kind].keys[0]}."
-            yield LintFinding(text, _line_of(lines, (*path, "install")))
+            yield LintFinding(text, _line_of(lines, (*path, "install", number - 1)))
 
 
 def _line_of(lines: Mapping[tuple[object, ...], int], path: tuple[object, ...]) -> int:

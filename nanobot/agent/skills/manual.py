@@ -55,20 +55,24 @@ class Manual:
         return one_line(self.front.get("description"))
 
     def key_lines(self) -> tuple[dict[tuple[object, ...], int], list[tuple[str, int]]]:
-        """Return the line of each field, by the path of its keys, and the fields that appear twice, with their line."""
+        """Return the line of each field and list entry, by the path of its keys, and the fields that appear twice."""
         import yaml
 
         lines: dict[tuple[object, ...], int] = {}
         duplicates = []
-        waiting: list[tuple[tuple[object, ...], yaml.Node | None]] = [
-            ((), yaml.compose(self.front_text, yaml.SafeLoader))
-        ]
+        top: yaml.Node | None = yaml.compose(self.front_text, yaml.SafeLoader)
+        waiting: list[tuple[tuple[object, ...], yaml.Node | None]] = [((), top)]
         for path, node in waiting:  # grows
-            for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-                if (*path, key.value) in lines:
-                    duplicates.append((str(key.value), key.start_mark.line + 2))
-                lines.setdefault((*path, key.value), key.start_mark.line + 2)
-                waiting.append(((*path, key.value), value))
+            if isinstance(node, yaml.MappingNode):
+                entries = [(key.value, key, value) for key, value in node.value]
+            else:
+                items = node.value if isinstance(node, yaml.SequenceNode) else ()
+                entries = [(index, item, item) for index, item in enumerate(items)]
+            for key, start, value in entries:
+                line = start.start_mark.line + 2
+                if lines.setdefault((*path, key), line) != line:
+                    duplicates.append((str(key), line))
+                waiting.append(((*path, key), value))
         return lines, duplicates
 
 
