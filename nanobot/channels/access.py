@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from nanobot.channels.incoming import Incoming
 from nanobot.config.channels import GroupPolicy
-from nanobot.config.spelling import camel
+from nanobot.config.keypath import camel
 from nanobot.errors import ConfigError, StorageError
 from nanobot.messages.types import Provenance
 from nanobot.pairing.codes import VALID_S, PairingRateLimiter

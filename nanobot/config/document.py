@@ -5,11 +5,10 @@ Uses the standard library. Positions are computed only for errors, so valid file
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from nanobot.config.loaded_from import KeyPath
-from nanobot.config.spelling import camel
+from nanobot.config.keypath import KeyPath, camel
 
 MAX_BYTES = 10 * 1024 * 1024
 
@@ -23,16 +22,12 @@ class DocumentError(ValueError):
         self.column = column
 
 
-class _DuplicateKeyError(ValueError):
-    """A key occurs twice in one object."""
+class _RejectedError(ValueError):
+    """Something that Python would read but a config must not have; `find` returns its position in the text."""
 
-
-class _NumberError(ValueError):
-    """A number that JSON does not allow, or that a float cannot represent."""
-
-    def __init__(self, text: str, problem: str) -> None:
+    def __init__(self, problem: str, find: Callable[[str], int]) -> None:
         super().__init__(problem)
-        self.text = text
+        self.find = find
 
 
 def parse(data: bytes) -> tuple[str, dict[str, Any]]:
@@ -53,10 +48,8 @@ def parse(data: bytes) -> tuple[str, dict[str, Any]]:
         )
     except json.JSONDecodeError as error:
         raise DocumentError(_explain(text, error), error.lineno, error.colno) from error
-    except _DuplicateKeyError as error:
-        raise DocumentError(str(error), *_line_and_column(text, _find_duplicate(text))) from error
-    except _NumberError as error:
-        raise DocumentError(f"{error.text[:20]} {error}", *_line_and_column(text, text.find(error.text))) from error
+    except _RejectedError as error:
+        raise DocumentError(str(error), *_line_and_column(text, error.find(text))) from error
     except RecursionError as error:
         raise DocumentError("is nested too deeply") from error
     except ValueError as error:  # a number with thousands of digits
@@ -138,7 +131,7 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1).encode("utf-8", "replace").decode("utf-8")
-        raise _DuplicateKeyError(f'the key "{duplicate}" occurs twice in one object. Keep one')
+        raise _RejectedError(f'the key "{duplicate}" occurs twice in one object. Keep one', _find_duplicate)
     return result
 
 
@@ -150,13 +143,13 @@ def _find_duplicate(text: str) -> int:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise _NumberError(name, "is not a JSON value")
+    raise _RejectedError(f"{name} is not a JSON value", lambda text: text.find(name))
 
 
 def _parse_finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise _NumberError(digits, "is too large a number")
+        raise _RejectedError(f"{digits[:20]} is too large a number", lambda text: text.find(digits))
     return number
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from nanobot.config.spelling import camel
+from nanobot.config.keypath import MISSING, KeyPath, camel, drop, get, put
 
 _SECTION_KEYS: dict[str, str] = {
     "": "transcription",
@@ -74,46 +74,20 @@ def _candidates(path: tuple[str | int, ...]) -> list[tuple[str, str]]:
 
 
 # `agents.defaults.memoryWindow` needs no entry: it is still in use.
-MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
+MOVED: dict[KeyPath, KeyPath] = {
     ("tools", "exec", "restrictToWorkspace"): ("tools", "restrictToWorkspace"),
+    ("tools", "exec", "restrict_to_workspace"): ("tools", "restrictToWorkspace"),
     ("agents", "defaults", "sessionTtlMinutes"): ("agents", "defaults", "idleCompactAfterMinutes"),
+    ("agents", "defaults", "session_ttl_minutes"): ("agents", "defaults", "idleCompactAfterMinutes"),
 }
 
 
 def migrate(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with moved keys in their new place; if both places are set, the new one wins."""
+    """The tree, in camelCase, with moved keys in their new place; if both places are set, the new one wins."""
     result: dict[str, Any] = deepcopy(dict(tree))
     for old, new in MOVED.items():
-        holder, key = _find_key(result, old)
-        if holder is None or key is None:
-            continue
-        value = holder.pop(key)
-        target = _create_path(result, new[:-1])
-        if target is None:
-            holder[key] = value  # the value in the way is invalid itself and will be reported
-        elif _existing_key(target, new[-1]) is None:
-            target[new[-1]] = value
+        if (value := get(result, old)) is not MISSING:
+            if get(result, new) is MISSING:
+                put(result, new, value)
+            drop(result, old)
     return result
-
-
-def _find_key(tree: dict[str, Any], path: tuple[str, ...]) -> tuple[dict[str, Any] | None, str | None]:
-    holder: Any = tree
-    for name in path[:-1]:
-        key = _existing_key(holder, name)
-        holder = holder[key] if key is not None else None
-        if not isinstance(holder, dict):
-            return None, None
-    return holder, _existing_key(holder, path[-1])
-
-
-def _create_path(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
-    holder = tree
-    for name in path:
-        holder = holder.setdefault(_existing_key(holder, name) or name, {})
-        if not isinstance(holder, dict):
-            return None
-    return holder
-
-
-def _existing_key(holder: Mapping[str, Any], name: str) -> str | None:
-    return next((key for key in holder if key == name or camel(key) == name), None)

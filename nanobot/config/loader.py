@@ -12,23 +12,16 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from nanobot.config import document, environment, keys
+from nanobot.config import document, environment
+from nanobot.config.keypath import KeyPath, dotted, drop, nest, put, walk
 from nanobot.config.legacy import MOVED, migrate
-from nanobot.config.loaded_from import KeyPath, LoadedFrom, Reference
 from nanobot.config.paths import expand, get_config_path, get_data_dir
-from nanobot.config.problems import Problem, problems_in
-from nanobot.config.saver import (
-    change_config,
-    delete_key,
-    lock_config,
-    save_config,
-    set_value,
-    to_document,
-    write_document,
-)
-from nanobot.config.schema import Config
+from nanobot.config.problems import Problem, UnknownKey, problems_in, unknown_keys
+from nanobot.config.saver import change_config, lock_config, save_config, to_document, write_document
+from nanobot.config.schema import Config, LoadedFrom
+from nanobot.config.section import DuplicateKeyError, Shape, in_camel_case
 from nanobot.errors import ConfigError
 from nanobot.security.references import References
 from nanobot.utils.text import repair_json
@@ -84,14 +77,14 @@ def repair_config(path: Path) -> tuple[Config, list[str]]:
             repaired = repair_json(text)
         tree = repaired if isinstance(repaired, dict) else {}
         left_out.append(f"{path}:{error.line}:{error.column}: {error}." if error.line else f"{path} {error}.")
-    tree = keys.in_camel_case(migrate(tree), Config)
+    tree = _normalized(tree)
     while True:
         try:
             return _build(path, text, tree, References(path.parent)), left_out
         except InvalidKeysError as error:
             before = deepcopy(tree)
             for key in filter(None, error.paths):
-                delete_key(tree, key)
+                drop(tree, key)
             if tree == before:  # it is not in the file
                 raise
             left_out += str(error).splitlines()
@@ -99,18 +92,12 @@ def repair_config(path: Path) -> tuple[Config, list[str]]:
 
 def find_key(key: str) -> KeyPath:
     """The path of a key such as `agents.defaults.model`, in either spelling. Raises ConfigError if it is unknown."""
-    tree: Any = None
-    for name in reversed(key.split(".")):
-        tree = {name: tree}
-    tree = keys.in_camel_case(migrate(tree), Config)
-    for unknown in keys.unknown_keys(tree, Config):
+    tree = _normalized(nest(tuple(key.split(".")), None))
+    for unknown in unknown_keys(tree, Config):
         hint = f"Did you mean {unknown.nearest}?" if unknown.nearest else "See docs/configuration.md for all keys."
-        raise ConfigError(f"{keys.dotted(unknown.path)} is not a known key. {hint}")
-    path: list[str] = []
-    while isinstance(tree, dict) and tree:
-        name, tree = next(iter(tree.items()))
-        path.append(name)
-    return tuple(path)
+        raise ConfigError(f"{dotted(unknown.path)} is not a known key. {hint}")
+    *_, (path, _) = walk(tree)
+    return path
 
 
 def set_key(path: Path, key: KeyPath, candidates: Sequence[Any]) -> None:
@@ -119,18 +106,14 @@ def set_key(path: Path, key: KeyPath, candidates: Sequence[Any]) -> None:
     Raises NanobotError, and leaves the file as it is, if none is allowed, or the file cannot be used or written.
     """
     with lock_config(path):
-        document_tree = to_document(load_config(path, secrets=False))
-        errors: list[ConfigError] = []
+        tree, errors = to_document(load_config(path, secrets=False)), []
         for value in candidates:
-            tree = deepcopy(document_tree)
-            set_value(tree, key, value)
-            text = json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+            put(tree, key, value)
             try:
-                check_text(text, path)
+                _check_and_write(tree, path)
             except ConfigError as error:
                 errors.append(error)
             else:
-                write_document(text, path)
                 return
     raise errors[0]
 
@@ -139,15 +122,24 @@ def unset_key(path: Path, key: KeyPath) -> None:
     """Remove a key from a config file. Raises like `set_key`."""
     with lock_config(path):
         tree = to_document(load_config(path, secrets=False))
-        delete_key(tree, key)
-        text = json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
-        check_text(text, path)
-        write_document(text, path)
+        drop(tree, key)
+        _check_and_write(tree, path)
+
+
+def _check_and_write(tree: Mapping[str, Any], path: Path) -> None:
+    text = json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
+    check_text(text, path)
+    write_document(text, path)
 
 
 def check_text(text: str, path: Path, *, secrets: bool = False) -> Config:
     """Return the config that this text would be as a file at this path. Raises ConfigError."""
     return _parse_and_build(text.encode(), path, References(path.parent) if secrets else None)
+
+
+def _normalized(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with known keys in camelCase and moved keys in their new place. Raises DuplicateKeyError."""
+    return migrate(in_camel_case(tree, Shape("", Config)))
 
 
 class InvalidKeysError(ConfigError):
@@ -184,55 +176,46 @@ def _read(path: Path, must_exist: bool) -> bytes | None:
 def _build(path: Path, text: str, tree: dict[str, Any], secrets: References | None) -> Config:
     """Validate a parsed file and apply the environment. All errors are raised here, where the line is known."""
     try:
-        written = keys.in_camel_case(migrate(tree), Config)
+        written = _normalized(tree)
         resolved = environment.resolve(written, os.environ, secrets)
-        filled = environment.fill(resolved.tree, Config, os.environ)
-    except keys.DuplicateKeyError as error:
+        filled = environment.fill(resolved, Config, os.environ)
+    except DuplicateKeyError as error:
         raise ConfigError(f"{path}:{_line_of_key(text, error.path)}: {error}") from error
     except environment.UnresolvedTextError as error:
-        location = f"{path}:{_line_of_key(text, error.path)}"
-        raise InvalidKeysError(f"{location}: {Problem(error.path, str(error))}.", [error.path]) from error
+        raise _config_error(path, text, [Problem(error.path, str(error))], {}) from error
     # Keys that begin with an underscore are preserved, not settings: pydantic-settings would use them.
     settings = {key: value for key, value in filled.tree.items() if not key.startswith("_")}
     try:
         config = Config(**settings)
     except ValidationError as error:
         raise _config_error(path, text, problems_in(error, filled.tree), filled.variables) from error
-    unknown = [*keys.unknown_keys(resolved.tree, Config)]
+    unknown = [*unknown_keys(resolved, Config)]
     _require_restrictions(path, text, unknown, filled.unknown_variables)
-    loaded_from = LoadedFrom(
-        file=path,
-        written=written,
-        references={
-            path: Reference(written_text, keys.value_at(config, path))
-            for path, written_text in resolved.references.items()
-        },
-        variables=filled.variables,
-        filled={path: keys.value_at(config, path) for path in filled.variables},
-        warnings=tuple(_warnings(path, text, unknown, filled.unknown_variables)),
-    )
-    return config.with_origin(loaded_from)
+    warnings = [_warning(path, text, key) for key in unknown]
+    warnings += [
+        f"{variable} in the environment matches no key of the config." for variable in filled.unknown_variables
+    ]
+    return config.with_origin(LoadedFrom(path, written, settings, filled.variables, tuple(warnings)))
 
 
 def _require_restrictions(
-    path: Path, text: str, unknown: Sequence[keys.UnknownKey], unknown_variables: Sequence[str]
+    path: Path, text: str, unknown: Sequence[UnknownKey], unknown_variables: Mapping[str, KeyPath]
 ) -> None:
     """Raise ConfigError if a misspelt key would drop a restriction: a warning is easily missed."""
-    lost_restrictions = [pair for key in unknown for pair in key.lost_restrictions]
+    lost_restrictions = {written: meant for key in unknown for written, meant in key.lost_restrictions}
     variables: dict[KeyPath, str] = {}
-    for variable in unknown_variables:
-        tree = keys.in_camel_case(environment.as_tree(variable), Config)
-        pairs = [pair for key in keys.unknown_keys(tree, Config) for pair in key.lost_restrictions]
-        variables |= dict.fromkeys((written for written, _ in pairs), variable)
-        lost_restrictions += pairs
+    for variable, key_path in unknown_variables.items():
+        for key in unknown_keys(nest(key_path, ""), Config):
+            lost_restrictions |= dict(key.lost_restrictions)
+            variables |= dict.fromkeys((written for written, _ in key.lost_restrictions), variable)
     if lost_restrictions:
         problems = [
             Problem(
                 written,
-                f"is not a known key. Did you mean {keys.dotted(meant)}? That key restricts what the agent may do or "
+                f"is not a known key. Did you mean {dotted(meant)}? That key restricts what the agent may do or "
                 "spend, so nanobot does not start without it. Correct the name, or delete the key",
             )
-            for written, meant in lost_restrictions
+            for written, meant in lost_restrictions.items()
         ]
         raise _config_error(path, text, problems, variables)
 
@@ -254,12 +237,9 @@ def _line_of_key(text: str, path: KeyPath) -> int:
     return document.line_of(text, old or path)
 
 
-def _warnings(path: Path, text: str, unknown: list[keys.UnknownKey], unknown_variables: tuple[str, ...]) -> list[str]:
-    warnings = []
-    for key in unknown:
-        explanation = key.unused or "is not a known key." + (f" Did you mean {key.nearest}?" if key.nearest else "")
-        warnings.append(f"{path}:{_line_of_key(text, key.path)}: {keys.dotted(key.path)} {explanation}")
-    return warnings + [f"{variable} in the environment matches no key of the config." for variable in unknown_variables]
+def _warning(path: Path, text: str, key: UnknownKey) -> str:
+    explanation = key.unused or "is not a known key." + (f" Did you mean {key.nearest}?" if key.nearest else "")
+    return f"{path}:{_line_of_key(text, key.path)}: {dotted(key.path)} {explanation}"
 
 
 def load_warnings(config: Config) -> tuple[str, ...]:
@@ -272,18 +252,9 @@ def closed_channels(config: Config, paired: Container[str] = ()) -> list[str]:
 
     Channels in `paired` are left out: once users have paired, an empty list is intended.
     """
-    channels: dict[str, Any] = {name: getattr(config.channels, name) for name in type(config.channels).model_fields}
     return [
         f"channels.{name}.allowFrom is empty: only paired users are allowed, and there are none. Write to the bot; it "
         "replies with a code to approve yourself: `nanobot pairing approve CODE --owner`."
-        for name, channel in (channels | (config.channels.__pydantic_extra__ or {})).items()
-        if name not in paired and _is_closed(channel)
+        for name in config.channels.enabled
+        if name not in paired and not config.channels.section(name).allow_from
     ]
-
-
-def _is_closed(channel: Any) -> bool:
-    if isinstance(channel, BaseModel):
-        channel = {"enabled": getattr(channel, "enabled", False), "allowFrom": getattr(channel, "allow_from", [])}
-    if not isinstance(channel, dict) or channel.get("enabled") is not True:
-        return False
-    return not (channel.get("allowFrom") or channel.get("allow_from"))

@@ -3,7 +3,6 @@
 Only the command line calls `use_config`. The home folder is looked up at each call. Nothing is created.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.errors import ConfigError
@@ -45,122 +44,35 @@ def absolute(path: Path | str) -> Path:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
 class DataPaths:
     """The paths in a data folder."""
 
-    data: Path
-
-    @property
-    def config(self) -> Path:
-        """The default location of the configuration."""
-        return self.data / "config.json"
-
-    @property
-    def state(self) -> Path:
-        """nanobot's own state."""
-        return self.data / "state"
-
-    @property
-    def turns(self) -> Path:
-        """Checkpoints of interrupted turns."""
-        return self.state / "turns"
-
-    @property
-    def leases(self) -> Path:
-        """Locks of the processes that work on tasks and goals."""
-        return self.state / "leases"
-
-    @property
-    def undo(self) -> Path:
-        """What `/undo` restores."""
-        return self.state / "undo"
-
-    @property
-    def prices(self) -> Path:
-        """Known model prices."""
-        return self.state / "prices.json"
-
-    @property
-    def search(self) -> Path:
-        """The full-text index of sessions."""
-        return self.state / "search.db"
-
-    @property
-    def sandbox(self) -> Path:
-        """Result of the sandbox probe on this machine."""
-        return self.state / "sandbox.json"
-
-    @property
-    def tmp(self) -> Path:
-        """Mounted as /tmp in the sandbox."""
-        return self.data / "tmp"
-
-    @property
-    def traces(self) -> Path:
-        """Turn traces."""
-        return self.state / "traces"
-
-    @property
-    def mcp(self) -> Path:
-        """Cached tool lists of MCP servers."""
-        return self.state / "mcp"
-
-    @property
-    def logs(self) -> Path:
-        return self.data / "logs"
-
-    @property
-    def database(self) -> Path:
-        """The journal of messages, the ledger of model usage, tasks and goals."""
-        return self.state / "nanobot.db"
-
-    @property
-    def media(self) -> Path:
-        """Received attachments, one folder for each channel."""
-        return self.data / "media"
-
-    @property
-    def gateway_log(self) -> Path:
-        """The gateway's log."""
-        return self.logs / "gateway.log"
-
-    @property
-    def cli_history(self) -> Path:
-        """Input history of the terminal chat."""
-        return self.data / "history" / "cli_history"
-
-    @property
-    def pairing(self) -> Path:
-        """Paired users."""
-        return self.data / "pairing.json"
-
-    @property
-    def grants(self) -> Path:
-        """Standing approvals."""
-        return self.state / "grants.json"
-
-    @property
-    def skills(self) -> Path:
-        """State of skills: installations and usage."""
-        return self.state / "skills"
-
-    @property
-    def file_provenance(self) -> Path:
-        """Files with untrusted content."""
-        return self.state / "provenance.json"
-
-    @property
-    def legacy_jobs(self) -> Path:
-        """Cron jobs of earlier releases."""
-        return self.data / "cron" / "jobs.json"
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.config = self.data / "config.json"
+        self.state = self.data / "state"  # nanobot's own state
+        self.turns = self.state / "turns"  # checkpoints of interrupted turns
+        self.leases = self.state / "leases"  # locks of the processes that work on tasks and goals
+        self.undo = self.state / "undo"  # what `/undo` restores
+        self.prices = self.state / "prices.json"  # known model prices
+        self.search = self.state / "search.db"  # the full-text index of sessions
+        self.sandbox = self.state / "sandbox.json"  # result of the sandbox probe on this machine
+        self.tmp = self.data / "tmp"  # mounted as /tmp in the sandbox
+        self.traces = self.state / "traces"
+        self.mcp = self.state / "mcp"  # cached tool lists of MCP servers
+        self.logs = self.data / "logs"
+        self.database = self.state / "nanobot.db"  # the journal of messages, the ledger of model usage, tasks and goals
+        self.media = self.data / "media"  # received attachments, one folder for each channel
+        self.gateway_log = self.logs / "gateway.log"
+        self.cli_history = self.data / "history" / "cli_history"  # input history of the terminal chat
+        self.pairing = self.data / "pairing.json"  # paired users
+        self.grants = self.state / "grants.json"  # standing approvals
+        self.skills = self.state / "skills"  # state of skills: installations and usage
+        self.file_provenance = self.state / "provenance.json"  # files with untrusted content
+        self.legacy_jobs = self.data / "cron" / "jobs.json"  # cron jobs of earlier releases
+        self.legacy_sessions = self.data / "sessions"  # sessions of earlier releases
 
     def jobs_file(self, workspace: Path) -> Path:
         """The current file of cron jobs, for reading only: writers first move it into the workspace."""
         jobs_file = workspace / "cron" / "jobs.json"
         return self.legacy_jobs if self.legacy_jobs.is_file() and not jobs_file.exists() else jobs_file
-
-    @property
-    def legacy_sessions(self) -> Path:
-        """Sessions of earlier releases."""
-        return self.data / "sessions"

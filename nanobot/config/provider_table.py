@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from nanobot.config.spelling import camel
+from nanobot.config.keypath import camel
 
 AUTO = "auto"
 DEFAULT_MODEL = "anthropic/claude-opus-4-5"

@@ -8,17 +8,18 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from nanobot.config import environment
-from nanobot.config.keys import value_at
-from nanobot.config.loaded_from import MISSING, KeyPath, Reference, entry_of
+from nanobot.config.keypath import MISSING, KeyPath, get, put
 from nanobot.config.paths import expand, get_config_path
 from nanobot.config.problems import problems_in
 from nanobot.config.schema import Config
+from nanobot.config.section import Shape, settings_in
 from nanobot.errors import ConfigError, StorageError
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, remove_stale_temps, write_atomic
 from nanobot.utils.locks import file_lock
@@ -100,81 +101,47 @@ def _back_up(path: Path, old: bytes) -> None:
 
 
 def to_document(config: Config) -> dict[str, Any]:
-    """The config as its file would contain it: camelCase, without defaults, `${VAR}` as written."""
-    result = _changes(config)
+    """The config as its file would contain it: camelCase, without defaults.
+
+    What has not changed since it was loaded stays as written; what the environment filled in is not written.
+    """
     loaded = config.loaded_from
-    result |= {key: value for key, value in loaded.written.items() if key.startswith("_")}
-    from_environment = {path for path, value in loaded.filled.items() if value_at(config, path) == value}
-    for path in from_environment:
-        delete_key(result, path)
-    for path in environment.fill(result, Config, os.environ).variables.keys() - from_environment:
-        # a default, but if left out, a variable would override it
-        set_value(result, path, _to_json(value_at(config, path)))
-    for path, reference in loaded.references.items():
-        if reference.loaded is not MISSING and value_at(config, path) == reference.loaded:
-            set_value(result, path, reference.written)
-        else:
-            _restore_in_list(result, path, reference)
-    ordered = _sort_like(result, loaded.written)
-    assert isinstance(ordered, dict)  # noqa: S101 for mypy: the root is an object
-    return ordered
+    document: dict[str, Any] = deepcopy(dict(loaded.written))
+    before = {path: value for path, value, _ in settings_in(Config(**loaded.tree))}
+    in_environment = environment.fill({}, Config, os.environ).variables
+    for path in before:
+        parents = [path[:length] for length in range(1, len(path) + 1)]
+        if removed := next((parent for parent in parents if get(config, parent) is MISSING), None):
+            _leave_out(document, removed)
+    for path, value, default in settings_in(config):
+        written, is_changed = get(document, path), path not in before or value != before[path]
+        is_reference = isinstance(written, str) and environment.refers_elsewhere(path, written)
+        would_be_filled = any(path[: len(filled)] == filled for filled in in_environment)
+        if value == default and not would_be_filled and (is_changed or not is_reference):
+            _leave_out(document, path)
+        elif is_changed:
+            put(document, path, _with_references(value, before.get(path), written))
+    _drop_empty_sections(document, Shape("", Config))
+    return document
 
 
-def _changes(section: BaseModel) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if isinstance(value, BaseModel):
-            if inner := _changes(value):
-                result[str(field.alias or name)] = inner
-        elif value != field.get_default(call_default_factory=True):
-            result[str(field.alias or name)] = _to_json(value)
-    return result | {key: _to_json(value) for key, value in (section.__pydantic_extra__ or {}).items()}
+def _leave_out(document: dict[str, Any], path: KeyPath) -> None:
+    holder = get(document, path[:-1])
+    if isinstance(holder, dict):
+        holder.pop(path[-1], None)
 
 
-def _to_json(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return _changes(value)
-    if isinstance(value, dict):
-        return {key: _to_json(entry) for key, entry in value.items()}
-    return [_to_json(entry) for entry in value] if isinstance(value, list | tuple) else value
-
-
-def delete_key(tree: dict[str, Any], key_path: KeyPath) -> None:
-    """Delete a key, and parents that become empty."""
-    key = str(key_path[0])
-    if key not in tree:
-        return
-    if len(key_path) > 1 and isinstance(tree[key], dict):
-        delete_key(tree[key], key_path[1:])
-        if tree[key]:
-            return
-    del tree[key]
-
-
-def set_value(tree: Any, key_path: KeyPath, written: Any) -> None:
-    """Set a value, creating parents that were left out as defaults."""
-    *above, last = key_path
-    for name in above:
-        tree = tree.setdefault(name, {}) if isinstance(tree, dict) else entry_of(tree, name)
-    if isinstance(tree, dict) or entry_of(tree, last) is not MISSING:
-        tree[last] = written
-
-
-def _restore_in_list(tree: Any, key_path: KeyPath, reference: Reference) -> None:
-    """In a list that changed, the same value at another index is still the same reference."""
-    holder: Any = tree
-    for name in key_path[:-1]:
-        holder = holder.get(name) if isinstance(holder, dict) else None
-    if isinstance(holder, list):
-        holder[:] = [reference.written if entry == reference.loaded else entry for entry in holder]
-
-
-def _sort_like(value: Any, written: Any) -> Any:
-    """Sort keys as in the file, new ones last."""
-    if not isinstance(value, dict) or not isinstance(written, dict):
+def _with_references(value: Any, before: Any, written: Any) -> Any:
+    """In a list that changed, entries that refer elsewhere are still written as references."""
+    if not (isinstance(value, list) and isinstance(before, list) and isinstance(written, list)):
         return value
-    first = [key for key in written if key in value]
-    return {
-        key: _sort_like(value[key], written.get(key)) for key in [*first, *(key for key in value if key not in written)]
-    }
+    references = [(loaded, text) for loaded, text in zip(before, written, strict=False) if isinstance(text, str)]
+    return [next((text for loaded, text in references if loaded == entry), entry) for entry in value]
+
+
+def _drop_empty_sections(tree: dict[str, Any], shape: Shape) -> None:
+    for key, inner in shape.keys.items():
+        if inner.section and not inner.container and isinstance(section := tree.get(key), dict):
+            _drop_empty_sections(section, inner)
+            if not section:
+                del tree[key]

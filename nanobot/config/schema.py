@@ -6,15 +6,16 @@ in `channels`.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nanobot.config.channels import ChannelsConfig
-from nanobot.config.loaded_from import LoadedFrom
+from nanobot.config.keypath import KeyPath, nearest
 from nanobot.config.provider_match import ProviderMatch, match_provider
 from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
 from nanobot.config.section import (
@@ -29,11 +30,17 @@ from nanobot.config.section import (
     Port,
     Seconds,
     Section,
+    Shape,
     StrMap,
     Text,
     Whole,
     empty_is_null,
+    in_camel_case,
+    with_all_sections,
 )
+
+if TYPE_CHECKING:
+    from nanobot.usage.budget import SpendingLimits
 
 API_KEY_NAME = r"^[A-Za-z0-9._-]{1,40}$"
 PERSON = r"^([a-z_]+:\S+)?$"
@@ -443,6 +450,42 @@ class LimitsConfig(Section):
     unknown_price: Annotated[Literal["refuse", "allow"], RESTRICTS] = "refuse"
     """Whether to use a model without a known price under a limit in dollars."""
 
+    def spending_limits(self) -> "SpendingLimits":
+        """The limits as the ledger enforces them."""
+        from nanobot.usage.budget import SpendingLimits
+
+        return SpendingLimits(
+            self.daily_usd, self.monthly_usd, self.turn_tokens, unknown_price=self.unknown_price == "allow"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFrom:
+    """What a config was made of; `file` is None without one. Paths are camelCase.
+
+    All instances are equal, so that configs with the same settings are.
+    """
+
+    file: Path | None = field(default=None, compare=False)
+    written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The migrated file with known keys in camelCase and references as written."""
+    tree: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The same as it was used: without references, filled from the environment."""
+    variables: Mapping[KeyPath, str] = field(default_factory=dict, compare=False)
+    """The variable of each key that the environment filled."""
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+
+class UnknownNameError(ValueError):
+    """A name that does not exist; knows its key."""
+
+    def __init__(self, path: KeyPath, name: str, known: Iterable[str], section: str) -> None:
+        guess = nearest(name, known)
+        super().__init__(
+            f'"{name}" is not known' + (f' (did you mean "{guess}"?)' if guess else f"; it must be one of `{section}`")
+        )
+        self.path = path
+
 
 class _ArgumentsAndEnvironment(PydanticBaseSettingsSource):
     """The constructor's arguments with keys in camelCase, then the NANOBOT_ variables."""
@@ -456,11 +499,10 @@ class _ArgumentsAndEnvironment(PydanticBaseSettingsSource):
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
-        from nanobot.config import environment, keys
+        from nanobot.config.environment import fill
 
-        tree = keys.in_camel_case(self._arguments, self.settings_cls)
-        filled = environment.fill(tree, self.settings_cls, os.environ).tree
-        return keys.with_all_sections(filled, self.settings_cls)
+        tree = in_camel_case(self._arguments, Shape("", self.settings_cls))
+        return with_all_sections(fill(tree, self.settings_cls, os.environ).tree, self.settings_cls)
 
 
 class Config(BaseSettings, Section):
@@ -497,23 +539,24 @@ class Config(BaseSettings, Section):
     @model_validator(mode="after")
     def _validate_names(self) -> "Config":
         """Check that named presets and providers exist."""
-        defaults = self.agents.defaults
-        for key, name in (("modelPreset", defaults.model_preset or None), *_fallback_names(defaults.fallback_models)):
-            if name is not None and name not in self.model_presets:
-                raise _unknown_name(f"agents.defaults.{key}", name, self.model_presets, "modelPresets")
-        provider_names = [("agents.defaults.provider", defaults.provider)]
-        provider_names += [
-            (f"modelPresets.{name}.provider", preset.provider) for name, preset in self.model_presets.items()
-        ]
-        provider_names += [
-            (f"agents.defaults.fallbackModels[{index}].provider", preset.provider)
-            for index, preset in enumerate(defaults.fallback_models)
-            if isinstance(preset, ModelPreset)
-        ]
-        for key, name in provider_names:
+        defaults, where = self.agents.defaults, ("agents", "defaults")
+        presets: dict[KeyPath, str] = {(*where, "modelPreset"): defaults.model_preset or ""}
+        providers: dict[KeyPath, str] = {(*where, "provider"): defaults.provider}
+        providers |= {
+            ("modelPresets", name, "provider"): preset.provider for name, preset in self.model_presets.items()
+        }
+        for index, model in enumerate(defaults.fallback_models):
+            if isinstance(model, ModelPreset):
+                providers[(*where, "fallbackModels", index, "provider")] = model.provider
+            else:
+                presets[(*where, "fallbackModels", index)] = model
+        for path, name in presets.items():
+            if name not in self.model_presets and (name or path[-1] != "modelPreset"):
+                raise UnknownNameError(path, name, self.model_presets, "modelPresets")
+        for path, name in providers.items():
             if name != AUTO and not find_by_name(name) and not self._custom_section(name):
-                names = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
-                raise _unknown_name(key, name, names, "providers")
+                known = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
+                raise UnknownNameError(path, name, known, "providers")
         return self
 
     @property
@@ -586,18 +629,3 @@ class Config(BaseSettings, Section):
         """The key under `providers` of a custom endpoint, as written in the file."""
         custom = self.providers.__pydantic_extra__
         return next((known for known in custom if plain_name(known) == plain_name(name)), None)
-
-
-def _unknown_name(key: str, name: str, known: Any, section: str) -> ValueError:
-    """An error about a name that does not exist, with a note that carries its key."""
-    from nanobot.config.keys import nearest
-
-    guess = nearest(name, list(known))
-    hint = f' (did you mean "{guess}"?)' if guess else f"; it must be one of `{section}`"
-    error = ValueError(f'"{name}" is not known{hint}')
-    error.add_note(key)
-    return error
-
-
-def _fallback_names(models: list[str | ModelPreset]) -> list[tuple[str, str]]:
-    return [(f"fallbackModels[{index}]", name) for index, name in enumerate(models) if isinstance(name, str)]

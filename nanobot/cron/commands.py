@@ -38,24 +38,21 @@ def parse_answer(text: str) -> tuple[str, str] | None:
     return match[1].lower(), match[2] or ""
 
 
-async def run_command(jobs: "CronToolBackend", argument: str, chat: str = "") -> str:
-    """Run `/cron` on the jobs of a chat (empty: all jobs) and return the reply. Errors are returned as text."""
+def run_command(jobs: "CronToolBackend", argument: str, chat: str = "") -> str:
+    """Run `/cron` on the jobs of a chat (empty: all jobs) and return the reply. Blocks; errors are returned as text."""
     word, _, name = argument.strip().partition(" ")
     word, name = word.lower(), name.strip()
     try:
         if word in ("", "list"):
-            return f"{await jobs.list(chat)}\n\n{_USAGE}"
+            return f"{jobs.list(chat)}\n\n{_USAGE}"
         if word in ANSWERS and name:
             job_id, _, when = name.partition(" ")
             snooze = {"done": None, "tomorrow": "tomorrow"}.get(word, when.strip() or _SNOOZE)
-            return await jobs.settle_reminder(job_id, snooze, chat)
+            return jobs.settle_reminder(job_id, snooze, chat)
         if word not in CHANGES or not name:
             return _USAGE
-        job_id = await jobs.find(name, chat)
         if word == "remove":
-            return await jobs.remove(job_id, chat)
-        if word == "run":
-            return await jobs.run(job_id, chat)
-        return await jobs.enable(job_id, word == "enable", chat)
+            return jobs.remove(name, chat)
+        return jobs.run(name, chat) if word == "run" else jobs.enable(name, word == "enable", chat)
     except NanobotError as error:
         return str(error)

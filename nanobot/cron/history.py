@@ -12,6 +12,7 @@ from typing import Literal, NotRequired, TypedDict, cast
 
 from nanobot.utils.files import missing_newline, sync_data, sync_folder, write_whole
 from nanobot.utils.open_no_follow import open_own, read_own, rename_own
+from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import json_objects
 
 Outcome = Literal["ran", "skipped", "failed"]
@@ -35,37 +36,40 @@ class HistoryRow(TypedDict):
 
 
 class History:
-    """The history files of a folder. Callers of `append` hold the store's lock."""
+    """The history files of a folder. Callers of `append` hold the store's lock. Methods raise StorageError."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "history.jsonl"
+        self._path = folder / "history.jsonl"
         self._older = folder / "history.old.jsonl"
 
     def append(self, rows: Sequence[HistoryRow]) -> None:
-        """Append rows durably. Raises OSError."""
+        """Append rows durably."""
         if not rows:
             return
-        with suppress(FileNotFoundError):
-            if self.path.stat().st_size > _FULL_BYTES:
-                rename_own(self.path, self._older)
         lines = "".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n" for row in rows)
-        descriptor = open_own(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
-            is_new = os.fstat(descriptor).st_size == 0
-            write_whole(descriptor, missing_newline(descriptor) + lines.encode("utf-8", "backslashreplace"))
-            sync_data(descriptor)
-            if is_new:
-                sync_folder(self.path.parent)
-        finally:
-            os.close(descriptor)
+            with suppress(FileNotFoundError):
+                if self._path.stat().st_size > _FULL_BYTES:
+                    rename_own(self._path, self._older)
+            descriptor = open_own(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            try:
+                is_new = os.fstat(descriptor).st_size == 0
+                write_whole(descriptor, missing_newline(descriptor) + lines.encode("utf-8", "backslashreplace"))
+                sync_data(descriptor)
+                if is_new:
+                    sync_folder(self._path.parent)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise storage_error(f"{self._path} cannot be written", error) from error
 
     def rows(self, job_id: str | None = None) -> list[HistoryRow]:
-        """All rows, or those of one job, oldest first. Damaged lines are skipped.
-
-        Raises OSError.
-        """
-        parsed = [row for path in (self._older, self.path) if path.exists() for row in json_objects(read_own(path))]
-        rows = [cast("HistoryRow", row) for row in parsed if _is_row(row)]
+        """All rows, or those of one job, oldest first. Damaged lines are skipped."""
+        try:
+            data = b"\n".join(read_own(path) for path in (self._older, self._path) if path.exists())
+        except OSError as error:
+            raise storage_error(f"{self._path} cannot be read", error) from error
+        rows = [cast("HistoryRow", row) for row in json_objects(data) if _is_row(row)]
         return [row for row in rows if job_id is None or row["jobId"] == job_id]
 
 

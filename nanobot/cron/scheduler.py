@@ -1,15 +1,17 @@
-"""One scheduling round over a job file: find due jobs, lease them, record ended runs. No I/O, no tasks, no waiting."""
+"""What is due, and what of it runs: plans, misfire policy, leases, ended runs. No tasks and no waiting.
 
-from collections.abc import Callable, Sequence
+A run is leased before it starts: its job in the file names the lease of the process that runs it. The lease of a dead
+process is settled by the next round of another one.
+"""
+
+from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from nanobot.cron.history import History, HistoryRow, Outcome
-from nanobot.cron.leases import Leases
-from nanobot.cron.misfire import MissedRuns, apply_misfire_policy, missed_until, plan
 from nanobot.cron.notify import fingerprint
-from nanobot.cron.schedule import to_ms
+from nanobot.cron.schedule import job_zone, missed_between, next_instant, to_ms
 from nanobot.cron.store import JobFile
 from nanobot.cron.types import (
     DAY_MS,
@@ -19,19 +21,30 @@ from nanobot.cron.types import (
     CronJob,
     Due,
     Lease,
+    Misfire,
     Notify,
     Retry,
     RunRecord,
     Status,
 )
+from nanobot.errors import StorageError
 from nanobot.utils.clock import Clock
+from nanobot.utils.lease import ProcessLease
+from nanobot.utils.text import duration
 
 _MAX_ATTEMPTS = 3
 _ANSWERABLE_MS = 7 * DAY_MS
 """How long a delivered reminder can be snoozed."""
+_CLOCK_STEP_MS = 1_000
+"""Clock corrections up to this are normal."""
+_MAX_COUNTED = 10_000
+"""Missed runs are counted up to this: a week of minutes, half a second of work."""
+_WITHIN_S = 3_600.0
+"""The default for `run_if_within`."""
 _INTERRUPTED = "nanobot was stopped in the middle of this run"
 _STILL_RUNNING = "the previous run was still running"
 _EXPIRED_BEFORE_START = "its time had passed before it was scheduled"
+_REPLACED = "missed; one later run stands for all"
 _OUTCOMES: dict[Status, Outcome] = {"ok": "ran", "error": "failed", "skipped": "skipped"}
 
 LeasedRun = tuple[CronJob, Due]
@@ -49,14 +62,25 @@ class EndedRun:
     retry_in_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MissedRuns:
+    """Consecutive due instants of a job: the first, the last but one, the last, how many, and the next after them."""
+
+    first_ms: int
+    before_last_ms: int
+    last_ms: int
+    count: int
+    next_ms: int | None
+
+
 class Scheduler:
-    """The state that the rounds of one service share: clock, leases, and running jobs."""
+    """The state that the rounds of one service share: clock, lease, and running jobs."""
 
     def __init__(
-        self, clock: Clock, timezone: str | None, leases: Leases, history: History, was_started: WasStarted | None
+        self, clock: Clock, timezone: str | None, lease: ProcessLease, history: History, was_started: WasStarted | None
     ) -> None:
         self.timezone = timezone
-        self.leases = leases
+        self.lease = lease
         self.running: dict[str, Lease] = {}
         """The leases of runs in this process, by job id."""
         self.failed: set[str] = set()
@@ -116,9 +140,8 @@ class Scheduler:
 
     def is_running(self, job: CronJob, lease: Lease) -> bool:
         """Whether the run of this lease is in progress, here or in another process."""
-        if lease.holder == self.leases.holder:
-            return job.id in self.running
-        return job.id in self.running or self.leases.is_alive(lease.holder)
+        is_elsewhere = lease.holder != self.lease.name and self.lease.is_alive(lease.holder)
+        return job.id in self.running or is_elsewhere
 
     def _settle_job(self, job: CronJob, rows: list[HistoryRow]) -> LeasedRun | None:
         state, now = job.state, self.now_ms()
@@ -139,56 +162,95 @@ class Scheduler:
         if state.retry is not None and state.retry.at_ms <= now:
             retry, state.retry = state.retry, None
             return self._lease(job, Due(job.id, retry.due_ms, now, now - retry.due_ms, retry=retry.count + 1))
-        if self._planned.get(job.id) == _plan_inputs(job) and (state.next_run_at_ms or 0) > now:
-            return None
-        state.next_run_at_ms = plan(job, now, self.timezone)
-        self._planned[job.id] = _plan_inputs(job)
+        inputs = (job.enabled, job.schedule, state.next_run_at_ms, state.last_due_at_ms)
+        if self._planned.get(job.id) == inputs and (state.next_run_at_ms or 0) > now:
+            return None  # evaluating the schedule again is slow
+        state.next_run_at_ms = self._plan(job, now)
+        self._planned[job.id] = (job.enabled, job.schedule, state.next_run_at_ms, state.last_due_at_ms)
         if state.next_run_at_ms is None:
             if job.enabled and job.schedule.kind == "at":
                 at = job.schedule.at_ms or 0
-                self._record_missed(
-                    job, [] if state.last_due_at_ms == at else [MissedRuns(at, at, 1, _EXPIRED_BEFORE_START)], rows
-                )
+                if state.last_due_at_ms != at:
+                    self._skip(job, at, at, 1, _EXPIRED_BEFORE_START, rows)
                 job.enabled = False
             return None
         if state.next_run_at_ms > now:
             return None
-        decision = apply_misfire_policy(job, now, self.timezone)
-        self._record_missed(job, decision.skipped, rows)
-        state.next_run_at_ms = decision.next_ms
-        if decision.run_ms is None:
+        missed = self._missed_until(job, now)
+        state.next_run_at_ms = missed.next_ms
+        late_ms = now - missed.last_ms if now - missed.last_ms > GRACE_MS else 0
+        if late_ms and not _may_run_late(job, late_ms):
+            reason = f"missed by {duration(late_ms / 1000)}; the job is set to {job.misfire}"
+            self._skip(job, missed.first_ms, missed.last_ms, missed.count, reason, rows)
             job.enabled = job.enabled and job.schedule.kind != "at"
             return None
-        state.last_due_at_ms, state.retry = decision.run_ms, None
-        return self._lease(job, Due(job.id, decision.run_ms, now, decision.late_ms, decision.missed))
+        if missed.count > 1:
+            self._skip(job, missed.first_ms, missed.before_last_ms, missed.count - 1, _REPLACED, rows)
+        state.last_due_at_ms, state.retry = missed.last_ms, None
+        return self._lease(
+            job, Due(job.id, missed.last_ms, now, late_ms if late_ms > GRACE_MS else 0, missed.count - 1)
+        )
 
-    def _record_missed(self, job: CronJob, missed: Sequence[MissedRuns], rows: list[HistoryRow]) -> None:
-        for missed_runs in missed:
-            row: HistoryRow = {
-                "jobId": job.id,
-                "name": job.name,
-                "dueAtMs": missed_runs.first_ms,
-                "outcome": "skipped",
-                "trigger": "schedule",
-                "reason": missed_runs.reason,
-            }
-            if missed_runs.count > 1:
-                row["untilMs"], row["count"] = missed_runs.last_ms, missed_runs.count
-            rows.append(row)
-            job.state.last_due_at_ms = missed_runs.last_ms
-            job.state.last_status, job.state.last_error = "skipped", missed_runs.reason
-            self._add_to_history(job, RunRecord(missed_runs.last_ms, "skipped", 0, missed_runs.reason))
+    def _plan(self, job: CronJob, now: int) -> int | None:
+        """The next due instant of the job (in the past if it is due now), or None if there is none. Raises CronError.
+
+        Keeps the instant in the file unless the job was edited, its zone changed or the clock was set back. A run is
+        not repeated when the clock goes back by less than a day.
+        """
+        planned, schedule, last_run_ms = job.state.next_run_at_ms, job.schedule, job.state.last_due_at_ms
+        if not job.enabled:
+            return None
+        if schedule.kind == "at":
+            at_ms = schedule.at_ms
+            is_over = at_ms is None or last_run_ms == at_ms or (planned is None and at_ms <= now)
+            return None if is_over else at_ms
+        zone = job_zone(job, self.timezone)
+        expected = next_instant(schedule, now, zone=zone, anchor_ms=job.created_at_ms or now)
+        if planned is None:
+            return expected
+        if schedule.kind == "every":
+            latest_ms = now + (schedule.every_ms or 0)
+            return planned if planned <= latest_ms + _CLOCK_STEP_MS else latest_ms
+        if next_instant(schedule, planned - 1, zone=zone, anchor_ms=0) != planned:
+            return expected
+        if expected is None or planned <= expected:
+            return planned
+        has_run_already = last_run_ms is not None and expected <= last_run_ms <= now + DAY_MS
+        return planned if has_run_already else expected
+
+    def _missed_until(self, job: CronJob, now: int) -> MissedRuns:
+        """The due instants from the planned one to now. Raises CronError."""
+        zone, first = job_zone(job, self.timezone), job.state.next_run_at_ms or now
+        count, before, last = missed_between(job.schedule, first, now, zone=zone, limit=_MAX_COUNTED)
+        next_ms = next_instant(job.schedule, max(now, last), zone=zone, anchor_ms=first)
+        return MissedRuns(first, before, last, count, next_ms)
+
+    def _skip(self, job: CronJob, first_ms: int, last_ms: int, count: int, reason: str, rows: list[HistoryRow]) -> None:
+        """Record due instants that do not run."""
+        row: HistoryRow = {
+            "jobId": job.id,
+            "name": job.name,
+            "dueAtMs": first_ms,
+            "outcome": "skipped",
+            "trigger": "schedule",
+            "reason": reason,
+        }
+        if count > 1:
+            row["untilMs"], row["count"] = last_ms, count
+        rows.append(row)
+        job.state.last_due_at_ms, job.state.last_status, job.state.last_error = last_ms, "skipped", reason
+        self._add_to_history(job, RunRecord(last_ms, "skipped", 0, reason))
 
     def _lease(self, job: CronJob, due: Due) -> LeasedRun:
-        with suppress(OSError):
-            self.leases.open()
+        with suppress(StorageError):  # jobs also run on a disk without locks
+            self.lease.hold()
         snapshot = deepcopy(job)
-        job.state.running = self.running[job.id] = Lease(due, self.leases.holder)
+        job.state.running = self.running[job.id] = Lease(due, self.lease.name)
         return snapshot, due
 
     def _recover_lease(self, job: CronJob, lease: Lease, rows: list[HistoryRow]) -> LeasedRun | None:
         """The process of this lease died: settle the lease, or run it again if the agent never got it."""
-        with suppress(OSError):
+        with suppress(StorageError):
             for row in reversed(self._history.rows(job.id)):
                 # it ended, but the process died before settling
                 is_this_run = row["dueAtMs"] == lease.due.at_ms and row.get("runAtMs") == lease.due.started_ms
@@ -230,20 +292,19 @@ class Scheduler:
             job.enabled, state.next_run_at_ms = False, None
         if skip_overlapped and job.enabled and (state.next_run_at_ms or now + 1) <= now:
             with suppress(CronError):
-                status, error = state.last_status, state.last_error
-                missed, _, state.next_run_at_ms = missed_until(job, now, self.timezone, _STILL_RUNNING)
-                self._record_missed(job, [missed], rows)
-                state.last_status, state.last_error = status, error
+                missed = self._missed_until(job, now)
+                state.next_run_at_ms = missed.next_ms
+                self._skip(job, missed.first_ms, missed.last_ms, missed.count, _STILL_RUNNING, rows)
+                state.last_status, state.last_error = ended.status, ended.error
 
     def _add_to_history(self, job: CronJob, run: RunRecord) -> None:
         job.state.run_history = [*job.state.run_history, run][-RUNS_KEPT:]
 
 
-def _plan_inputs(job: CronJob) -> tuple[object, ...]:
-    """The inputs and result of a plan, to avoid evaluating the schedule again, which is slow."""
-    when, state = job.schedule, job.state
-    schedule = (when.kind, when.at_ms, when.every_ms, when.expr, when.tz)
-    return job.enabled, schedule, state.next_run_at_ms, state.last_due_at_ms
+def _may_run_late(job: CronJob, late_ms: int) -> bool:
+    within_s = job.misfire_within_s if job.misfire_within_s is not None else _WITHIN_S
+    is_within = job.misfire is Misfire.RUN_IF_WITHIN and late_ms <= within_s * 1000
+    return job.misfire is Misfire.RUN_ONCE or is_within
 
 
 def _row(job: CronJob, lease: Lease, ended: EndedRun) -> HistoryRow:

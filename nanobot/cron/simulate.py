@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import groupby
 
@@ -11,14 +11,16 @@ from nanobot.cron.types import DAY_MS, MINUTE_MS, CronJob
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedRun:
-    """One run of a job. `collides` names other jobs in the same minute, `remark` a clock change that affects it."""
+class SimulatedEvent:
+    """One run of a job, or a clock change (without a job)."""
 
     at_ms: int
-    job: CronJob
     zone: tzinfo
-    collides: tuple[str, ...] = ()
+    job: CronJob | None = None
     remark: str = ""
+    """How a clock change affects the run, or what changes."""
+    collides: tuple[str, ...] = ()
+    """Names of other jobs in the same minute."""
 
     @property
     def description(self) -> str:
@@ -28,9 +30,12 @@ class SimulatedRun:
 
     def to_json(self) -> dict[str, object]:
         """As in `nanobot cron rehearse --json`."""
+        at = from_ms(self.at_ms, self.zone).isoformat()
+        if self.job is None:
+            return {"atMs": self.at_ms, "at": at, "jobId": None, "remark": self.remark}
         return {
             "atMs": self.at_ms,
-            "at": from_ms(self.at_ms, self.zone).isoformat(),
+            "at": at,
             "jobId": self.job.id,
             "name": self.job.name,
             "collidesWith": list(self.collides),
@@ -38,67 +43,49 @@ class SimulatedRun:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ClockShift:
-    """A clock change of a zone."""
-
-    at_ms: int
-    zone: tzinfo
-    by: timedelta
-
-    @property
-    def description(self) -> str:
-        """`clocks go forward by 60 min`."""
-        direction = "forward" if self.by > timedelta() else "back"
-        return f"clocks go {direction} by {abs(self.by) // timedelta(minutes=1)} min"
-
-    def to_json(self) -> dict[str, object]:
-        """As in `nanobot cron rehearse --json`."""
-        at = from_ms(self.at_ms, self.zone).isoformat()
-        return {"atMs": self.at_ms, "at": at, "jobId": None, "remark": self.description}
-
-
-def simulate(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Iterator[SimulatedRun | ClockShift]:
+def simulate(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Iterator[SimulatedEvent]:
     """Runs and clock changes of the coming days, in order, for enabled jobs. Raises CronError."""
     start_ms = to_ms(datetime.now(UTC))
     end_ms = start_ms + round(days * DAY_MS)
     zones = {job.id: job_zone(job, user_zone) for job in jobs if job.enabled and job.is_agent_turn}
+    changes = [
+        SimulatedEvent(to_ms(change.at), zone, remark=_describe_change(change.after - change.before))
+        for zone in dict.fromkeys(zones.values())
+        for change in clock_changes(zone, from_ms(start_ms), from_ms(end_ms))
+    ]
     streams = [_runs_of(job, start_ms, end_ms, zones[job.id]) for job in jobs if job.id in zones]
-    changes = sorted(
-        (ClockShift(to_ms(change.at), zone, change.after - change.before) for zone in dict.fromkeys(zones.values())
-         for change in clock_changes(zone, from_ms(start_ms), from_ms(end_ms))),
-        key=lambda change: change.at_ms,
-    )  # fmt: skip
-    merged = heapq.merge(*streams, key=lambda run: run.at_ms)
-    return heapq.merge(changes, _with_collisions(merged), key=lambda event: event.at_ms)
+    runs = _with_collisions(heapq.merge(*streams, key=_when))
+    return heapq.merge(sorted(changes, key=_when), runs, key=_when)
 
 
-def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator[SimulatedRun]:
-    planned = job.state.next_run_at_ms
-    anchor = planned or job.created_at_ms or start_ms
+def _when(event: SimulatedEvent) -> int:
+    return event.at_ms
+
+
+def _describe_change(by: timedelta) -> str:
+    direction = "forward" if by > timedelta() else "back"
+    return f"clocks go {direction} by {abs(by) // timedelta(minutes=1)} min"
+
+
+def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator[SimulatedEvent]:
+    anchor = job.state.next_run_at_ms or job.created_at_ms or start_ms
     for due in instants(job.schedule, start_ms, zone=zone, anchor_ms=anchor):
         if due >= end_ms:
             return
-        yield SimulatedRun(due, job, zone, remark=_remark(job, due, zone))
+        remark, wall = "", wall_at(from_ms(due), zone)
+        if job.schedule.kind != "cron":
+            pass
+        elif is_moved(job.schedule, due, zone):
+            remark = "this time of day is skipped on this day"
+        elif read_wall_time(wall.replace(fold=0), zone).second is not None:
+            remark = f"this hour occurs twice; {'second' if wall.fold else 'first'} time"
+        yield SimulatedEvent(due, zone, job, remark)
 
 
-def _remark(job: CronJob, due: int, zone: tzinfo) -> str:
-    """How a clock change affects this run."""
-    if job.schedule.kind != "cron":
-        return ""
-    if is_moved(job.schedule, due, zone):
-        return "this time of day is skipped on this day"
-    wall = wall_at(from_ms(due), zone)
-    read = read_wall_time(wall.replace(fold=0), zone)
-    if read.second is not None:
-        return "this hour occurs twice; second time" if wall.fold else "this hour occurs twice; first time"
-    return ""
-
-
-def _with_collisions(runs: Iterator[SimulatedRun]) -> Iterator[SimulatedRun]:
+def _with_collisions(runs: Iterator[SimulatedEvent]) -> Iterator[SimulatedEvent]:
     for _, group in groupby(runs, key=lambda run: run.at_ms // MINUTE_MS):
-        group_runs = list(group)
-        names = {run.job.id: run.job.name for run in group_runs}
-        for run in group_runs:
-            others = tuple(name for job_id, name in names.items() if job_id != run.job.id)
-            yield SimulatedRun(run.at_ms, run.job, run.zone, others, run.remark)
+        together = list(group)
+        names = {run.job.id: run.job.name for run in together if run.job is not None}
+        for run in together:
+            others = (name for job_id, name in names.items() if run.job is None or job_id != run.job.id)
+            yield replace(run, collides=tuple(others))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Strict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
+from nanobot.bus.events import Address
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, least_trusted
 
@@ -120,6 +121,25 @@ class CronPayload:
     """The sender who asked for it on the channel; None for jobs of the owner's terminal."""
     verbatim: Flag = False
     """Whether the message is sent as it is, without a model: a snoozed reminder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as a model asks for it: a message, and one of `every_seconds`, `cron_expr` and `at`."""
+
+    message: str = ""
+    name: str | None = None
+    every_seconds: float | None = None
+    cron_expr: str | None = None
+    at: str | None = None
+    tz: str | None = None
+    deliver: bool = True
+    notify: str | None = None
+    address: Address | None = None
+    """The chat it answers in."""
+    session_key: str | None = None
+    provenance: Provenance = Provenance.OWNER
+    asked_by: str | None = None
 
 
 @dataclass(slots=True)
@@ -274,12 +294,18 @@ class CronJob:
 
     def to_json(self) -> dict[str, Any]:
         """The job as in jobs.json. nanobot's additional keys are left out at their defaults."""
-        return _merge(self.raw, _codec().dump_python(self, by_alias=True, exclude={"raw"}))
+        return _merge(self.raw, _codec().dump_python(self, by_alias=True, exclude={"raw"}), _default_values())
 
 
 @cache
 def _codec() -> TypeAdapter[CronJob]:
     return TypeAdapter(CronJob)
+
+
+@cache
+def _default_values() -> dict[str, Any]:
+    values: dict[str, Any] = _codec().dump_python(CronJob("", ""), by_alias=True)
+    return values
 
 
 def _without_empty(value: Any) -> Any:
@@ -291,34 +317,27 @@ def _without_empty(value: Any) -> Any:
     return {key: _without_empty(item) for key, item in value.items() if item not in (None, "", {})}
 
 
-_LEFT_OUT: dict[str, object] = {
-    "sessionKey": None,
-    "threadId": None,
-    "notify": Notify.ALWAYS,
-    "provenance": Provenance.OWNER,
-    "askedBy": None,
-    "verbatim": False,
-    "lastDueAtMs": None,
-    "running": None,
-    "runRequestedAtMs": None,
-    "retry": None,
-    "delivered": None,
-    "lastAnswer": None,
-    "misfire": Misfire.RUN_ONCE,
-    "misfireWithinS": None,
-}
-"""Keys that are not in every file of the original, and the values at which they are not written."""
+_OURS = frozenset(
+    (
+        *("sessionKey", "threadId", "notify", "provenance", "askedBy", "verbatim"),
+        *("lastDueAtMs", "running", "runRequestedAtMs", "retry", "delivered", "lastAnswer"),
+        *("misfire", "misfireWithinS"),
+    )
+)
+"""Keys that are not in every file of the original; they are not written at their defaults."""
 
 
-def _merge(raw: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+def _merge(raw: dict[str, Any], ours: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
     """Put our keys into the original object; unknown keys are kept."""
     merged = dict(raw)
     for key, value in ours.items():
-        if isinstance(value, dict):
-            before = merged.get(key)
-            merged[key] = _merge(before if isinstance(before, dict) else {}, value)
-        elif key in _LEFT_OUT and value == _LEFT_OUT[key]:
+        default = defaults.get(key)
+        if key in _OURS and value == default:
             merged.pop(key, None)
+        elif isinstance(value, dict):
+            before = merged.get(key)
+            inner_defaults = default if isinstance(default, dict) else {}
+            merged[key] = _merge(before if isinstance(before, dict) else {}, value, inner_defaults)
         else:
             merged[key] = value
     return merged

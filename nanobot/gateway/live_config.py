@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from nanobot.config.keys import shapes
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
+from nanobot.config.section import shapes
 from nanobot.errors import ConfigError
 from nanobot.gateway.channels import GatewayChannels
 from nanobot.security.redaction import learn_secrets

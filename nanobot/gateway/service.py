@@ -86,7 +86,7 @@ class Options:
 
 
 class Gateway:
-    """A gateway: its parts, which `start` connects. Valid inside `open_gateway`."""
+    """A gateway: its parts, which `open` puts to work. Valid inside `open_gateway`."""
 
     def __init__(
         self,
@@ -139,7 +139,8 @@ class Gateway:
         if config.api.enabled or options.api_only:
             host = options.api_host or config.api.host
             if not is_loopback(host):
-                log.warning("the API is served on %s unencrypted: put a proxy with TLS in front of 127.0.0.1", host)
+                advice = "put a proxy with TLS in front of 127.0.0.1 instead"
+                log.warning("the API is served on %s unencrypted: %s", host, advice)
             port = config.api.port if options.api_port is None else options.api_port
             self.api_http = HttpServer(host, port, self._make_api_app, "Set api.port, or start with --port.")
         requests = ControlRequests(runtime, feed, self.reporter, shutdown, terminal, self.new_link, self._api_urls)

@@ -123,14 +123,13 @@ def cron_service(
     config: Config, workspace: Path, places: DataPaths, clock: Clock, sessions: SessionManager
 ) -> "CronService":
     """Create the cron service of the workspace and adopt jobs of earlier releases. No job runs before it is started."""
-    from nanobot.cron.edits import KnownChannels
     from nanobot.cron.service import CronService  # imported on first use: 40 ms
 
     service = CronService(
         workspace / "cron" / "jobs.json",
         clock=clock,
         timezone=config.agents.defaults.timezone,
-        targets=KnownChannels({**config.channels.enabled_by_name(), "web": config.gateway.web.enabled}),
+        channels={**config.channels.enabled_by_name(), "web": config.gateway.web.enabled},
         was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.message_id),
     )
     service.adopt(places.legacy_jobs)
@@ -154,7 +153,7 @@ def cron_command(toolbox: Toolbox) -> CommandEntry:
         if word in ANSWERS and call.message.origin not in TYPED:
             return "Only a person may answer a reminder."
         backend = cron_tool_backend(toolbox.cron, toolbox.may_speak)
-        return await run_command(backend, call.argument, call.scope.chat)
+        return await asyncio.to_thread(run_command, backend, call.argument, call.scope.chat)
 
     return CommandEntry(answer, "jobs and reminders", "remove | enable | disable | run")
 
@@ -166,7 +165,7 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
     if answer is None or (message.in_group and not message.is_mentioned):
         return None
     try:
-        job = await cron_tool_backend(toolbox.cron, toolbox.may_speak).answerable(message.address)
+        job = await asyncio.to_thread(toolbox.cron.last_delivered, message.address)
         session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
     except StorageError:
         return None  # the turn reports it

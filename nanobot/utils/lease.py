@@ -5,12 +5,13 @@ The system releases the lock when the process dies. Another process may then tak
 
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from nanobot.errors import StorageError
-from nanobot.utils.files import make_private_folder
-from nanobot.utils.locks import ProcessLock
+from nanobot.utils.files import open_private
+from nanobot.utils.locks import ProcessLock, is_held
 from nanobot.utils.storage_error import storage_error
 
 _STALE_S = 3_600.0
@@ -20,19 +21,19 @@ _STALE_S = 3_600.0
 class ProcessLease:
     """The lease of this process, and whether others are alive. Methods block."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` holds one lock file for each process."""
+    def __init__(self, folder: Path, opener: Callable[[Path, int], int] = open_private) -> None:
+        """`folder` holds one lock file for each process; `opener` as for a ProcessLock."""
         self.name = secrets.token_hex(6)
         self._folder = folder
+        self._opener = opener
         self._lock: ProcessLock | None = None
 
     def hold(self) -> None:
         """Take the lease, before this process writes its name into a row. Raises StorageError."""
         if self._lock is not None:
             return
-        lock = ProcessLock(self._path_of(self.name))
+        lock = ProcessLock(self._path_of(self.name), self._opener)
         try:
-            make_private_folder(self._folder)
             self._sweep()
             if not lock.try_acquire():
                 raise StorageError(f"The lock {self.name} is held by another process.")
@@ -44,17 +45,7 @@ class ProcessLease:
         """Whether the process that holds this lease is alive. One that cannot be tested counts as alive."""
         if name == self.name:
             return self._lock is not None
-        path = self._path_of(name)
-        if not name or not path.exists():
-            return False
-        lock = ProcessLock(path)
-        try:
-            if not lock.try_acquire():
-                return True
-        except OSError:
-            return True
-        lock.release()
-        return False
+        return bool(name) and is_held(self._path_of(name), self._opener)
 
     def release(self) -> None:
         """End the lease: what rows still name it for may be taken over."""
@@ -71,4 +62,4 @@ class ProcessLease:
                     path.unlink(missing_ok=True)
 
     def _path_of(self, name: str) -> Path:
-        return self._folder / f"{name}.lock"
+        return self._folder / f"{Path(name).name}.lock"

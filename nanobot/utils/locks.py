@@ -55,6 +55,11 @@ class ProcessLock:
         self._descriptor = descriptor
         return True
 
+    @property
+    def is_acquired(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
+
     async def acquire(self, on_wait: Callable[[], None] | None = None) -> None:
         """Wait for the lock without blocking the event loop; calls `on_wait` once if it is not free. Raises OSError."""
         if self.try_acquire():
@@ -85,6 +90,20 @@ class ProcessLock:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def is_held(path: Path, opener: Callable[[Path, int], int] = open_private) -> bool:
+    """Whether somebody holds the lock of this file. One that cannot be tested counts as held."""
+    if not path.exists():
+        return False
+    lock = ProcessLock(path, opener)
+    try:
+        if not lock.try_acquire():
+            return True
+    except OSError:
+        return True
+    lock.release()
+    return False
 
 
 @contextmanager

@@ -10,9 +10,8 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.config.keys import dotted
+from nanobot.config.keypath import dotted, is_secret, mask_value
 from nanobot.config.loader import find_key, load_config, set_key, unset_key
-from nanobot.config.masking import is_secret, mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.saver import to_document
 from nanobot.config.schema import Config

@@ -126,7 +126,7 @@ def test_a_secret_that_is_kept_elsewhere_is_told_by_its_place_and_not_fetched(mo
     assert "providers.openai.apiKey •••• ~/key (secret file)" in told
     assert "providers.gemini.apiKey •••• pass (command)" in told
     assert "providers.groq.apiKey ••••cdef GROQ_HERE (environment)" in told
-    assert '{"Authorization": "••••"}' in told
+    assert "tools.mcpServers.tracker.headers.Authorization •••• tokens/tracker (secret file)" in told
     assert "tools.mcpServers.tracker.command" not in told
 
 

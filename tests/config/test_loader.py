@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from nanobot.config.keys import dotted, shapes
+from nanobot.config.keypath import dotted
 from nanobot.config.loader import closed_channels, load_config, load_warnings
 from nanobot.config.paths import use_config
 from nanobot.config.schema import Config
+from nanobot.config.section import shapes
 from nanobot.errors import ConfigError
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -179,7 +180,6 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("limits.dailyUsd", [-1, "x", True], ""),
     ("modelPresets.fast", [{}, "x", None, {"model": ""}], ""),
 ]
-BAD = [(key, value, words) for key, values, words in TABLE for value in values]
 
 
 def nested(key, value):
@@ -188,17 +188,18 @@ def nested(key, value):
     return value
 
 
-@pytest.mark.parametrize(("key", "value", "words"), BAD)
-def test_a_bad_value_stops_the_command_and_names_its_key(config_file, key, value, words):
-    path = config_file(nested(key, value))
-    before = path.read_bytes()
+@pytest.mark.parametrize(("key", "values", "words"), TABLE)
+def test_a_bad_value_stops_the_command_and_names_its_key(config_file, key, values, words):
+    for value in values:
+        path = config_file(nested(key, value))
+        before = path.read_bytes()
 
-    said = refusal(path)
+        said = refusal(path)
 
-    assert key in said
-    assert words in said
-    assert re.match(re.escape(str(path)) + r":\d+: ", said)
-    assert path.read_bytes() == before
+        assert key in said, value
+        assert words in said, value
+        assert re.match(re.escape(str(path)) + r":\d+: ", said)
+        assert path.read_bytes() == before
 
 
 def test_a_problem_names_the_line_and_what_was_meant(config_file):
@@ -327,15 +328,21 @@ def test_misspelt_keys_that_restrict_nothing_are_kept_with_a_warning(config_file
     assert config.tools.exec.__pydantic_extra__ == {"timeouts": 5}
 
 
-def test_an_old_place_of_a_key_is_still_understood(config_file):
-    path = config_file(
-        '{"tools": {"exec": {\n"restrictToWorkspace": true}}, "agents": {"defaults": {"memoryWindow": 7}}}'
-    )
+@pytest.mark.parametrize(
+    ("tools", "restricts"),
+    [
+        ({"exec": {"restrictToWorkspace": True}}, True),
+        ({"exec": {"restrict_to_workspace": True}}, True),
+        ({"exec": {"restrictToWorkspace": True}, "restrict_to_workspace": False}, False),
+    ],
+)
+def test_an_old_place_of_a_key_is_still_understood(config_file, tools, restricts):
+    defaults = {"memoryWindow": 7, "session_ttl_minutes": 5}
 
-    config = load_config(path)
+    config = load_config(config_file({"tools": tools, "agents": {"defaults": defaults}}))
 
-    assert config.tools.restrict_to_workspace is True
-    assert config.agents.defaults.memory_window == 7
+    assert config.tools.restrict_to_workspace is restricts
+    assert (config.agents.defaults.memory_window, config.agents.defaults.idle_compact_after_minutes) == (7, 5)
     assert load_warnings(config) == ()
 
 

@@ -85,6 +85,24 @@ def test_references_are_kept_as_written(config_file, monkeypatch):
     assert json.loads(text) == written
 
 
+def test_what_was_removed_is_gone_and_what_stands_beside_it_stays_as_written(config_file, monkeypatch):
+    monkeypatch.setenv("KEY", "geheim")
+    headers = {"Authorization": "Bearer ${KEY}", "X-Trace": "on"}
+    servers = {"old": {"command": "x", "args": ["${KEY}"]}, "kept": {"url": "https://x.example", "headers": headers}}
+    path = config_file({"tools": {"mcpServers": servers}, "providers": {"mine": {"apiBase": "http://x"}}})
+    config = load_config(path)
+    del config.tools.mcp_servers["old"]
+    assert config.tools.mcp_servers["kept"].headers
+    config.tools.mcp_servers["kept"].headers["X-Trace"] = "off"
+    config.providers.__pydantic_extra__.clear()
+
+    save_config(config)
+
+    kept = {"url": "https://x.example", "headers": {**headers, "X-Trace": "off"}}
+    assert json.loads(path.read_text())["tools"] == {"mcpServers": {"kept": kept}}
+    assert json.loads(path.read_text()).get("providers", {}) == {}
+
+
 def test_what_the_environment_filled_in_stays_out(config_file, monkeypatch):
     monkeypatch.setenv("NANOBOT_PROVIDERS__OPENAI__API_KEY", "geheim")
     monkeypatch.setenv("NANOBOT_API__PORT", "5")
@@ -165,11 +183,11 @@ def test_what_was_saved_loads_to_the_same(config_file, tmp_path):
 def test_changes_of_two_processes_are_both_in_the_file(tmp_path):
     path = tmp_path / "config.json"
     path.write_text("{}", encoding="utf-8")
-    children = [start_program("tests.config.config_child", str(path), prefix, "25") for prefix in ("A_", "B_")]
+    children = [start_program("tests.config.config_child", str(path), prefix, "8") for prefix in ("A_", "B_")]
     assert [child.wait() for child in children] == [0, 0]
 
     names = load_config(path).tools.exec.allowed_env_keys
-    assert sorted(names) == sorted(f"{prefix}{number}" for prefix in ("A_", "B_") for number in range(25))
+    assert sorted(names) == sorted(f"{prefix}{number}" for prefix in ("A_", "B_") for number in range(8))
 
 
 def test_kill_9_in_the_middle_of_a_save_leaves_a_file_that_loads(tmp_path):

@@ -83,7 +83,7 @@ async def test_two_processes_fire_once_and_one_takes_over_from_the_other(tmp_pat
     service = CronService(tmp_path / "jobs.json", on_job)
     job = service.add_job("a", CronSchedule("every", every_ms=50), "x")
     first, second = start("quick"), start("quick")
-    wait_until(lambda: len([*(tmp_path / ".locks").glob("holder-*")]) == 2)
+    wait_until(lambda: len([*(tmp_path / ".locks" / "runs").glob("*.lock")]) == 2)
     both = len(lines(tmp_path))
     wait_until(lambda: len(lines(tmp_path)) > both + 10)
     busy, other = (first, second) if lines(tmp_path)[-1][2] == first.pid else (second, first)

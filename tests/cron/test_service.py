@@ -12,7 +12,7 @@ import pytest
 
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
-from nanobot.cron.types import CronError, CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
+from nanobot.cron.types import CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
 from nanobot.errors import StorageError
 from nanobot.utils.clock import SystemClock
 from tests.support.cron import Crew
@@ -635,19 +635,6 @@ async def test_an_answer_is_remembered_for_jobs_that_tell_of_changes(crew: Crew,
     assert kept is not None
     assert kept.state.last_answer is not None
     assert kept.payload.notify is Notify.ON_CHANGE
-
-
-async def test_a_target_that_cannot_be_reached_is_refused_when_the_job_is_made(crew: Crew, every: Every):
-    class Nowhere:
-        def check(self, channel: str, to: str, thread_id: str | None) -> None:
-            raise CronError(f"{channel} cannot reach {to}")
-
-    service = crew.service(targets=Nowhere())
-
-    with pytest.raises(CronError, match="telegram cannot reach 5"):
-        service.add_job("a", every(60), "x", True, "telegram", "5")
-
-    assert service.add_job("silent", every(60), "x").payload.deliver is False
 
 
 async def test_many_that_end_together_are_written_down_together(crew: Crew):

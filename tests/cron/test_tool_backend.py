@@ -11,10 +11,9 @@ from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import Address
 from nanobot.config.channels import ChannelsConfig
-from nanobot.cron.edits import KnownChannels
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY, CronToolBackend
-from nanobot.cron.types import CronJob, Notify
+from nanobot.cron.types import CronJob, CronSchedule, Notify
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils.clock import SystemClock
 from tests.support.eventually import eventually
@@ -35,7 +34,7 @@ class Asking:
             folder / "cron" / "jobs.json",
             nothing,
             timezone="Europe/Berlin",
-            targets=KnownChannels(channels.enabled_by_name()),
+            channels=channels.enabled_by_name(),
         )
         self._tools = ToolRegistry()
         self._tools.register(CronTool(lambda: CronToolBackend(self.service)))
@@ -201,21 +200,16 @@ async def test_it_works_outside_of_a_turn(asking: Asking):
     [
         ("telegrm", "Did you mean telegram?"),
         ("slack", "not enabled"),
-        ("nowhere", "There is no channel 'nowhere'. Enabled channels: telegram."),
+        ("nowhere", "There is no channel 'nowhere'. Enabled channels: mine, telegram."),
     ],
 )
 def test_a_channel_that_cannot_be_reached_is_named(asking: Asking, channel: str, said: str):
-    targets = KnownChannels({"telegram": True, "slack": False})
-
     with pytest.raises(ValueError, match=said.replace("?", r"\?")):
-        targets.check(channel, "5", None)
+        asking.service.add_job("x", CronSchedule("every", every_ms=60_000), "x", True, channel, "5")
 
 
 def test_a_channel_of_a_plugin_is_known(asking: Asking):
-    from nanobot.cron.edits import check_target
+    for channel in ("mine", "cli"):
+        asking.service.add_job("x", CronSchedule("every", every_ms=60_000), "x", True, channel, "5")
 
-    channels = ChannelsConfig.model_validate({"mine": {"enabled": True}}).enabled_by_name()
-
-    check_target(True, "mine", "5", None, KnownChannels(channels))
-    check_target(True, "cli", "direct", None, KnownChannels(channels))
-    assert channels["telegram"] is False
+    assert len(asking.service.list_jobs()) == 2

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from nanobot.cli.main import DEFAULT_COMMANDS, TYPER_USAGE_ERROR, app
 from nanobot.config.channels import ChannelsConfig
+from nanobot.config.keypath import camel
 from nanobot.config.loader import load_config, load_warnings
 from nanobot.config.schema import Config, LimitsConfig, ProviderConfig
-from nanobot.config.spelling import camel
 from nanobot.providers import errors as provider_errors
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.testing import calls, open_bot

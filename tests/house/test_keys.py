@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from nanobot.channels.registry import CHANNELS
 from nanobot.config.channels import ChannelConfig, ChannelsConfig
-from nanobot.config.spelling import camel
+from nanobot.config.keypath import camel
 from tests.house.repo import ROOT, text_of, tracked_files
 
 NOT_READ = {"slack.mode": "its one value is checked where the config is read, so that an old `webhook` is told of"}

@@ -1,18 +1,21 @@
 """The `cron` tool: the agent creates, lists, switches and removes reminders and jobs."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, number, string, takes
-from nanobot.errors import NanobotError, UsageError
-from nanobot.messages.types import Origin, Provenance
+from nanobot.errors import NanobotError
+from nanobot.messages.types import Origin
 from nanobot.security.redaction import redact_known
 
 if TYPE_CHECKING:
     from nanobot.cron.tool_backend import CronToolBackend
+    from nanobot.cron.types import JobSpec
 
 ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
 _CREATES_RUNS = ("add", "enable", "run")
@@ -87,7 +90,7 @@ class CronTool(Tool):
         count = 0
         if action == "add":
             with suppress(NanobotError):  # the store cannot be read: `execute` reports it
-                count = await self._jobs.count()
+                count = await asyncio.to_thread(self._jobs.count)
         too_many, detail = count >= _MAX_UNASKED, f"there are {count} jobs already"
         return (Access(AccessKind.JOB, f"{action} {target or ''}".strip(), too_many, detail if too_many else ""),)
 
@@ -101,51 +104,40 @@ class CronTool(Tool):
             )
         if action in _NEEDS_JOB_ID and not job_id:
             return ToolResult.failed(f"{action} needs job_id. `list` shows the jobs with their ids.")
+        if action == "add" and len(str(options.get("cron_expr") or "").split()) > _CRON_FIELDS:
+            return ToolResult.failed(
+                "cron_expr has five fields, from minute to weekday: no job runs more than once a minute."
+            )
         try:
-            return ToolResult(await self._run_action(action, job_id or "", ctx, options))
+            return ToolResult(await asyncio.to_thread(self._run_action, action, job_id or "", ctx, options))
         except NanobotError as error:
             return ToolResult.failed(str(error))
 
-    async def _run_action(self, action: str, job_id: str, ctx: ToolContext | None, options: dict[str, Any]) -> str:
-        if action == "add":
-            return await self._add(ctx, **options)
+    def _run_action(self, action: str, job_id: str, ctx: ToolContext | None, options: dict[str, Any]) -> str:
         chat = ctx.scope.chat if ctx is not None else ""
-        if action == "remove":
-            return await self._jobs.remove(job_id, chat)
-        if action in ("enable", "disable"):
-            return await self._jobs.enable(job_id, action == "enable", chat)
-        return await self._jobs.run(job_id, chat) if action == "run" else await self._jobs.list(chat)
+        match action:
+            case "add":
+                return self._jobs.add(_spec(ctx, options))
+            case "remove":
+                return self._jobs.remove(job_id, chat)
+            case "enable" | "disable":
+                return self._jobs.enable(job_id, action == "enable", chat)
+            case "run":
+                return self._jobs.run(job_id, chat)
+        return self._jobs.list(chat)
 
-    async def _add(
-        self,
-        ctx: ToolContext | None,
-        message: str = "",
-        name: str | None = None,
-        every_seconds: float | None = None,
-        cron_expr: str | None = None,
-        tz: str | None = None,
-        at: str | None = None,
-        deliver: bool = True,
-        notify: str | None = None,
-    ) -> str:
-        """Create a job for the chat that asks, thread included.
 
-        It is trusted as little as what it derives from: the content of this turn, and what its message repeats. Content
-        of older turns does not count, or no job created after a web search could do anything.
-        """
-        if cron_expr is not None and len(cron_expr.split()) > _CRON_FIELDS:
-            raise UsageError("cron_expr has five fields, from minute to weekday: no job runs more than once a minute.")
-        return await self._jobs.add(
-            message=redact_known(message),
-            name=name and redact_known(name),
-            every_seconds=every_seconds,
-            cron_expr=cron_expr,
-            at=at,
-            tz=tz,
-            deliver=deliver,
-            address=ctx.address if ctx is not None else None,
-            session_key=ctx.session_key if ctx is not None else None,
-            notify=notify,
-            provenance=ctx.entered if ctx is not None else Provenance.OWNER,
-            asked_by=ctx.sender_id if ctx is not None and ctx.origin is Origin.USER else None,
-        )
+def _spec(ctx: ToolContext | None, options: dict[str, Any]) -> "JobSpec":
+    """A job for the chat that asks, thread included.
+
+    It is trusted as little as what it derives from: the content of this turn, and what its message repeats. Content of
+    older turns does not count, or no job created after a web search could do anything.
+    """
+    from nanobot.cron.types import JobSpec
+
+    spec = JobSpec(**options)
+    spec = replace(spec, message=redact_known(spec.message), name=spec.name and redact_known(spec.name))
+    if ctx is None:
+        return spec
+    asked_by = ctx.sender_id if ctx.origin is Origin.USER else None
+    return replace(spec, address=ctx.address, session_key=ctx.session_key, provenance=ctx.entered, asked_by=asked_by)

@@ -25,8 +25,8 @@ from nanobot.cli.common import (
     to_one_line,
 )
 from nanobot.cli.layout import print_line
+from nanobot.config.keypath import camel
 from nanobot.config.schema import Config
-from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import nearest
 

@@ -13,11 +13,9 @@ from pydantic import BaseModel
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_text
 from nanobot.cli.layout import print_error, print_line
 from nanobot.cli.setup import prompts
-from nanobot.config import paths
-from nanobot.config.keys import dotted, value_at
-from nanobot.config.loaded_from import MISSING
+from nanobot.config import keypath, paths
+from nanobot.config.keypath import MISSING, dotted, is_secret, mask_value
 from nanobot.config.loader import check_text, find_key, load_config, set_key
-from nanobot.config.masking import is_secret, mask_value
 from nanobot.config.saver import lock_config, to_document, write_document
 from nanobot.errors import ConfigError, NanobotError, UsageError
 
@@ -42,7 +40,7 @@ def get(
         print_json(mask_value((), to_document(loaded)))
         return
     key_path = find_key(key)
-    value = value_at(loaded, key_path)
+    value = keypath.get(loaded, key_path)
     if value is MISSING:
         raise NanobotError(f"{dotted(key_path)} is not set.")
     if isinstance(value, BaseModel):

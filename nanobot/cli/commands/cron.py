@@ -26,7 +26,6 @@ from nanobot.cli.common import (
     unknown_name_error,
 )
 from nanobot.cli.layout import print_line
-from nanobot.cron.edits import KnownChannels
 from nanobot.cron.format import (
     format_job,
     format_next,
@@ -307,7 +306,7 @@ def rehearse(
     json: JsonOption = False,
 ) -> None:
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
-    from nanobot.cron.simulate import SimulatedRun, simulate
+    from nanobot.cron.simulate import simulate
 
     jobs = _open_jobs(config, workspace)
     events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
@@ -315,12 +314,11 @@ def rehearse(
     if json:
         print_json([event.to_json() for event in shown])
     else:
-        rows = [
-            (_format_instant(event.at_ms, event.zone), event.job.id, event.job.name, event.description)
-            if isinstance(event, SimulatedRun)
-            else (_format_instant(event.at_ms, event.zone), "", "", event.description)
-            for event in shown
-        ]
+        rows = []
+        for event in shown:
+            when = format_when(from_ms(event.at_ms, event.zone), offset=True, relative=False)
+            job_id, name = (event.job.id, event.job.name) if event.job else ("", "")
+            rows.append((when, job_id, name, event.description))
         print_table(("When", "Job", "Name", "Remark"), rows, empty=f"No job runs within {days:g} days.")
     if len(events) > limit:
         print_line(f"There is more; show it with --limit {limit * 5}.", err=True)
@@ -332,10 +330,6 @@ def _check_interval(schedule: CronSchedule) -> None:
             f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
             "Choose a minute or more, or add --force."
         )
-
-
-def _format_instant(at_ms: int, zone: tzinfo) -> str:
-    return format_when(from_ms(at_ms, zone), offset=True, relative=False)
 
 
 def _default_chat(setup: Setup) -> "Address | None":
@@ -354,7 +348,7 @@ def _open_jobs(config: Path | None, workspace: Path | None) -> CronContext:
     service = CronService(
         setup.workspace / "cron" / "jobs.json",
         timezone=setup.config.agents.defaults.timezone,
-        targets=KnownChannels({**setup.config.channels.enabled_by_name(), "web": setup.config.gateway.web.enabled}),
+        channels={**setup.config.channels.enabled_by_name(), "web": setup.config.gateway.web.enabled},
     )
     service.adopt(setup.data_dir / "cron" / "jobs.json")
     return CronContext(setup, service)

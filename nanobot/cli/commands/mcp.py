@@ -26,9 +26,10 @@ from nanobot.cli.common import (
 )
 from nanobot.cli.doctor.connections import connect_once, known_servers
 from nanobot.cli.layout import print_line
+from nanobot.config.keypath import put
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
-from nanobot.config.saver import set_value, to_document
+from nanobot.config.saver import to_document
 from nanobot.config.schema import Config, McpServerConfig
 from nanobot.errors import NanobotError, UsageError
 from nanobot.runtime.tool_sources import mcp_servers
@@ -125,7 +126,7 @@ def add(
         raise NanobotError(f"There is an MCP server {name!r} already. Replace it with --replace.")
     key = ("tools", "mcpServers", name)
     document = to_document(load_config(setup.config_path, secrets=False))
-    set_value(document, key, entry)
+    put(document, key, entry)
     candidate = check_text(jsonlib.dumps(document), setup.config_path, secrets=True)
     redact = _secret_redactor(candidate)
     try:

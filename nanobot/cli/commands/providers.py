@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup
-from nanobot.config.masking import mask_value
+from nanobot.config.keypath import mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
 from nanobot.config.schema import Config

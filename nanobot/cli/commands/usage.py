@@ -8,7 +8,6 @@ import typer
 from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup
 from nanobot.cli.layout import print_line
 from nanobot.cli.terminal import is_terminal
-from nanobot.config.limits import spending_limits
 from nanobot.usage.budget import SpendingLimits
 from nanobot.usage.report import read_usage
 from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum
@@ -25,7 +24,7 @@ def usage(
     """Show tokens and cost: today, this month, what is left of the limits, and a table."""
     setup = read_setup(config, None, secrets=False)
     now = SystemClock(find_zone(setup.config.agents.defaults.timezone)).now()
-    report = read_usage(setup.paths.database, spending_limits(setup.config), now, by, days)
+    report = read_usage(setup.paths.database, setup.config.limits.spending_limits(), now, by, days)
     summary, limits = report.summary, report.limits
     if json:
         print_json(report.to_json())

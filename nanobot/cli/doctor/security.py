@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.config.environment import is_pointer, secret_files, strings_in
-from nanobot.config.keys import dotted
+from nanobot.config.keypath import dotted
 from nanobot.config.schema import McpServerConfig
 from nanobot.net.http import is_loopback
 from nanobot.plugins import EVERY

@@ -30,10 +30,9 @@ from nanobot.cli.layout import print_heading, print_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.config.channels import ChannelConfig
-from nanobot.config.masking import mask_value
+from nanobot.config.keypath import camel, mask_value
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore

@@ -11,7 +11,7 @@ import typer
 from nanobot.cli.layout import print_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.probe import rejected_key
-from nanobot.config.masking import mask_value
+from nanobot.config.keypath import mask_value
 from nanobot.config.provider_table import DEFAULT_MODEL, PROVIDERS, ProviderSpec
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError

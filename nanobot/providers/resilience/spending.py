@@ -5,7 +5,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from nanobot.config.limits import spending_limits
 from nanobot.config.paths import DataPaths
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrices
@@ -31,7 +30,7 @@ class Spending:
         self._sections = config.providers.by_name()
         self._clock = clock
         self._ledger = Ledger(self._database)
-        self._budget = Budget(spending_limits(config), self._ledger, clock)
+        self._budget = Budget(config.limits.spending_limits(), self._ledger, clock)
         self._prices = PriceTable(places.prices)
 
     def add_meter(self, provider: LLMProvider, name: str) -> LLMProvider:
@@ -52,7 +51,7 @@ class Spending:
 
     def renew(self, config: "Config") -> None:
         """Apply the config's limits and prices from the next model call on."""
-        self._budget.limits = spending_limits(config)
+        self._budget.limits = config.limits.spending_limits()
         self._sections = config.providers.by_name()
 
     async def limits_now(self) -> SpendingLimits:
