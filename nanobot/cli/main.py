@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from nanobot import __version__
-from nanobot.cli.layout import print_error
+from nanobot.cli.output import print_error
 from nanobot.cli.terminal import Paint, is_terminal, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.plugins import load

@@ -12,13 +12,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def repair_output(text: str) -> str:
     """Replace lone surrogates, which undecodable argv bytes become, so that the text can be encoded."""
-    if not _SURROGATE.search(text):
+    surrogates = _SURROGATE.findall(text)
+    if not surrogates:
         return text
-    return text.encode("utf-8", "surrogateescape" if _only_escapes(text) else "replace").decode("utf-8", "replace")
-
-
-def _only_escapes(text: str) -> bool:
-    return all("\udc80" <= surrogate <= "\udcff" for surrogate in _SURROGATE.findall(text))
+    are_bytes = all("\udc80" <= surrogate <= "\udcff" for surrogate in surrogates)
+    return text.encode("utf-8", "surrogateescape" if are_bytes else "replace").decode("utf-8", "replace")
 
 
 def strip_control(text: str) -> str:
@@ -32,12 +30,8 @@ def escape_control(text: str) -> str:
 
 
 def write_text(stream: TextIO, text: str) -> None:
-    """Write and flush. Characters the stream cannot encode become `?`. Raises OSError where the reader is gone."""
-    try:
-        stream.write(text)
-    except UnicodeEncodeError:
-        encoding = stream.encoding or "utf-8"
-        stream.write(text.encode(encoding, "replace").decode(encoding))
+    """Write and flush. Raises OSError where the reader is gone."""
+    stream.write(text)
     stream.flush()
 
 
@@ -53,13 +47,8 @@ def wants_colour(stream: TextIO | None) -> bool:
 
 def can_redraw(stream: TextIO | None) -> bool:
     """Whether the terminal can redraw lines that were written."""
-    return (
-        is_terminal(stream) and os.environ.get("TERM") not in ("dumb", "unknown") and (os.name == "nt" or _has_term())
-    )
-
-
-def _has_term() -> bool:
-    return bool(os.environ.get("TERM"))
+    term = os.environ.get("TERM") or ("" if os.name == "nt" else "unknown")
+    return is_terminal(stream) and term not in ("dumb", "unknown")
 
 
 class Paint:

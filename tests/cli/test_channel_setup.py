@@ -385,7 +385,7 @@ async def test_a_script_may_pipe_the_token_and_nothing_else():
     assert "nanobot pairing approve CODE --owner" in result.stdout
 
 
-@pytest.mark.parametrize(("name", "hint"), [("telegarm", "Did you mean telegram?"), ("fax", "Channels: telegram")])
+@pytest.mark.parametrize(("name", "hint"), [("telegarm", "Did you mean 'telegram'?"), ("fax", "Channels: telegram")])
 async def test_login_at_a_channel_nobody_knows_names_those_there_are(name, hint):
     result = await command("channels", "login", name)
 

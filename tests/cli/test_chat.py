@@ -70,74 +70,79 @@ def terminal(tmp_path):
     opened.child.close(force=True)
 
 
-def test_it_greets_answers_with_a_tool_line_and_its_time_and_leaves(terminal):
+def test_it_greets_answers_with_a_tool_line_and_its_time_counts_the_window_and_leaves(terminal):
     terminal.say("list")
     terminal.see(r"  list_dir \.  \d+\.\d\ds")
     terminal.see("spoken")
-    terminal.see("2.0k in")
+    terminal.see(r"2\.0k in.*3% of 65\.5k window")
+    terminal.say("/status")
+    terminal.see(r"Window: 2,050 of 65,536 tokens \(3%\)")
+    terminal.see(r"3% of 65\.5k window")
 
     assert terminal.leave() == 0
     assert "/help" in terminal.words
     assert "The tool has spoken." in terminal.words
 
 
-def test_somebody_who_waits_sees_it_at_once_and_that_it_can_be_stopped(terminal):
+def test_somebody_who_waits_sees_it_at_once_and_how_to_stop_it_and_what_is_running(terminal):
     started = time.monotonic()
     terminal.say("think")
 
     terminal.see("thinking")
     assert time.monotonic() - started < 4  # 0.3 on a machine that has nothing else to do
     terminal.see("I have thought")
-
-
-def test_the_bottom_line_says_how_to_stop_what_runs(terminal):
     terminal.say("hang")
-
     terminal.see("Esc stops")
+    terminal.see("Half a")
+    terminal.say("/status")
+    terminal.see("Running turns: cli:direct")
 
 
-def test_what_a_library_prints_is_a_line_above_the_prompt(terminal):
+def test_what_a_library_prints_messages_from_elsewhere_and_wide_characters_come_out_whole(terminal):
     terminal.say("print")
-
     terminal.see("2.0k in")
+    terminal.say("post")
+    terminal.see("message")
+    terminal.see("A word from elsewhere.")
+    terminal.see("4.0k in")
+    terminal.say("wide")
+    terminal.see("終わり")
+    terminal.see("6.0k in")
     terminal.leave()
 
     assert "a stray line" in terminal.words
     assert "Printed." in terminal.words
+    assert terminal.seen.count("\a") == 1  # the message rings
+    assert "漢字と言葉。" * 40 + "終わり" in re.sub(r"\s", "", terminal.words)
 
 
-@pytest.mark.parametrize("key", [ESCAPE, CTRL_C], ids=["Esc", "Ctrl+C"])
-def test_a_key_stops_the_turn_keeps_what_was_said_and_the_chat_goes_on(terminal, key):
-    terminal.say("hang")
-    terminal.see("Half a sentence and")
-    time.sleep(0.1)
-
-    terminal.type(key)
-    terminal.see(r"\(stopped\)")
+def test_esc_and_ctrl_c_stop_the_turn_keep_what_was_said_and_the_chat_goes_on(terminal):
+    for key in (ESCAPE, CTRL_C):
+        terminal.say("hang")
+        terminal.see("Half a sentence and")
+        time.sleep(0.1)
+        terminal.type(key)
+        terminal.see(r"\(stopped\)")
     terminal.say("hello")
 
     terminal.see('You said "hello"')
     assert terminal.leave() == 0
 
 
-def test_ctrl_c_leaves_only_when_it_is_pressed_twice_at_an_empty_prompt(terminal):
+def test_ctrl_c_empties_the_prompt_and_leaves_only_when_it_is_pressed_twice_at_an_empty_one(terminal):
     terminal.type("half a line")
     terminal.see("half a line")  # the prompt reads keys from here on: before that, Ctrl+C is the terminal's own
-    ends = [pexpect.EOF, pexpect.TIMEOUT]
     terminal.type(CTRL_C)
-    after_the_line = terminal.child.expect(ends, timeout=1)
-    presses = 0
-    while presses < 8:  # two are enough, unless the machine is so busy that the second comes too late
-        presses += 1
+    terminal.say("hello")
+    terminal.see('You said "hello"')
+    terminal.see("2.0k in")
+    outcomes: list[int] = []
+    while 1 not in outcomes and len(outcomes) < 8:  # two presses, unless the machine is so busy that it takes more
         terminal.type(CTRL_C)
-        if terminal.child.expect(ends, timeout=1) == 0:
-            break
+        outcomes.append(terminal.child.expect(["exits", pexpect.EOF, pexpect.TIMEOUT], timeout=1))
     terminal.child.close()
 
-    assert ends[after_the_line] is pexpect.TIMEOUT
-    assert presses > 1
-    assert ends[after_the_line] is pexpect.TIMEOUT
-    assert presses > 1
+    assert 0 in outcomes
     assert terminal.child.exitstatus == 0
 
 
@@ -207,30 +212,22 @@ def test_stopping_gives_queued_lines_back_to_be_edited(terminal):
     terminal.see('You said "changed my mind twice"')
 
 
-def test_a_pasted_text_of_many_lines_is_one_message(terminal):
+def test_new_lines_and_pastes_are_part_of_one_message_and_a_huge_paste_is_shown_short(terminal):
+    for keys in (ALT_ENTER, SHIFT_ENTER):
+        terminal.type("one" + keys + "two")
+        terminal.say("")
+        terminal.see(re.escape(r'You said "one\ntwo"'))
+    terminal.type("hello\n")  # a line may end in a line feed too
+    terminal.see('You said "hello"')
     terminal.type("\x1b[200~one\ntwo\n  three\x1b[201~")
     terminal.say("!")
-
     terminal.see(re.escape(r'You said "one\ntwo\n  three!"'))
 
-
-def test_a_huge_paste_is_shown_short_and_sent_whole(terminal):
     lines = "".join(f"line {number}\n" for number in range(5000))
     terminal.type(f"\x1b[200~{lines}\x1b[201~")
     terminal.see(re.escape("[pasted #1, 5000 lines]"))
-
     terminal.say("")
-
     terminal.see(f"You said {len(lines.strip())} characters")
-
-
-@pytest.mark.parametrize("keys", [ALT_ENTER, SHIFT_ENTER], ids=["Alt+Enter", "Shift+Enter"])
-def test_keys_for_a_new_line(terminal, keys):
-    terminal.type("one" + keys + "two")
-
-    terminal.say("")
-
-    terminal.see(re.escape(r'You said "one\ntwo"'))
 
 
 def test_slash_commands_are_completed_with_their_help(terminal):
@@ -243,26 +240,22 @@ def test_slash_commands_are_completed_with_their_help(terminal):
     terminal.see("Alt.Enter +start a new line")
 
 
-def test_a_line_may_end_in_a_line_feed_too(terminal):
-    terminal.type("hello\n")
-
-    terminal.see('You said "hello"')
-
-
-def test_a_shell_command_runs_without_the_model(terminal):
+def test_a_shell_command_runs_without_the_model_and_with_two_marks_on_the_terminal_where_the_guard_still_judges(
+    terminal,
+):
     terminal.say("!echo $((6*7)) bottles")
-
     terminal.see("42 bottles")
+    terminal.say("!true")
+    terminal.see("ok")
+    assert "Exit code" not in terminal.words
+
+    terminal.say("!!test -t 0 && test -t 1 && echo it is a $((1+1))-way terminal; false")
+    terminal.see("it is a 2-way terminal")
+    terminal.see("Exit code: 1")
+    terminal.say("!!rm -rf /")
+    terminal.see("was not run")
     terminal.say("hello")
     terminal.see('You said "hello"')
-
-
-def test_a_shell_command_that_prints_nothing_says_that_it_went_well(terminal):
-    terminal.say("!true")
-
-    terminal.see("ok")
-    terminal.leave()
-    assert "Exit code" not in terminal.words
 
 
 @pytest.mark.needs_sandbox
@@ -272,18 +265,6 @@ def test_a_shell_command_that_the_sandbox_stops_says_what_the_person_can_do(term
     terminal.see("It ran in the sandbox. Two marks run it without: !!command")
     terminal.leave()
     assert "tell the owner" not in terminal.words and "call exec" not in terminal.words
-
-
-def test_two_marks_give_a_command_the_terminal_and_the_guard_still_judges_it(terminal):
-    terminal.say("!!test -t 0 && test -t 1 && echo it is a $((1+1))-way terminal; false")
-    terminal.see("it is a 2-way terminal")
-    terminal.see("Exit code: 1")
-
-    terminal.say("!!rm -rf /")
-    terminal.see("was not run")
-    terminal.say("hello")
-
-    terminal.see('You said "hello"')
 
 
 @pytest.mark.parametrize(
@@ -340,15 +321,15 @@ def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):
 
 
 def test_a_window_that_changes_its_size_costs_no_word(terminal):
-    terminal.say("say 150")
-    terminal.see("word20")
+    terminal.say("say 90")
+    terminal.see("word15")
     terminal.child.setwinsize(12, 40)
-    terminal.see("word80")
+    terminal.see("word45")
     terminal.child.setwinsize(40, 120)
     terminal.see("2.0k in")
 
     assert terminal.leave() == 0
-    assert all(f"word{number}" in terminal.words for number in range(150))
+    assert all(f"word{number}" in terminal.words for number in range(90))
 
 
 def test_the_prompt_is_never_erased_without_being_drawn_again_in_the_same_update(terminal):
@@ -361,33 +342,6 @@ def test_the_prompt_is_never_erased_without_being_drawn_again_in_the_same_update
     assert len(updates) > 5
     assert all("\x1b[J" in update and ">" in update for update in updates)
     assert outside.count("\x1b[A\x1b[J") == 1  # the goodbye
-
-
-def test_wide_characters_come_out_whole(terminal):
-    terminal.say("wide")
-    terminal.see("終わり")
-    terminal.see("2.0k in")
-    terminal.leave()
-
-    assert re.sub(r"\s", "", terminal.words).count("漢字と言葉。" * 40 + "終わり") >= 1
-
-
-def test_a_message_from_elsewhere_appears_above_the_prompt_and_rings_once(terminal):
-    terminal.say("post")
-
-    terminal.see("message")
-    terminal.see("A word from elsewhere.")
-    terminal.see("2.0k in")
-    terminal.leave()
-    assert terminal.seen.count("\a") == 1
-
-
-def test_a_status_command_is_answered_while_a_turn_runs(terminal):
-    terminal.say("hang")
-    terminal.see("Half a")
-    terminal.say("/status")
-
-    terminal.see("Running turns: cli:direct")
 
 
 def test_no_colour_is_written_where_none_is_wanted(tmp_path):
@@ -474,13 +428,3 @@ def test_copy_puts_the_last_answer_on_the_clipboard_of_the_terminal(terminal):
     encoded = base64.b64encode(b'You said "hello".').decode()
     terminal.see(re.escape(f"\x1b]52;c;{encoded}"))
     terminal.see("Copied the last answer")
-
-
-def test_bottom_line_and_status_show_the_same_window(terminal):
-    terminal.say("hello")
-    terminal.see(r"3% of 65\.5k window")
-
-    terminal.say("/status")
-
-    terminal.see(r"Window: 2,050 of 65,536 tokens \(3%\)")
-    terminal.see(r"3% of 65\.5k window")

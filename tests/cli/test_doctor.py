@@ -53,6 +53,14 @@ def configured(data, **config):
     file.chmod(0o600)
 
 
+def with_model(data, server, key):
+    configured(
+        data,
+        agents={"defaults": {"provider": "custom", "model": "m"}},
+        providers={"custom": {"apiKey": key, "apiBase": server.v1}},
+    )
+
+
 def examination(*words):
     """What it says, by the id of the check; and its exit code."""
     ran = RUNNER.invoke(app, ["doctor", "--json", *words])
@@ -84,13 +92,50 @@ def test_a_config_that_cannot_be_used_is_told_and_the_rest_is_examined(data):
     assert "free" in checks["disk"]["findings"][0]["text"]
 
 
-def test_a_misspelt_restriction_fails_the_security_examination(data):
-    configured(data, tools={"restrictToWorkSpace": True})
+WRONG: list[tuple[str, str, dict[str, object]]] = [
+    ("config", "channels.mattermost is enabled", {"channels": {"mattermost": {"enabled": True}}}),
+    ("config", "providers.openai.apiKey needs the file nowhere", {"providers": {"openai": {"apiKey": "file:nowhere"}}}),
+    (
+        "files.folders",
+        "workspace cannot be created",
+        {"agents": {"defaults": {"workspace": "~/.nanobot/config.json/workspace"}}},
+    ),
+    (
+        "plugins",
+        "plugins.commands.mine: there is no program no-such-program",
+        {"plugins": {"commands": {"mine": {"command": ["no-such-program"], "on": ["message"]}}}},
+    ),
+    (
+        "programs",
+        "nanobot-has-no-such-program of the MCP server x is not found",
+        {"tools": {"mcpServers": {"x": {"command": "nanobot-has-no-such-program"}}}},
+    ),
+    ("--security config", "tools.restrictToWorkspace", {"tools": {"restrictToWorkSpace": True}}),
+    (
+        "--security paths.wide",
+        "contains ~: tools can write to your whole home folder",
+        {"tools": {"allowedPaths": ["~"]}},
+    ),
+    ("--security paths.wide", "contains /: tools can write to the whole disk", {"tools": {"allowedPaths": ["/"]}}),
+    ("--security code.foreign", "plugins.enabled contains *", {"plugins": {"enabled": ["*"]}}),
+    (
+        "--security network.doors",
+        "gateway.host is 192.0.2.1: status, page and API cross the network unencrypted",
+        {"gateway": {"host": "192.0.2.1"}},
+    ),
+    ("--security network.doors", "api.host is 192.0.2.1: keys and", {"api": {"host": "192.0.2.1"}}),
+]
 
-    checks, told = examination("--security")
 
+@pytest.mark.parametrize(("words", "said", "config"), WRONG, ids=[said for _, said, _ in WRONG])
+def test_what_is_wrong_in_the_config_is_told_by_the_id_of_its_check(data, words, said, config):
+    configured(data, **config)
+    options = [word for word in words.split() if word.startswith("-")] or ["--offline"]
+
+    checks, told = examination(*options)
+
+    assert said in texts(checks[words.split()[-1]])
     assert not told["ok"]
-    assert "tools.restrictToWorkspace" in texts(checks["config"])
 
 
 @pytest.mark.parametrize("allowed", [False, True], ids=["refused", "allowed"])
@@ -132,15 +177,6 @@ def test_what_cannot_be_examined_for_a_broken_config_does_not_look_well(data, wo
     assert "config.json:1" in texts(checks["config"])
 
 
-def test_an_enabled_channel_that_does_not_exist_is_a_warning(data):
-    configured(data, channels={"mattermost": {"enabled": True}})
-
-    checks, _ = examination("config")
-
-    assert checks["config"]["verdict"] == "warning"
-    assert "channels.mattermost" in checks["config"]["findings"][-1]["text"]
-
-
 def test_a_workspace_that_leads_nowhere_is_found(data):
     data.mkdir(mode=0o700)
     (data / "workspace").symlink_to(data / "gone")
@@ -157,16 +193,6 @@ def test_an_owner_is_told_what_the_wall_of_this_machine_holds_and_what_not(data)
 
     [told] = checks["exec.walls"]["findings"]
     assert all(sentence.removesuffix(".") in told["text"] for sentence in (*report.holds, *report.lacks))
-
-
-def test_how_far_tools_may_write_is_told_as_it_is(data):
-    configured(data, tools={"allowedPaths": ["~", "/"]})
-
-    checks, _ = examination("--security", "paths.wide")
-
-    told = texts(checks["paths.wide"])
-    assert "contains ~: tools can write to your whole home folder" in told
-    assert "contains /: tools can write to the whole disk" in told
 
 
 @pytest.mark.parametrize(
@@ -194,15 +220,6 @@ def test_a_file_in_the_place_of_the_state_folder_is_found(data):
     checks, _ = examination("files.folders")
 
     assert f"The state folder {data / 'state'} is not a folder" in texts(checks["files.folders"])
-
-
-@POSIX
-def test_a_workspace_that_cannot_be_made_is_found(data):
-    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "workspace")}})
-
-    checks, _ = examination("files.folders")
-
-    assert "workspace cannot be created" in texts(checks["files.folders"])
 
 
 def test_a_repair_that_fails_is_no_success(data):
@@ -237,14 +254,6 @@ def test_a_workspace_that_everybody_can_write_is_closed(data):
 
     assert told["ok"]
     assert stat.S_IMODE((data / "workspace").stat().st_mode) == 0o775
-
-
-def test_a_secret_that_is_not_where_the_config_says_is_told(data):
-    configured(data, providers={"openai": {"apiKey": "file:nowhere"}})
-
-    checks, _ = examination("--offline")
-
-    assert "providers.openai.apiKey needs the file nowhere" in texts(checks["config"])
 
 
 @POSIX
@@ -325,14 +334,6 @@ def test_leftovers_of_killed_writes_are_deleted_on_request(data):
     assert (left.exists(), young.exists()) == (False, True)
 
 
-def test_the_program_of_an_mcp_server_is_looked_for(data):
-    configured(data, tools={"mcpServers": {"x": {"command": "nanobot-has-no-such-program"}}})
-
-    checks, _ = examination("--offline")
-
-    assert "nanobot-has-no-such-program of the MCP server x is not found" in texts(checks["programs"])
-
-
 def test_the_program_of_an_mcp_server_is_looked_for_where_the_server_is_started(data, tmp_path):
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -353,8 +354,7 @@ def test_the_program_of_an_mcp_server_is_looked_for_where_the_server_is_started(
 
 def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
     with FakeModels() as server:
-        configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
-                   providers={"custom": {"apiKey": "k", "apiBase": server.v1}})  # fmt: skip
+        with_model(data, server, "k")
         server.script(Say("one two three"), Calls(("add", {"a": 17, "b": 25})), Say("Red."))
 
         checks, told = examination()
@@ -378,8 +378,7 @@ def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
 def test_a_key_that_the_server_repeats_is_shown_in_no_spelling(data, spelling, options):
     key = "canary-key-0001"
     with FakeModels() as server:
-        configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
-                   providers={"custom": {"apiKey": key, "apiBase": server.v1}})  # fmt: skip
+        with_model(data, server, key)
         server.script(Fail(401, message=f"wrong key <{spelling(key)}> of yours"))
 
         shown = RUNNER.invoke(app, ["doctor", *options, "model"]).stdout
@@ -390,8 +389,7 @@ def test_a_key_that_the_server_repeats_is_shown_in_no_spelling(data, spelling, o
 
 def test_a_model_that_refuses_is_an_error_that_names_the_key(data):
     with FakeModels() as server:
-        configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
-                   providers={"custom": {"apiKey": "canary-key-0001", "apiBase": server.v1}})  # fmt: skip
+        with_model(data, server, "canary-key-0001")
         server.script(Fail(401, message="wrong key canary-key-0001"))
 
         checks, told = examination()
@@ -454,13 +452,6 @@ def test_what_is_disabled_is_not_even_loaded(data, monkeypatch):
 
     assert "broken-pack" not in texts(checks["plugins"])
     assert "channels.b comes from the package broken-pack, which plugins.disabled lists" in texts(checks["channels.b"])
-
-
-def test_a_hook_whose_program_is_not_there_is_told(data):
-    program = {"command": ["no-such-program"], "on": ["message"]}
-    configured(data, plugins={"commands": {"mine": program}})
-
-    assert "plugins.commands.mine: there is no program no-such-program" in texts(examination("plugins")[0]["plugins"])
 
 
 def test_status_names_plugins_and_what_is_wrong_with_them(data, monkeypatch):
@@ -540,19 +531,6 @@ def test_what_stands_open_is_told_by_its_id(data, name, config):
     assert all(finding["advice"] for finding in checks[name]["findings"])
 
 
-@pytest.mark.parametrize("section", ["gateway", "api"])
-def test_a_server_without_tls_on_another_address_than_loopback_is_told(data, section):
-    configured(data, **{section: {"host": "192.0.2.1"}})
-
-    checks, _ = examination("--security")
-
-    [finding] = checks["network.doors"]["findings"]
-    assert f"{section}.host is 192.0.2.1" in finding["text"]
-    assert "API" in finding["text"] or section == "api"
-    assert "unencrypted" in finding["text"]
-    assert "TLS" in finding["advice"]
-
-
 def test_what_is_narrow_is_no_finding_and_no_command_is_run_for_it(data):
     configured(data, **NARROW)
 
@@ -583,12 +561,6 @@ def test_an_mcp_server_that_is_given_the_workspace_as_data_is_no_finding(data):
     _, told = examination("--security")
 
     assert told["ok"], told
-
-
-def test_plugins_that_nobody_named_are_told_of(data):
-    configured(data, plugins={"enabled": ["*"]})
-
-    assert "plugins.enabled contains *" in texts(examination("--security")[0]["code.foreign"])
 
 
 @POSIX

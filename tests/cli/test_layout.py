@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from nanobot.cli.layout import hang
 from nanobot.cli.main import COMMANDS, EXAMPLES, GROUPS, app
+from nanobot.cli.output import hang
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 WORDS = st.lists(st.text("abc-/.", min_size=1, max_size=20), min_size=1, max_size=30)
@@ -57,24 +57,30 @@ def test_the_help_of_a_group_says_what_each_command_does_in_whole_sentences(grou
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
-@pytest.mark.parametrize("words", [["status"], ["doctor", "--offline"], ["memory", "why", "nothing of this name"]])
-@pytest.mark.parametrize("plain", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+@pytest.mark.parametrize(
+    ("words", "plain"),
+    [
+        (["status"], {"NO_COLOR": "1"}),
+        (["status"], {"TERM": "dumb"}),
+        (["doctor", "--offline"], {}),
+        (["memory", "why", "nothing of this name"], {}),
+    ],
+    ids=str,
+)
 def test_output_fits_a_narrow_window_and_has_colours_unless_they_are_unwanted(words: list[str], plain: dict[str, str]):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
+    from tests.support.terminal import shown  # not on Windows
 
-    child = on_screen([*NANOBOT, *words], env=at_home(**plain), dimensions=(40, 60), encoding="utf-8", timeout=20)
-    shown = child.read().replace("\r", "")
-    child.close()
+    text = shown([*NANOBOT, *words], 60, **plain)
 
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
     home = str(Path.home())
     assert max(len(line) for line in lines if home not in line) <= 60
-    assert ("\x1b[" in shown) == (not plain)
+    assert ("\x1b[" in text) == (not plain)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_the_log_is_wrapped_for_a_terminal_and_left_as_it_is_for_a_pipe():
-    from tests.support.terminal import at_home, on_screen  # not on Windows
+    from tests.support.terminal import shown  # not on Windows
 
     written = (
         "2026-11-26 23:59:58.120 INFO    nanobot.agent.loop telegram:7 answered in 2.1 s, 2 tools, 5.2k tokens, $0.01\n"
@@ -84,11 +90,10 @@ def test_the_log_is_wrapped_for_a_terminal_and_left_as_it_is_for_a_pipe():
     file = Path.home() / ".nanobot" / "logs" / "gateway.log"
     file.parent.mkdir(parents=True)
     file.write_text(written, encoding="utf-8")
-    child = on_screen([*NANOBOT, "gateway", "logs"], env=at_home(), dimensions=(20, 60), encoding="utf-8", timeout=20)
-    shown = child.read().replace("\r", "")
-    child.close()
 
-    assert re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines() == [
+    text = shown([*NANOBOT, "gateway", "logs"], 60)
+
+    assert re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() == [
         "2026-11-26",
         "23:59 telegram:7 answered in 2.1 s, 2 tools, 5.2k tokens,",
         "      $0.01",
@@ -97,7 +102,7 @@ def test_the_log_is_wrapped_for_a_terminal_and_left_as_it_is_for_a_pipe():
         "      was rejected",
         "      Traceback of a record with several lines",
     ]
-    assert "\x1b[33mwarning: " in shown
+    assert "\x1b[33mwarning: " in text
     assert CliRunner().invoke(app, ["gateway", "logs"]).stdout == written
 
 

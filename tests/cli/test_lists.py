@@ -138,15 +138,13 @@ def test_listing_makes_nothing():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_in_a_terminal_a_table_fits_the_width_and_counts_wide_characters():
-    from tests.support.terminal import at_home, on_screen  # not on Windows
+    from tests.support.terminal import shown  # not on Windows
 
     write_skill("飞行", f"---\ndescription: {'怎么飞 ' * 40}\n---\n")
-    command = [*NANOBOT, "skills", "list"]
-    child = on_screen(command, env=at_home(), dimensions=(40, 80), encoding="utf-8", timeout=20)
 
-    text = child.read()
-    child.close()
-    lines = [line for line in text.replace("\r", "").splitlines() if line.strip()]
+    text = shown([*NANOBOT, "skills", "list"], 80)
+
+    lines = [line for line in text.splitlines() if line.strip()]
 
     from rich.cells import cell_len
     from rich.text import Text
@@ -162,13 +160,11 @@ def test_in_a_terminal_a_table_fits_the_width_and_counts_wide_characters():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_a_narrow_terminal_gets_the_whole_of_a_table():
-    from tests.support.terminal import at_home, on_screen  # not on Windows
+    from tests.support.terminal import shown  # not on Windows
 
     assert run("cron", "add", "-n", "Water all the plants", "-m", "x", "--at", "2099-12-24T18:00").exit_code == 0
-    child = on_screen([*NANOBOT, "cron", "list"], env=at_home(), dimensions=(40, 60), encoding="utf-8", timeout=20)
 
-    text = child.read()
-    child.close()
+    text = shown([*NANOBOT, "cron", "list"], 60)
 
     assert {"Water", "all", "plants", "2099-12-24", "18:00"} <= {*text.split()}
     assert "…" not in text
@@ -176,13 +172,10 @@ def test_a_narrow_terminal_gets_the_whole_of_a_table():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_a_terminal_too_narrow_for_the_columns_gets_each_row_as_a_block_with_whole_words():
-    from tests.support.terminal import at_home, on_screen  # not on Windows
+    from tests.support.terminal import shown  # not on Windows
 
-    child = on_screen([*NANOBOT, "provider", "list"], env=at_home(), dimensions=(40, 60), encoding="utf-8", timeout=20)
-    text = child.read()
-    child.close()
+    words = re.sub(r"\x1b\[[0-9;]*m", "", shown([*NANOBOT, "provider", "list"], 60)).split()
 
-    words = re.sub(r"\x1b\[[0-9;]*m", "", text).split()
     assert {"openrouter", "https://openrouter.ai/api/v1", "anthropic/claude-opus-4-5", "Backend"} <= {*words}
 
 

@@ -172,9 +172,9 @@ def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
     refused = server.github_account(refused="Bad credentials")
     home.accounts.save(refused)
 
-    _, listed, _ = home.run("provider", "list")
-    _, status, _ = home.run("status")
-    rows = {row["name"]: row for row in json.loads(home.run("provider", "list", "--json")[1])}
+    _, listed, _ = home.run_here("provider", "list")
+    _, status, _ = home.run_here("status")
+    rows = {row["name"]: row for row in json.loads(home.run_here("provider", "list", "--json")[1])}
 
     assert f"{EMAIL} (plus), token until 20" in listed
     assert "login ended: octocat; `nanobot provider login github-copilot`" in listed
@@ -198,8 +198,8 @@ def test_an_end_that_no_clock_knows_is_not_shown(home, server, expires_at):
 def test_a_logout_deletes_the_tokens_once(home, server):
     home.accounts.save(server.openai_account())
 
-    first = home.run("provider", "logout", "OpenAI-Codex")
-    second = home.run("provider", "logout", "openai_codex")
+    first = home.run_here("provider", "logout", "OpenAI-Codex")
+    second = home.run_here("provider", "logout", "openai_codex")
 
     assert first == (0, "Logged out of OpenAI Codex (ChatGPT account); its tokens are deleted from this machine.\n", "")
     assert second == (0, "Not logged in to OpenAI Codex (ChatGPT account).\n", "")
@@ -217,7 +217,13 @@ def test_a_login_that_was_ended_elsewhere_says_what_to_run(home, server):
     assert "nanobot provider login openai-codex" in aside
 
 
-@pytest.mark.parametrize(("name", "key"), [("openai-codex", "openaiCodex"), ("github-copilot", "githubCopilot")])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("openai-codex", "openaiCodex"),
+        pytest.param("github-copilot", "githubCopilot", marks=pytest.mark.slow),
+    ],
+)
 def test_a_token_is_in_its_own_file_and_nowhere_else_whatever_happens(home, server, name, key):
     def echo() -> str:
         account = home.account(name.replace("-", "_"))
@@ -236,7 +242,8 @@ def test_a_token_is_in_its_own_file_and_nowhere_else_whatever_happens(home, serv
     said += [home.run("agent", "-m", "trouble", "--json"), home.run("agent", "-m", "renewed", "--logs")]
     server.revoke()
     server.token_answers.append((401, {"error": {"message": echo(), "code": "refresh_token_reused"}}, {}))
-    said += [home.run("agent", "-m", "no longer"), home.run("provider", "list", "--json"), home.run("status", "--json")]
+    said.append(home.run("agent", "-m", "no longer"))
+    said += [home.run_here("provider", "list", "--json"), home.run_here("status", "--json")]
     kept = {path for path in home.data.rglob("*") if path.is_file() and path.parent.name != "accounts"}
     words = [part.encode() for result in said for part in result[1:]] + [path.read_bytes() for path in kept]
 

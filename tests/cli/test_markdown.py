@@ -2,7 +2,9 @@
 
 import re
 
-from nanobot.cli.chat.markdown import markdown_lines
+import pytest
+
+from nanobot.cli.chat.markdown import markdown_lines, split_blocks
 
 
 def test_line_breaks_of_the_model_are_kept():
@@ -27,3 +29,18 @@ def test_code_has_a_bar_beside_each_line_and_no_background():
 
     assert sum("▎" in line for line in lines) == 2
     assert not re.search(r"\x1b\[[0-9;]*\b(?:4[0-7]|10[0-7])[0-9;]*m", "".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks", "rest"),
+    [
+        ("one\ntwo\n\nthree", ["one\ntwo"], "three"),
+        ("before\n# Head\nafter\n", ["before", "# Head"], "after\n"),
+        ("1. one\n\n   more\n\n2. two\n\n", [], "1. one\n\n   more\n\n2. two\n\n"),
+        ("- a\n\nafter\n", ["- a"], "after\n"),
+        ("a\n```\nx = 1\n\n# no heading\n\n", ["a"], "```\nx = 1\n\n# no heading\n\n"),
+        ("````\n```\ninner\n```\n````\n\n", ["````\n```\ninner\n```\n````"], ""),
+    ],
+)
+def test_a_block_is_complete_once_nothing_can_belong_to_it_any_more(text: str, blocks: list[str], rest: str):
+    assert split_blocks(text) == (blocks, rest)

@@ -2,11 +2,11 @@ import asyncio
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nanobot.agent import events
 from nanobot.agent.events import TurnOutcome
-from nanobot.cli.chat.markdown import markdown_lines, plain_lines
-from nanobot.cli.chat.rendering import BlockRenderer, Renderers
 from nanobot.cli.chat.screen import Screen
 from nanobot.cli.terminal import Paint
 from tests.support.turn_events import ended, step
@@ -43,15 +43,7 @@ def paper():
 
 
 def screen_on(paper, colour: bool = False, monotonic=None) -> Screen:
-    def draw(source: str, width: int) -> list[str]:
-        return markdown_lines(source, width, colour)
-
-    return Screen(
-        paper,
-        Renderers(BlockRenderer(draw), BlockRenderer(plain_lines, markdown=False)),
-        Paint(colour),
-        monotonic=monotonic or HandClock(),
-    )
+    return Screen(paper, Paint(colour), monotonic=monotonic or HandClock())
 
 
 def play(screen, *happened) -> None:
@@ -251,3 +243,53 @@ def test_our_own_words_keep_their_lines(paper):
     play(screen_on(paper), ended("# Tokens: 3\n   12  *all*\n\n\nend"))
 
     assert paper.stayed == "# Tokens: 3\n   12  *all*\n\n\nend\n"
+
+
+def test_a_block_that_has_begun_to_stay_keeps_its_width_in_a_window_that_shrinks(paper):
+    screen = screen_on(paper)
+    play(screen, *step("```\n" + f"{'x' * 50}\n" * 20)[:3])
+    assert paper.stayed
+
+    paper.columns = 40
+    screen(events.TextDelta(text="```\n"))
+    screen(ended(""))
+
+    assert paper.stayed.splitlines() == [f"▎ {'x' * 50}"] * 20
+
+
+def test_a_long_paragraph_right_below_a_heading_stays_whole_and_once(paper):
+    words = [f"word{number} " for number in range(100)]
+
+    play(screen_on(paper), *step("# Head\n", *words, "\n\n", "The end."), ended(""))
+
+    assert paper.stayed.split() == ["Head", *"".join(words).split(), "The", "end."]
+
+
+PIECES = [
+    "# Head\n",
+    "some words ",
+    "\n",
+    "\n\n",
+    "- item\n",
+    "  more\n",
+    "1. one\n",
+    "```py\n",
+    "```\n",
+    "x = 1\n",
+    "[a]: b",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40), st.integers(1, 9))
+def test_however_an_answer_is_sliced_every_word_of_it_stays_once_and_in_order(pieces, size):
+    text = "".join(pieces)
+    whole, sliced = Paper(), Paper()
+    sliced.live_rows = 2
+
+    play(screen_on(whole), *step(text), ended(text))
+    play(screen_on(sliced), *step(*[text[at : at + size] for at in range(0, len(text), size)]), ended(text))
+
+    def words(paper):
+        return re.sub(r"[\s▎•]|\b1\.", "", paper.stayed)
+
+    assert words(sliced) == words(whole)

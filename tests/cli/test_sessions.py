@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def test_list_shows_the_newest_first_with_its_first_words(sessions: SessionManag
     lines = [line.split("\t") for line in run("list").stdout.splitlines()]
 
     assert [line[0] for line in lines] == ["telegram:42", "cli:direct"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", lines[0][1])
     assert lines[0][2:] == ["1", "hello"]
     assert lines[1][2:] == ["5", "Was steht in den Notizen? 你好"]
 

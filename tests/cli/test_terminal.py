@@ -1,10 +1,9 @@
-import io
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.cli.terminal import repair_output, strip_control, write_text
+from nanobot.cli.terminal import repair_output, strip_control
 
 
 def test_what_would_steer_the_terminal_is_left_out():
@@ -24,11 +23,3 @@ def test_any_text_can_be_sent_and_shown(text):
 
     shown.encode()
     assert "\x1b" not in shown
-
-
-def test_what_the_streams_encoding_lacks_becomes_a_question_mark():
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-
-    write_text(stream, "naïve 漢\n")
-
-    assert stream.buffer.getvalue() == b"na?ve ?\n"

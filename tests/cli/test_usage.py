@@ -156,16 +156,13 @@ def test_it_imports_no_engine():
     ],
 )
 def test_on_a_narrow_screen_a_name_is_cut_and_never_a_number(width: int, headings: str):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
+    from tests.support.terminal import shown  # not on Windows
 
     for name in ("anthropic/claude-sonnet-4-5-20250929-of-a-very-long-name-that-fits-nowhere", "gpt-4o"):
         spend(12.34, model=name, prompt_tokens=9_629_100)
 
-    command = [*NANOBOT, "usage", "--by", "model"]
-    env = at_home(COLUMNS=str(width))
-    child = on_screen(command, env=env, dimensions=(30, width), encoding="utf-8", timeout=20)
-    shown = re.sub(r"\x1b\[[0-9;]*m|\r", "", child.read())
-    table = shown.rpartition("\n\n")[2].splitlines()
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown([*NANOBOT, "usage", "--by", "model"], width, COLUMNS=str(width)))
+    table = text.rpartition("\n\n")[2].splitlines()
 
     assert " ".join(table[0].split()) == headings
     assert all("9,629,100" in line and "$12.34" in line for line in table[1:3])

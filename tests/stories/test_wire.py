@@ -275,7 +275,10 @@ async def test_the_rest_of_an_answer_that_broke_off_is_asked_for_once_and_said(
 LISTENING = ("refused", "401", "404, no such model", "an endless silence")
 
 
-@pytest.mark.parametrize("name", LISTENING)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "refused" else []) for name in LISTENING],  # it waits 7 s
+)
 def test_the_command_ends_with_one_line_and_exit_code_1_and_its_session_goes_on(tmp_path: Path, name: str):
     with FakeModels(default=TROUBLES[name].step if name in TROUBLES else Say("ok")) as server:
         limits = LIMITS if name == "an endless silence" else {}

@@ -27,6 +27,14 @@ def on_screen(command: Sequence[str], *, env: Mapping[str, str], **options: Any)
     return kind(command[0], [*command[1:]], env=env, **options)
 
 
+def shown(command: Sequence[str], columns: int, **environ: str) -> str:
+    """What a command that asks nothing shows in the home of this test, on a terminal of so many columns."""
+    child = on_screen(command, env=at_home(**environ), dimensions=(40, columns), encoding="utf-8", timeout=20)
+    text = str(child.read()).replace("\r", "")
+    child.close()
+    return text
+
+
 class _Screen(pexpect.spawn):  # type: ignore[misc]
     """A terminal with a child of the warm process."""
 

@@ -57,31 +57,20 @@ class SessionInfo:
 class ChatBackend(Protocol):
     """A bot as the terminal uses it."""
 
-    @property
-    def name(self) -> str:
-        """The bot's name."""
-        ...
-
-    @property
-    def workspace(self) -> Path:
-        """The workspace folder."""
-        ...
+    name: str
+    workspace: Path
 
     def commands(self) -> Mapping[str, str]:
         """Slash commands with their help."""
-        ...
 
     def skills(self) -> Mapping[str, str]:
         """Available skills with their descriptions."""
-        ...
 
     async def session_info(self, session_key: str) -> SessionInfo:
         """Raises NanobotError if there is no model."""
-        ...
 
     async def conversations(self, session_key: str) -> "list[Conversation]":
         """The conversations that `/resume` can reopen, newest first."""
-        ...
 
     async def run_turn(
         self,
@@ -97,39 +86,30 @@ class ChatBackend(Protocol):
         `show` gets messages for this chat, for callers that do not read `messages` meanwhile. `attended` means that
         a person can answer approval questions, with `answer`.
         """
-        ...
 
     async def resume(self, session_key: str, sink: "EventSink", *, attended: bool = False) -> None:
         """Resume the interrupted turn of this session, if there is one."""
-        ...
 
     def answer(self, question: str, answer: "Answer") -> None:
         """Answer a question of the running turn."""
-        ...
 
     async def stop_turn(self, session_key: str) -> bool:
         """Stop the running turn; False if it has not started."""
-        ...
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
         """Replace the waiting lines, which the running turn may merge."""
-        ...
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
         """Run a `!command`; return its output lines and whether it succeeded."""
-        ...
 
     async def check_for_terminal(self, line: str, session_key: str) -> str:
         """Why a `!command` may not run on the terminal itself; empty if it may."""
-        ...
 
     def messages(self, session_key: str) -> AsyncIterator[str]:
         """Messages for this chat that are not part of a turn, until cancelled."""
-        ...
 
     async def jobs_problem(self) -> str:
         """Why jobs created here will not run when due; empty if a process runs them."""
-        ...
 
     async def wait_for_background(self, session_key: str, on_start: OnBackgroundStart, show: Show) -> None:
         """Wait until the session's background work has ended and its results were shown.
@@ -137,14 +117,8 @@ class ChatBackend(Protocol):
         If there is any, `on_start` is called first with its names. Cancelling only stops waiting.
         """
 
-    @property
-    def is_consolidating(self) -> bool:
-        """Whether a consolidation is running in this process."""
-        ...
-
-    async def wait_for_consolidation(self) -> None:
-        """Wait for the running consolidation, a minute at most."""
-        ...
+    async def wait_for_consolidation(self, note: Show) -> None:
+        """Wait for a consolidation that is running in this process, a minute at most, and say so first."""
 
 
 class LocalBackend:
@@ -158,16 +132,8 @@ class LocalBackend:
         self._runtime = runtime
         paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
         runtime.tools.register(MessageTool(runtime.bus, _LocalTargets(runtime), paths))
-
-    @property
-    def name(self) -> str:
-        """The bot's name."""
-        return self._runtime.config.agents.defaults.bot_title
-
-    @property
-    def workspace(self) -> Path:
-        """The workspace folder."""
-        return self._runtime.workspace
+        self.name = runtime.config.agents.defaults.bot_title
+        self.workspace = runtime.workspace
 
     def commands(self) -> Mapping[str, str]:
         return self._runtime.loop.commands.names()
@@ -176,8 +142,6 @@ class LocalBackend:
         return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
 
     async def session_info(self, session_key: str) -> SessionInfo:
-        import asyncio  # already loaded; imported here to keep --help fast
-
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, session_key)
         model = await self._runtime.models.of_session(session)
         idle_s = (datetime.now() - session.updated_at).total_seconds()
@@ -269,14 +233,12 @@ class LocalBackend:
             async with show_messages(self, session_key, show):
                 await background.wait_until_delivered(session_key)
 
-    @property
-    def is_consolidating(self) -> bool:
-        return self._runtime.memory.consolidation.is_busy
-
-    async def wait_for_consolidation(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CONSOLIDATION_TIMEOUT_S):
-                await self._runtime.memory.consolidation.wait_done()
+    async def wait_for_consolidation(self, note: Show) -> None:
+        if self._runtime.memory.consolidation.is_busy:
+            note("Note: old messages are being moved into memory; Ctrl+C postpones that.\n")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CONSOLIDATION_TIMEOUT_S):
+                    await self._runtime.memory.consolidation.wait_done()
 
 
 class _LocalTargets:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -32,24 +32,15 @@ class GatewayBackend:
         self._state = state
         self._retry_s = retry_s
         self._about = about
+        self.session_key = str(about.get("session", ""))
+        """The session this backend was opened for."""
+        self.name = str(about.get("name", ""))
+        self.workspace = Path(about.get("workspace", ""))
         self._running: RemoteTurn | None = None
         self._last: RemoteTurn | None = None
         """The turn that was shown last: if the gateway has restarted meanwhile, it goes on."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._sending = asyncio.Lock()
-
-    @property
-    def session_key(self) -> str:
-        """The session this backend was opened for."""
-        return str(self._about["session"])
-
-    @property
-    def name(self) -> str:
-        return str(self._about["name"])
-
-    @property
-    def workspace(self) -> Path:
-        return Path(str(self._about["workspace"]))
 
     def commands(self) -> Mapping[str, str]:
         return dict(self._about["commands"])
@@ -59,14 +50,14 @@ class GatewayBackend:
         return dict(self._about["skills"])
 
     async def session_info(self, session_key: str) -> SessionInfo:
-        reply = await self._request({"do": "model", "session": session_key})
+        reply = await ask(self._state, {"do": "model", "session": session_key})
         model = str(reply["name"]), int(reply["window"]), str(reply["provider"])
         return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]), int(reply["window_used"]))
 
     async def conversations(self, session_key: str) -> "list[Conversation]":
         from nanobot.agent.commands.sessions import Conversation  # slow to import
 
-        reply = await self._request({"do": "sessions", "session": session_key})
+        reply = await ask(self._state, {"do": "sessions", "session": session_key})
         return [Conversation(**row) for row in reply["sessions"]]
 
     async def run_turn(
@@ -130,39 +121,36 @@ class GatewayBackend:
         lines = [{"text": message.content, "media": message.media} for message in messages]
         if self._running is not None:
             request = {"do": "waiting", "turn": self._running.turn_id, "lines": lines, "folder": current_folder()}
-            self._start(self._request(request))
+            self._start(request)
 
     def answer(self, question: str, answer: Answer) -> None:
-        self._start(self._request({"do": "answer", "question": question, "answer": answer}))
+        self._start({"do": "answer", "question": question, "answer": answer})
 
-    async def _request(self, request: Frame) -> Frame:
-        """Requests are sent in order. Raises GatewayGoneError, GatewayError."""
-        return await ask(self._state, request)
+    def _start(self, request: Frame) -> None:
+        """Send a request in the background, after those before it."""
 
-    def _start(self, request: Coroutine[Any, Any, Frame]) -> None:
         async def send() -> None:
             async with self._sending:
                 with suppress(GatewayError):
-                    await request
+                    await ask(self._state, request)
 
         self._tasks.add(task := asyncio.create_task(send()))
         task.add_done_callback(self._tasks.discard)
 
     async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
         """Run a `!command` in the gateway."""
-        command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
-        if problem:
-            return [problem], False
-        request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
-        reply = await self._request(request)
+        reply = await self._exec(line, session_key)
         return output_lines(str(reply["text"])), not reply["error"]
 
     async def check_for_terminal(self, line: str, session_key: str) -> str:
+        return str((await self._exec(line, session_key, terminal=True))["text"])
+
+    async def _exec(self, line: str, session_key: str, *, terminal: bool = False) -> Frame:
         command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
         if problem:
-            return problem
-        request = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
-        return str((await self._request({**request, "terminal": True}))["text"])
+            return {"text": problem, "error": True}
+        request: Frame = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
+        return await ask(self._state, request | ({"terminal": True} if terminal else {}))
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
         """Messages for this chat, across restarts of the gateway, of which it tells. Ends if it does not come back."""
@@ -183,13 +171,8 @@ class GatewayBackend:
             was_lost = True
             await asyncio.sleep(self._retry_s)
 
-    @property
-    def is_consolidating(self) -> bool:
-        """Always False: the gateway keeps running."""
-        return False
-
-    async def wait_for_consolidation(self) -> None:
-        """Nothing to do."""
+    async def wait_for_consolidation(self, note: Show) -> None:
+        """Nothing to do: the gateway keeps running."""
 
     async def jobs_problem(self) -> str:
         """Empty: the gateway runs the jobs."""

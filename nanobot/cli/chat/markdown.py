@@ -2,7 +2,9 @@
 
 import io
 import re
+from itertools import pairwise
 
+from markdown_it import MarkdownIt
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Heading, ListItem, Markdown, TableElement
 from rich.segment import Segment
@@ -84,6 +86,24 @@ class _ChatMarkdown(Markdown):
             for child in token.children or ():
                 if child.type == "softbreak":  # poems, addresses and `key: value` lines are meant as they are
                     child.type = "hardbreak"
+
+
+_PARSER = MarkdownIt().enable("strikethrough").enable("table")
+
+
+def split_blocks(text: str) -> tuple[list[str], str]:
+    """The complete blocks (paragraph, list, table, code) of Markdown that grows, and the rest.
+
+    The last block may still grow, unless an empty line ends it: a list or open code takes that line in.
+    """
+    complete, _, partial = text.rpartition("\n")
+    lines = complete.split("\n")
+    spans = [token.map for token in _PARSER.parse(f"{complete}\n") if token.level == 0 and token.map]
+    starts = [0, *(start for start, _ in spans[1:])]
+    if spans and spans[-1][1] < len(lines):
+        starts.append(len(lines))
+    blocks = ["\n".join(lines[start:end]).strip("\n") for start, end in pairwise(starts)]
+    return blocks, "\n".join([*lines[starts[-1] :], partial]).lstrip("\n")
 
 
 def markdown_lines(source: str, width: int, colour: bool) -> list[str]:

@@ -27,15 +27,12 @@ class OneShotOutput(Protocol):
     @property
     def stream(self) -> SafeStream:
         """Stdout."""
-        ...
 
     def __call__(self, event: TurnEvent) -> None:
         """Show an event."""
-        ...
 
     def show(self, text: str) -> None:
         """Show a message the agent sent with its tool."""
-        ...
 
 
 async def ask(
@@ -93,9 +90,7 @@ class _OneTurn:
             SafeStream(sys.stderr).write(f"Note: {note}\n")  # whatever the model said, no process runs the job
         if result.outcome is not TurnOutcome.STOPPED:
             await self._bot.wait_for_background(self._session_key, self._on_background_start, self._show)
-        if self._bot.is_consolidating:
-            SafeStream(sys.stderr).write("Note: old messages are being moved into memory; Ctrl+C postpones that.\n")
-            await self._bot.wait_for_consolidation()
+        await self._bot.wait_for_consolidation(SafeStream(sys.stderr).write)
         return 1 if result.outcome in FAILURES else 0
 
     def _on_background_start(self, running: Sequence[str]) -> None:
@@ -156,27 +151,18 @@ async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[OneSho
 
         yield PlainOutput(sys.stdout, sys.stderr)
     else:
-        async with _screen(markdown=markdown) as output:
-            yield output
+        from nanobot.cli.chat.screen import Screen, TerminalSurface  # slow to import
 
-
-@asynccontextmanager
-async def _screen(*, markdown: bool) -> AsyncIterator[OneShotOutput]:
-    from nanobot.cli.chat.rendering import make_renderers  # slow to import
-    from nanobot.cli.chat.screen import Screen
-    from nanobot.cli.chat.surface import DirectSurface
-
-    colour = wants_colour(sys.stdout)
-    surface = DirectSurface(sys.stdout)
-    screen = Screen(surface, make_renderers(markdown=markdown, colour=colour), Paint(colour), shows_failure=False)
-    screen.begin()
-    refresh = asyncio.create_task(screen.keep_alive())
-    try:
-        yield _ScreenOutput(screen, surface.stream)
-    finally:
-        refresh.cancel()
-        await asyncio.gather(refresh, return_exceptions=True)
-        screen.finish()
+        surface = TerminalSurface(sys.stdout)
+        screen = Screen(surface, Paint(wants_colour(sys.stdout)), markdown=markdown, shows_failure=False)
+        screen.begin()
+        refresh = asyncio.create_task(screen.keep_alive())
+        try:
+            yield _ScreenOutput(screen, surface.stream)
+        finally:
+            refresh.cancel()
+            await asyncio.gather(refresh, return_exceptions=True)
+            screen.finish()
 
 
 class _ScreenOutput:

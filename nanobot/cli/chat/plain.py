@@ -4,7 +4,6 @@ Only the answer goes to stdout; tool calls and failures go to stderr.
 """
 
 import json
-from collections.abc import Callable
 from typing import Any, TextIO
 
 from nanobot.agent.events import (
@@ -42,80 +41,61 @@ class PlainOutput:
         self._stderr = SafeStream(stderr)
         self._is_verbose = is_terminal(stderr)
         self._paint = Paint(wants_colour(stderr))
-        self._texts: list[list[str]] = []
+        self._texts: list[str] = []
         self._in_text = False
         self._arguments: dict[str, dict[str, Any]] = {}
-        self._handlers: dict[type[TurnEvent], Callable[[Any], None]] = {
-            TextDelta: self._text_delta,
-            StepEnded: self._step_ended,
-            ToolStarted: self._tool_started,
-            ToolEnded: self._tool_ended,
-            ApprovalAsked: self._approval_asked,
-            Notice: lambda event: self._write_stderr(self._paint.dim(f"  {strip_control(event.text)}")),
-            TurnEnded: self._turn_ended,
-        }
 
     def __call__(self, event: TurnEvent) -> None:
         """Write an event. Never raises; see `stream.closed` and `stream.problem`."""
-        handler = self._handlers.get(type(event))
-        if handler is not None:
-            handler(event)
+        match event:
+            case TextDelta():
+                self._write(event.text)
+            case StepEnded():
+                self._in_text = self._in_text and event.finish_reason in _CONTINUED_REASONS
+            case ToolStarted():
+                self._arguments[event.call_id] = event.arguments
+            case ToolEnded():
+                arguments = self._arguments.pop(event.call_id, {})
+                if self._is_verbose:
+                    self._write_stderr(tool_call_lines(event, arguments, _STATUS_COLUMNS, self._paint)[0])
+            case ApprovalAsked():
+                self._write_stderr(strip_control(event.text))
+            case Notice():
+                self._stderr.write(self._paint.dim(f"  {strip_control(event.text)}") + "\n")
+            case TurnEnded():
+                summary = format_turn_end(event, self._texts)
+                if summary.answer:
+                    self._in_text = False
+                    self._write(summary.answer)
+                self._end_line()
+                if summary.remark and not self.stream.closed:
+                    self._write_stderr(failure_line(event) or summary.remark)
 
     def show(self, text: str) -> None:
         """Write a message the agent sent with its tool, as a separate paragraph."""
         self._in_text = False
-        self._text_delta(TextDelta(text=text))
+        self._write(text)
         self._in_text = False
         self._end_line()
 
-    def _text_delta(self, event: TextDelta) -> None:
+    def _write(self, text: str) -> None:
+        """Write a piece of text; the first of a text begins a paragraph."""
         if not self._in_text:
             if any(self._texts):
-                self._write("\n" if self._at_line_start() else "\n\n")
-            self._texts.append([])
+                self.stream.write("\n" if self._texts[-1].endswith("\n") else "\n\n")
+            self._texts.append("")
             self._in_text = True
-        self._texts[-1].append(event.text)
-        self._write(event.text)
-
-    def _step_ended(self, event: StepEnded) -> None:
-        if event.finish_reason not in _CONTINUED_REASONS:
-            self._in_text = False
-
-    def _tool_started(self, event: ToolStarted) -> None:
-        self._arguments[event.call_id] = event.arguments
-
-    def _tool_ended(self, event: ToolEnded) -> None:
-        arguments = self._arguments.pop(event.call_id, {})
-        if self._is_verbose:
-            self._end_line()
-            self._write_stderr(tool_call_lines(event, arguments, _STATUS_COLUMNS, self._paint)[0])
-
-    def _approval_asked(self, event: ApprovalAsked) -> None:
-        self._end_line()
-        self._write_stderr(strip_control(event.text))
-
-    def _turn_ended(self, event: TurnEnded) -> None:
-        summary = format_turn_end(event, ["".join(pieces) for pieces in self._texts])
-        if summary.answer:
-            self._in_text = False
-            self._text_delta(TextDelta(text=summary.answer))
-        self._end_line()
-        if summary.remark and not self.stream.closed:
-            self._write_stderr(failure_line(event) or summary.remark)
+        self._texts[-1] += text
+        self.stream.write(repair_output(text))
 
     def _end_line(self) -> None:
         """End the current line, so that what follows starts on a new one."""
-        if any(self._texts) and not self._at_line_start():
-            self._texts[-1].append("\n")
-            self._write("\n")
-
-    def _at_line_start(self) -> bool:
-        return bool(self._texts and self._texts[-1]) and self._texts[-1][-1].endswith("\n")
-
-    def _write(self, text: str) -> None:
-        self.stream.write(repair_output(text))
+        if any(self._texts) and not self._texts[-1].endswith("\n"):
+            self._texts[-1] += "\n"
+            self.stream.write("\n")
 
     def _write_stderr(self, line: str) -> None:
+        self._end_line()
         self._stderr.write(f"{line}\n")
 
 

@@ -22,7 +22,7 @@ from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer, Completion, ThreadedCompleter
 from prompt_toolkit.enums import DEFAULT_BUFFER, SEARCH_BUFFER
-from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.filters import Condition, FilterOrBool, has_focus
 from prompt_toolkit.formatted_text import ANSI, AnyFormattedText, StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
@@ -48,7 +48,7 @@ from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
 from nanobot.cli.chat.completion import can_complete
-from nanobot.cli.chat.surface import BEGIN_UPDATE, END_UPDATE, max_live_rows
+from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, max_live_rows
 from nanobot.cli.terminal import repair_output, strip_control, write_text
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 
@@ -386,67 +386,44 @@ class Prompt:
         return [("class:asked" if self._actions.is_asking() else "class:bottom", text[: self.columns])]
 
     def _build_keys(self) -> KeyBindings:
-        keys = KeyBindings()
-        typing = has_focus(DEFAULT_BUFFER)
+        keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
         menu_open = Condition(lambda: self._buffer.complete_state is not None)
-
-        @keys.add("enter", filter=typing)
-        def _send(_event: KeyPressEvent) -> None:
-            state = self._buffer.complete_state
-            if state is not None and state.current_completion and not self._buffer.text.startswith("/"):
-                self._buffer.complete_state = None  # a file or skill was completed; keep editing
-            else:
-                self._buffer.validate_and_handle()
-
-        @keys.add("tab", filter=typing)
-        def _complete(_event: KeyPressEvent) -> None:
-            self._complete()
-
-        @keys.add("escape", "enter", filter=typing)
-        def _new_line(_event: KeyPressEvent) -> None:
-            self._buffer.insert_text("\n")
-
-        @keys.add("escape", filter=typing & ~menu_open)
-        def _stop(_event: KeyPressEvent) -> None:
-            self._actions.stop()
-
-        @keys.add("escape", filter=typing & menu_open)
-        def _close_menu(_event: KeyPressEvent) -> None:
-            self._buffer.cancel_completion()
-
-        @keys.add("c-c", filter=typing)
-        @keys.add("<sigint>")
-        def _interrupt(_event: KeyPressEvent) -> None:
-            self._on_interrupt()
-
-        @keys.add("c-d", filter=typing & Condition(lambda: not self._buffer.text))
-        def _leave(_event: KeyPressEvent) -> None:
-            self.leave()
-
-        @keys.add("c-z", filter=Condition(lambda: hasattr(signal, "SIGTSTP")))
-        def _suspend(_event: KeyPressEvent) -> None:
-            self._app.suspend_to_background()
-
-        @keys.add("c-o", filter=typing)
-        def _expand_output(_event: KeyPressEvent) -> None:
-            self._actions.expand_output()
-
-        @keys.add("c-t", filter=typing)
-        def _toggle_reasoning(_event: KeyPressEvent) -> None:
-            self._actions.toggle_reasoning()
-
-        @keys.add("c-l")
-        def _clear_screen(_event: KeyPressEvent) -> None:
-            self._app.renderer.erase()  # else the prompt stays in the scrollback
-            self._output.write_raw("\x1b[H\x1b[2J")
-            self._app.renderer.reset()
-            self._app.invalidate()
+        is_empty = Condition(lambda: not self._buffer.text)
+        actions: Sequence[tuple[str, FilterOrBool, Callable[[], object]]] = (
+            ("enter", typing, self._send),
+            ("tab", typing, self._complete),
+            ("escape enter", typing, lambda: self._buffer.insert_text("\n")),
+            ("escape", typing & ~menu_open, self._actions.stop),
+            ("escape", typing & menu_open, self._buffer.cancel_completion),
+            ("c-c", typing, self._on_interrupt),
+            ("<sigint>", True, self._on_interrupt),
+            ("c-d", typing & is_empty, self.leave),
+            ("c-z", hasattr(signal, "SIGTSTP"), lambda: self._app.suspend_to_background()),  # noqa: PLW0108 made later
+            ("c-o", typing, self._actions.expand_output),
+            ("c-t", typing, self._actions.toggle_reasoning),
+            ("c-l", True, self._clear_screen),
+        )
+        for names, filter_, action in actions:
+            keys.add(*names.split(), filter=filter_)(lambda _event, action=action: action())
 
         @keys.add(Keys.BracketedPaste, filter=typing)
         def _paste(event: KeyPressEvent) -> None:
             self._buffer.insert_text(self._paste_store.collapse(event.data))
 
         return keys
+
+    def _send(self) -> None:
+        state = self._buffer.complete_state
+        if state is not None and state.current_completion and not self._buffer.text.startswith("/"):
+            self._buffer.complete_state = None  # a file or skill was completed; keep editing
+        else:
+            self._buffer.validate_and_handle()
+
+    def _clear_screen(self) -> None:
+        self._app.renderer.erase()  # else the prompt stays in the scrollback
+        self._output.write_raw("\x1b[H\x1b[2J")
+        self._app.renderer.reset()
+        self._app.invalidate()
 
     def _complete(self) -> None:
         """Tab: open the menu, select its next entry; go into a folder that is selected or the only entry."""

@@ -9,12 +9,13 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from nanobot import __version__
-from nanobot.agent.command import Command, parse_command
+from nanobot.agent.command import parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
@@ -31,10 +32,8 @@ from nanobot.cli.chat.inbound import (
     terminal_message,
 )
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
-from nanobot.cli.chat.rendering import make_renderers
 from nanobot.cli.chat.screen import Screen
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
-from nanobot.cli.chat.surface import shorten_home
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.net.gateway_socket import GatewayGoneError
@@ -115,8 +114,7 @@ class ChatSession:
             lambda: self._screen.toggle_reasoning(),  # noqa: PLW0108
         )
         self._prompt = Prompt(actions, self._completer, history_file, colour=colour)
-        self._renderers = make_renderers(markdown=markdown, colour=colour)
-        self._screen = Screen(self._prompt, self._renderers, self._paint, expand_key="Ctrl+O")
+        self._screen = Screen(self._prompt, self._paint, markdown=markdown, expand_key="Ctrl+O")
 
     async def run(self) -> int:
         """Chat until the user exits; return the exit code."""
@@ -128,7 +126,9 @@ class ChatSession:
                 await self._prompt.run()
         finally:
             self._waiting.clear()
-            await self._stop_and_wait()
+            if (running := self._running) is not None:
+                await self._stop_running(running)
+                await asyncio.wait([running], timeout=STOP_TIMEOUT_S)
             for task in (*tasks, self._listener):
                 task.cancel()
             await asyncio.wait((*tasks, self._listener))
@@ -145,41 +145,32 @@ class ChatSession:
             await self._greet()
             while True:
                 if self._must_resume:
-                    self._must_resume = False
-                    await self._run_stoppable(self._resume())
+                    self._must_resume, self._is_resuming = False, True
+                    await self._run(lambda: self._bot.resume(self._session_key, self._on_event, attended=True))
+                    self._is_resuming = False
                 while self._waiting:
-                    await self._run_stoppable(self._handle_line(self._waiting.popleft()))
+                    line = self._waiting.popleft()
+                    self._echo(line)
+                    if line.lstrip().startswith(SHELL_PREFIX):
+                        await self._run(partial(self._run_shell, line), "running")
+                    else:
+                        await self._run(partial(self._run_turn, line))
                 await self._line_waiting.wait()
                 self._line_waiting.clear()
         except Exception:
             self._prompt.leave()  # a crash must not leave a dead prompt
             raise
 
-    async def _run_stoppable(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this as the task that Esc stops, to its end."""
-        self._running = asyncio.create_task(work)
+    async def _run(self, work: Callable[[], Awaitable[object]], waiting_for: str = "thinking") -> None:
+        """Run this as the task that Esc stops, to its end, on the screen."""
+        self._running = asyncio.create_task(self._show_work(work, waiting_for))
         await asyncio.wait([self._running])
         if not self._running.cancelled():
             self._running.result()
         self._running = None
         self._prompt.refresh()
 
-    async def _resume(self) -> None:
-        """Resume a turn that was interrupted by the end of a process."""
-        self._is_resuming = True
-        try:
-            await self._show_work(lambda: self._bot.resume(self._session_key, self._on_event, attended=True))
-        finally:
-            self._is_resuming = False
-
-    async def _handle_line(self, line: str) -> None:
-        self._echo(line)
-        if line.lstrip().startswith(SHELL_PREFIX):
-            await self._show_work(lambda: self._run_shell(line), "running")
-        else:
-            await self._show_work(lambda: self._run_turn(line))
-
-    async def _show_work(self, work: Callable[[], Awaitable[object]], waiting_for: str = "thinking") -> None:
+    async def _show_work(self, work: Callable[[], Awaitable[object]], waiting_for: str) -> None:
         self._screen.begin(waiting_for)
         try:
             try:
@@ -188,7 +179,7 @@ class ChatSession:
                 await self._continue_without_gateway()
                 await work()
         except asyncio.CancelledError:
-            self._screen.lines([self._paint.dim("(stopped)")])
+            self._screen.say("(stopped)")
             raise
         except (NanobotError, OSError) as error:  # the gateway ended, the disk is not writable, the folder is gone
             self._show_error(error_text(error))
@@ -197,26 +188,29 @@ class ChatSession:
 
     async def _run_turn(self, line: str) -> None:
         command = parse_command(line)
-        if command is not None and command.name == "copy":
-            self._copy()
+        name = command.name if command is not None else ""
+        if name == "copy":
+            note = "There is no answer to copy yet."
+            if self._last_answer:
+                self._prompt.copy(self._last_answer)
+                note = f"Copied the last answer ({count_noun(len(self._last_answer), 'character')})."
+            self._screen.say(note)
             return
-        if command is not None and command.name == "resume":
+        if name == "resume":
             line = await self._change_session(line)
         message = await asyncio.to_thread(self._message, line)
         result = await self._bot.run_turn(message, self._on_event, waiting=self._take_waiting, attended=True)
-        if (command is None or command.name == "retry") and result.error is None:
+        if name in ("", "retry") and result.error is None:
             self._last_answer = result.text or self._last_answer
-        if command is not None:
-            await self._after_command(command)
+        if name in ("sessions", "resume"):
+            listed = enumerate(await self._bot.conversations(self._session_key), 1)
+            self._completer.conversations = {n: item for n, item in listed if item.name != self._session_key}
+            if command is not None and not (name == "resume" and command.argument):
+                self._prompt.suggest("/resume ")
+        if name == "help":
+            self._screen.lines(_KEY_HELP.split("\n"))
         with suppress(NanobotError):
             await self._update_model()
-
-    def _copy(self) -> None:
-        if self._last_answer:
-            self._prompt.copy(self._last_answer)
-        size = count_noun(len(self._last_answer), "character")
-        note = f"Copied the last answer ({size})." if self._last_answer else "There is no answer to copy yet."
-        self._screen.lines([self._paint.dim(note)])
 
     async def _change_session(self, line: str) -> str:
         """Change to the session that `/resume` reopens. Return the line to run there."""
@@ -247,7 +241,7 @@ class ChatSession:
             if refusal := await self._bot.check_for_terminal(line, self._session_key):
                 self._show_error(refusal)
             elif code := await self._prompt.run_on_terminal(command):
-                self._screen.lines([self._paint.red(f"Exit code: {code}")])
+                self._show_error(f"Exit code: {code}")
             return
         lines, succeeded = await self._bot.shell(line, self._session_key)
         if succeeded:
@@ -256,19 +250,7 @@ class ChatSession:
             self._show_error("\n".join(lines))
 
     def _show_error(self, text: str) -> None:
-        lines = self._renderers.plain.lines(strip_control(text), self._prompt.columns)
-        self._screen.lines([self._paint.red(line) for line in lines])
-
-    async def _after_command(self, command: Command) -> None:
-        """Add the keys to /help, and the menu to /sessions."""
-        name = command.name
-        if name in ("sessions", "resume"):
-            listed = enumerate(await self._bot.conversations(self._session_key), 1)
-            self._completer.conversations = {n: item for n, item in listed if item.name != self._session_key}
-            if name == "sessions" or not command.argument:
-                self._prompt.suggest("/resume ")
-        if name == "help":
-            self._screen.lines(_KEY_HELP.split("\n"))
+        self._screen.say(text, self._paint.red)
 
     async def _update_model(self) -> SessionInfo:
         """Update the model in the bottom line."""
@@ -278,26 +260,25 @@ class ChatSession:
         return session
 
     async def _greet(self) -> None:
-        name = strip_control(self._bot.name)
-        place = f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits"
-        place_lines = [self._paint.dim(line) for line in self._renderers.plain.lines(place, self._prompt.columns)]
+        name, session, model, problem = strip_control(self._bot.name), None, "", ""
+
+        def bold_name(line: str) -> str:
+            return self._paint.bold(name) + line.removeprefix(name) if line.startswith(name) else line
+
         try:
             session = await self._update_model()
+            model = f" · {session.model} ({session.provider})"
+            if session.provider == OFFLINE:
+                model = f" · no model is set up, so only simple requests work\n{_SETUP_HINT}"
         except NanobotError as error:
-            self._screen.lines([f"{self._paint.bold(name)} {__version__}", *place_lines])
-            self._show_error(str(error))
-            return
-        model_line = f"{session.model} ({session.provider})"
-        if session.provider == OFFLINE:
-            model_line = f"no model is set up, so only simple requests work\n{_SETUP_HINT}"
-        text_lines = self._renderers.plain.lines(f"{name} {__version__} · {model_line}", self._prompt.columns)
-        text_lines[0] = self._paint.bold(text_lines[0][: len(name)]) + text_lines[0][len(name) :]
-        self._screen.lines([*text_lines, *place_lines])
-        if session.messages:
+            problem = str(error)
+        self._screen.say(f"{name} {__version__}{model}", bold_name)
+        self._screen.say(f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits")
+        if session is None:
+            self._show_error(problem)
+        elif session.messages:
             past = f"{count_noun(session.messages, 'message')}, {duration(session.idle_s)} ago"
-            line = strip_control(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
-            text_lines = self._renderers.plain.lines(line, self._prompt.columns)
-            self._screen.lines([self._paint.dim(text) for text in text_lines])
+            self._screen.say(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
 
     async def _show_messages(self) -> None:
         bot = None
@@ -307,7 +288,7 @@ class ChatSession:
                 if bot is not self._bot:
                     break
                 if text == GATEWAY_BACK:
-                    self._screen.lines([self._paint.dim(text)])
+                    self._screen.say(text)
                     self._look_for_interrupted_turn()
                 else:
                     self._screen.lines([""])
@@ -331,8 +312,7 @@ class ChatSession:
         try:
             async with opening as (bot, _key):
                 self._bot = bot
-                lines = self._renderers.plain.lines(_WITHOUT_GATEWAY, self._prompt.columns)
-                self._screen.lines([self._paint.dim(line) for line in lines])
+                self._screen.say(_WITHOUT_GATEWAY)
                 self._look_for_interrupted_turn()
                 self._switched.set()
                 await asyncio.Event().wait()
@@ -359,9 +339,7 @@ class ChatSession:
             self._question = None  # the question ends with its turn
             self._stop()
         elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
-            task = asyncio.create_task(self._run_at_once(line))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._run_at_once(line))
         elif self._question is not None:
             self._is_unclear = True
             return False
@@ -393,21 +371,18 @@ class ChatSession:
             self._prompt.put_back("\n".join(self._waiting))
             self._waiting.clear()
             self._bot.set_waiting_lines(())
-        stopping = asyncio.create_task(self._stop_running(self._running))
-        self._tasks.add(stopping)
-        stopping.add_done_callback(self._tasks.discard)
+        self._start(self._stop_running(self._running))
         return True
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this beside the turn."""
+        self._tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._tasks.discard)
 
     async def _stop_running(self, running: asyncio.Task[None]) -> None:
         """Stop the turn through the backend, which keeps its text; cancel the task if no turn is running yet."""
         if not await self._bot.stop_turn(self._session_key):
             running.cancel()
-
-    async def _stop_and_wait(self) -> None:
-        running = self._running
-        if running is not None:
-            await self._stop_running(running)
-            await asyncio.wait([running], timeout=STOP_TIMEOUT_S)
 
     def _on_signal(self, number: int) -> None:
         self._exit_code = exit_code_for(number)
@@ -441,6 +416,12 @@ class ChatSession:
             return full if len(full) <= self._prompt.columns else answers
         stop = "Esc stops · " if self._running is not None else ""
         return stop + self._meter.line(self._prompt.columns - len(stop))
+
+
+def shorten_home(path: Path) -> str:
+    """The path with the home folder as ~."""
+    home = Path.home()
+    return str(Path("~") / path.relative_to(home) if home.name and path.is_relative_to(home) else path)
 
 
 def _is_prompt(line: str) -> bool:

@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,7 @@ import typer
 
 from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_line
 from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
 from nanobot.errors import NanobotError, StorageError, UsageError
@@ -87,7 +87,7 @@ def agent(
             raise UsageError(f"{'--json' if as_json else '--attach'} needs a message. Give one, or pipe one in.")
         key = None if session is None else repair_output(session)
         if key is None and text is not None and not continue_latest and not _COMMAND.match(text):
-            key = _new_session_key()
+            key = f"{CHANNEL}:{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"  # a session of its own
         options = ChatOptions(config, workspace, key, continue_latest, here, model, logs)
         if text is not None:
             code = options.ask(text, media, as_json=as_json, markdown=markdown)
@@ -166,22 +166,31 @@ class ChatOptions:
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
         from nanobot.cli.chat.backends import LocalBackend
         from nanobot.runtime.build import build_runtime  # takes 200 ms
+        from nanobot.security.redaction import redact_all
         from nanobot.session.file_names import is_terminal_session
+        from nanobot.utils.log import LogTarget, set_up_logging
 
         setup = read_setup(self.config, self.workspace)
         if self.here:
             _allow_current_folder(setup)
-        _set_up_logs(setup.data_dir, is_wanted=self.logs)
+        log = LogTarget(setup.paths.logs / "agent.log", "WARNING", "DEBUG" if self.logs else None)
+        set_up_logging(log, redact_all)
         async with build_runtime(
             setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
         ) as runtime:
             newest = runtime.sessions.latest(is_terminal_session) if self.continue_latest else None
-            try:
-                async with _run_jobs(runtime) if is_chat else nullcontext():
-                    yield LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
-            finally:
-                if is_chat and (note := _pending_reminders(runtime)):
-                    print_line(note, err=True)
+            backend = LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
+            if not is_chat:
+                yield backend
+            else:
+                from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
+
+                try:
+                    async with jobs_of_the_terminal(runtime):
+                        yield backend
+                finally:
+                    if note := _pending_reminders(runtime):
+                        print_line(note, err=True)
             if running := runtime.background.list_running():
                 names = " and ".join(running)
                 print_line(f"Still running: {names}. It resumes in the next chat or in the gateway.", err=True)
@@ -216,12 +225,6 @@ def _allow_current_folder(setup: Setup) -> None:
     tools.allowed_paths.append(str(folder))
 
 
-def _run_jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:
-    from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
-
-    return jobs_of_the_terminal(runtime)
-
-
 def _pending_reminders(runtime: "Runtime") -> str:
     """That reminders of the terminal will not come while no chat is open; empty if there are none or a gateway runs."""
     service = runtime.cron()
@@ -241,11 +244,6 @@ def _pending_reminders(runtime: "Runtime") -> str:
         f"Note: while no chat is open, nobody reminds you: {strip_control(names)}. `nanobot gateway` does, and "
         "`nanobot gateway install` runs it always."
     )
-
-
-def _new_session_key() -> str:
-    """A session of its own for one message, such as cli:20261123-142501-9f3c."""
-    return f"{CHANNEL}:{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def _read_message(value: str | None) -> str | None:
@@ -306,13 +304,3 @@ def _resolve_attachments(files: Sequence[Path]) -> list[str]:
             raise UsageError(f"{file} {kind}. Give a file with --attach.")
         paths.append(str(path))
     return paths
-
-
-def _set_up_logs(data_dir: Path, *, is_wanted: bool) -> None:
-    """Log warnings to a file, and everything to the terminal with --logs."""
-    from nanobot.security.redaction import redact_all
-    from nanobot.utils.log import LogTarget, set_up_logging  # slow; not needed for --help
-
-    set_up_logging(
-        LogTarget(DataPaths(data_dir).logs / "agent.log", "WARNING", "DEBUG" if is_wanted else None), redact_all
-    )

@@ -15,13 +15,11 @@ from nanobot.cli.common import (
     JsonOption,
     WorkspaceOption,
     ask_gateway,
-    format_timestamp,
     get_data_paths,
-    print_json,
-    print_table,
     read_setup,
     unknown_name_error,
 )
+from nanobot.cli.output import print_list, when
 from nanobot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,17 +86,21 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List the keys; the keys themselves are not stored."""
     from nanobot.security.credentials import CredentialKind
 
-    keys = _ask(config, lambda credentials: credentials.list(CredentialKind.API_KEY))
-    rows = [(key.name, str(key.role), key.person, _iso(key.created_at), _iso(key.used_at)) for key in keys]
-    if json:
-        print_json([dict(zip(("name", "role", "as", "created_at", "used_at"), row, strict=True)) for row in rows])
-        return
-    shown = [(*who, format_timestamp(made), format_timestamp(used)) for *who, made, used in rows]
-    print_table(("Name", "Role", "As", "Made", "Last used"), shown, empty=f"There is no key. {_HAS_NO_KEY}")
+    def iso(at: float) -> str:
+        return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
 
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
+    rows = [
+        {
+            "name": key.name,
+            "role": str(key.role),
+            "as": key.person,
+            "created_at": iso(key.created_at),
+            "used_at": iso(key.used_at),
+        }
+        for key in _ask(config, lambda credentials: credentials.list(CredentialKind.API_KEY))
+    ]
+    columns = {"Name": "name", "Role": "role", "As": "as", "Made": when("created_at"), "Last used": when("used_at")}
+    print_list(rows, columns, as_json=json, empty=f"There is no key. {_HAS_NO_KEY}")
 
 
 def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], config: ConfigOption = None) -> None:

@@ -1,20 +1,11 @@
 """`nanobot approvals`: list and revoke permanent approvals."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    format_timestamp,
-    print_json,
-    print_table,
-    read_setup,
-    to_one_line,
-)
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, read_setup
+from nanobot.cli.output import Column, print_line, print_list, to_one_line, when
 from nanobot.errors import NanobotError
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten
 from nanobot.utils.clock import SystemClock
@@ -22,22 +13,12 @@ from nanobot.utils.clock import SystemClock
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List the approvals you granted permanently, and when they expire."""
-    grants = _grants(config).all()
-    if json:
-        print_json([asdict(grant) for grant in grants])
-        return
-    print_table(
-        ("Rule", "Holds", "Until"),
-        [
-            (
-                to_one_line(grant.rule),
-                "with untrusted content in play" if grant.outside else "with your own words",
-                format_timestamp(grant.expires),
-            )
-            for grant in grants
-        ],
-        empty=NO_GRANTS,
-    )
+    columns: dict[str, Column] = {
+        "Rule": "rule",
+        "Holds": lambda grant: "with untrusted content in play" if grant.outside else "with your own words",
+        "Until": when("expires"),
+    }
+    print_list(_grants(config).all(), columns, as_json=json, empty=NO_GRANTS)
 
 
 def forget(

@@ -1,7 +1,6 @@
 """`nanobot channels`: connection status, setup, and test messages."""
 
 import asyncio
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,19 +15,15 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     ask_gateway,
-    format_timestamp,
     get_data_paths,
-    print_json,
-    print_table,
     read_setup,
     require_gateway,
-    to_one_line,
+    unknown_name_error,
 )
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import format_timestamp, print_json, print_line, print_table, to_one_line
 from nanobot.config.keypath import camel
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError, UsageError
-from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
     from nanobot.channels.platforms import PlatformSetup
@@ -111,7 +106,9 @@ def login(
         _run_setup(platform, setup, config, force=force, phone=phone)
         return
     setup.config.channels.whatsapp.phone = phone or setup.config.channels.whatsapp.phone
-    _require_known(name, [*plugin_names(), *setup.config.channels.enabled])
+    known = dict.fromkeys([*BUILTIN_CHANNELS, *plugin_names(), *setup.config.channels.enabled])
+    if name not in known:
+        raise unknown_name_error("channel", name, known, hint=f"Channels: {', '.join(known)}.")
     load_channel(name, setup.config.plugins.disabled)  # reports a missing package before `log_in` also logs it
     try:
         asyncio.run(log_in(name, setup.config, places, print_step, force=force))
@@ -143,17 +140,6 @@ def _ask_name(config: Config) -> str:
     except KeyboardInterrupt:
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _require_known(name: str, others: Iterable[str]) -> None:
-    """Raise NanobotError, with the nearest names, for an unknown channel."""
-    known = [*BUILTIN_CHANNELS, *others]
-    if name not in known:
-        near = ", ".join(nearest(name, known))
-        raise NanobotError(
-            f"There is no channel {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
-            f"Channels: {', '.join(dict.fromkeys(known))}."
-        )
 
 
 def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool, phone: str) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_text
-from nanobot.cli.layout import print_error, print_line
+from nanobot.cli.common import ConfigOption, JsonOption
+from nanobot.cli.output import print_error, print_json, print_line, print_text
 from nanobot.cli.setup import prompts
 from nanobot.config import keypath, paths
 from nanobot.config.keypath import MISSING, dotted, is_secret, mask_value

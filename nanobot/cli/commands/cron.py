@@ -17,22 +17,12 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     WorkspaceOption,
-    print_json,
-    print_table,
-    print_text,
     print_warnings,
     read_setup,
-    to_one_line,
     unknown_name_error,
 )
-from nanobot.cli.layout import print_line
-from nanobot.cron.format import (
-    format_job,
-    format_next,
-    format_schedule,
-    parse_schedule,
-    parse_seconds,
-)
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_table, print_text, to_one_line
+from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
 from nanobot.cron.schedule import from_ms, job_zone_or_host, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
@@ -202,21 +192,15 @@ def list_(
     """List the jobs, next to run first."""
     jobs = _open_jobs(config, workspace)
     selected = jobs.service.list_jobs(include_disabled=include_disabled)
-    if json:
-        print_json([job.to_json() for job in selected])
-    else:
-        rows = [
-            (
-                job.id,
-                job.name,
-                "once" if job.schedule.kind == "at" else format_schedule(job.schedule, jobs.zone(job)),
-                _target(job),
-                format_next(job, jobs.zone(job)),
-                "running" if job.state.running is not None else job.state.last_status or "",
-            )
-            for job in selected
-        ]
-        print_table(("Job", "Name", "Schedule", "For", "Next run", "Last"), rows, empty=_NO_JOBS)
+    columns: dict[str, Column] = {
+        "Job": "id",
+        "Name": "name",
+        "Schedule": lambda job: "once" if job.schedule.kind == "at" else format_schedule(job.schedule, jobs.zone(job)),
+        "For": _target,
+        "Next run": lambda job: format_next(job, jobs.zone(job)),
+        "Last": lambda job: "running" if job.state.running is not None else job.state.last_status,
+    }
+    print_list(selected, columns, as_json=json, empty=_NO_JOBS, to_json=CronJob.to_json)
     print_warnings(jobs.service.unreadable())
 
 
@@ -280,20 +264,20 @@ def history(
     if json:
         print_json(shown)
         return
-    past_runs = [
-        (
-            format_when(from_ms(row["dueAtMs"], _zone_of_row(jobs, row)), relative=False),
-            row["jobId"],
-            row["name"],
-            _result(row),
-        )
-        for row in shown
+    existing = {job.id: job for job in jobs.service.list_jobs(include_disabled=True)}
+
+    def due(job: CronJob | None, at_ms: int) -> str:
+        return format_when(from_ms(at_ms, jobs.zone(job or CronJob("", ""))), relative=False)
+
+    running = [
+        (due(job, lease.due.at_ms), job.id, job.name, "running")
+        for job in existing.values()
+        if job_id in (None, job.id) and (lease := job.state.running) is not None
     ]
-    print_table(
-        ("Due", "Job", "Name", "Result"),
-        [*_running_rows(jobs, job_id), *past_runs],
-        empty="No job has run yet.",
-    )
+    ended = [
+        (due(existing.get(row["jobId"]), row["dueAtMs"]), row["jobId"], row["name"], _result(row)) for row in shown
+    ]
+    print_table(("Due", "Job", "Name", "Result"), [*running, *ended], empty="No job has run yet.")
     if len(rows) > last:
         print_line(f"{len(rows) - last} older runs; show them with -n {len(rows)}.", err=True)
 
@@ -311,15 +295,14 @@ def rehearse(
     jobs = _open_jobs(config, workspace)
     events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
     shown = events[:limit]
-    if json:
-        print_json([event.to_json() for event in shown])
-    else:
-        rows = []
-        for event in shown:
-            when = format_when(from_ms(event.at_ms, event.zone), offset=True, relative=False)
-            job_id, name = (event.job.id, event.job.name) if event.job else ("", "")
-            rows.append((when, job_id, name, event.description))
-        print_table(("When", "Job", "Name", "Remark"), rows, empty=f"No job runs within {days:g} days.")
+    columns: dict[str, Column] = {
+        "When": lambda event: format_when(from_ms(event.at_ms, event.zone), offset=True, relative=False),
+        "Job": lambda event: event.job.id if event.job else "",
+        "Name": lambda event: event.job.name if event.job else "",
+        "Remark": "description",
+    }
+    empty = f"No job runs within {days:g} days."
+    print_list(shown, columns, as_json=json, empty=empty, to_json=lambda event: event.to_json())
     if len(events) > limit:
         print_line(f"There is more; show it with --limit {limit * 5}.", err=True)
 
@@ -407,21 +390,6 @@ def _target(job: CronJob) -> str:
         return ""
     when = "" if job.payload.notify is Notify.ALWAYS else f" ({job.payload.notify})"
     return f"{job.payload.channel}:{job.payload.to}{when}"
-
-
-def _zone_of_row(jobs: CronContext, row: "HistoryRow") -> tzinfo:
-    job = jobs.service.get_job(row["jobId"])
-    return jobs.zone(job or CronJob("", ""))
-
-
-def _running_rows(jobs: CronContext, job_id: str | None) -> list[tuple[str, ...]]:
-    """A row for each run in progress."""
-    selected = [job for job in jobs.service.list_jobs(include_disabled=True) if job_id in (None, job.id)]
-    return [
-        (format_when(from_ms(lease.due.at_ms, jobs.zone(job)), relative=False), job.id, job.name, "running")
-        for job in selected
-        if (lease := job.state.running) is not None
-    ]
 
 
 def _result(row: "HistoryRow") -> str:

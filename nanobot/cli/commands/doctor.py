@@ -4,34 +4,21 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from nanobot import __version__
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    WorkspaceOption,
-    ask_gateway,
-    print_json,
-    to_one_line,
-)
-from nanobot.cli.doctor.checks import (
-    CheckContext,
-    CheckResult,
-    DoctorCheck,
-    Finding,
-    Severity,
-    run_checks,
-)
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, ask_gateway, unknown_name_error
+from nanobot.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, Severity, run_checks
 from nanobot.cli.doctor.connections import channel_checks, server_checks
 from nanobot.cli.doctor.table import CONFIG, HEALTH, SECURITY
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_json, print_line, to_one_line
 from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.config import paths
 from nanobot.config.loader import load_config
@@ -41,7 +28,7 @@ from nanobot.errors import ConfigError, NanobotError
 from nanobot.security.redaction import hold_secrets, redact_all
 from nanobot.security.secrets import named_secrets
 from nanobot.utils.storage_error import error_text
-from nanobot.utils.text import count_noun, nearest
+from nanobot.utils.text import count_noun
 
 
 def doctor(
@@ -58,19 +45,28 @@ def doctor(
     """Check the setup; with --fix, repair what is safe to repair. Exits with 1 if something is wrong."""
     started = time.monotonic()
     context = _build_context(config, workspace, resolves_secrets=not security)
-    checks = [*SECURITY] if security else [*HEALTH, *_configured_checks(context.config)]
+    servers, channels = context.config.tools.mcp_servers, context.config.channels.enabled
+    checks = [*SECURITY] if security else [*HEALTH, *server_checks(servers), *channel_checks(channels)]
     checks = [check for check in _select_checks(checks, names or []) if not (offline and check.uses_network)]
     if context.problem and CONFIG not in checks:  # most checks are skipped then, which must not look healthy
         checks = [CONFIG, *checks]
-    report = _Report(context, checks, quiet=json)
+    width = max((len(check.id) for check in checks), default=0)
+    results: dict[str, CheckResult] = {}
     with _silence_logging():
-        report.examine()
-        repaired = report.repair() if fix else []
+        for result in run_checks(checks, context):
+            results[result.check.id] = result
+            if not json:
+                _print_result(result, width)
+        repairs = [*_repair(results, context, quiet=json)] if fix else []
+    is_well = all(result.verdict == "ok" for result in results.values()) and all(it.succeeded for it in repairs)
     if json:
-        print_json(report.as_json(repaired))
+        shown = [_as_json(result) for result in results.values()]
+        repaired = [{"id": repair.id, "done": repair.done} for repair in repairs]
+        print_json({"version": __version__, "ok": is_well, "checks": shown, "repaired": repaired})
     else:
-        typer.echo(f"\n{report.summary(fixed=fix)} ({time.monotonic() - started:.1f} s)")
-    if not report.is_well:
+        count, seconds = count_noun(len(results), "check"), time.monotonic() - started
+        typer.echo(f"\n{count}{_summary(results.values(), fixed=fix)} ({seconds:.1f} s)")
+    if not is_well:
         raise typer.Exit(1)
 
 
@@ -112,107 +108,63 @@ def _build_context(config: Path | None, workspace: Path | None, *, resolves_secr
     )
 
 
-def _configured_checks(config: Config) -> list[DoctorCheck]:
-    """One check for each configured MCP server and channel."""
-    return [*server_checks(config.tools.mcp_servers), *channel_checks(config.channels.enabled)]
-
-
 def _select_checks(checks: Sequence[DoctorCheck], names: Sequence[str]) -> list[DoctorCheck]:
     """The checks with these ids or id prefixes (`stores`); all if none is given. Raises NanobotError if unknown."""
     known = dict.fromkeys(part for check in checks for part in (check.id, check.id.partition(".")[0]))
     for name in names:
         if name not in known:
-            near = " or ".join(map(repr, nearest(name, known)))
-            raise NanobotError(
-                f"There is no check {to_one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
-                f"Checks: {', '.join(dict.fromkeys(check.id.partition('.')[0] for check in checks))}."
-            )
+            groups = ", ".join(dict.fromkeys(check.id.partition(".")[0] for check in checks))
+            raise unknown_name_error("check", name, known, hint=f"Checks: {groups}.")
     return [check for check in checks if not names or {check.id, check.id.partition(".")[0]} & {*names}]
 
 
-class _Report:
-    """Runs the checks and prints each result as soon as it is there."""
-
-    def __init__(self, context: CheckContext, checks: Sequence[DoctorCheck], *, quiet: bool) -> None:
-        self._context = context
-        self._checks = checks
-        self._quiet = quiet
-        self._results: dict[str, CheckResult] = {}
-        self._failed = False
-
-    @property
-    def is_well(self) -> bool:
-        """Whether all checks are ok and no repair failed."""
-        return not self._failed and all(result.verdict == "ok" for result in self._results.values())
-
-    def examine(self) -> None:
-        """Run all checks."""
-        width = max((len(check.id) for check in self._checks), default=0)
-        for result in run_checks(self._checks, self._context):
-            self._results[result.check.id] = result
-            if not self._quiet:
-                _print_result(result, width)
-
-    def repair(self) -> list[dict[str, str]]:
-        """Apply the fixes and run their checks again. Returns what was done, or why it failed, by check id."""
-        repaired = []
-        for result in [*self._results.values()]:
-            fixes = [finding.fix for finding in result.findings if finding.fix is not None]
-            for fix in fixes:
-                mark = _paint().green("fixed ")
-                try:
-                    outcome = fix()
-                except (NanobotError, OSError) as error:
-                    outcome, self._failed = (
-                        f"could not be repaired: {redact_all(to_one_line(error_text(error)))}",
-                        True,
-                    )
-                    mark = _paint().red("failed")
-                repaired.append({"id": result.check.id, "done": outcome})
-                if not self._quiet:
-                    print_line(f"{result.check.id}: {to_one_line(outcome)}", f"{mark}   ")
-            if fixes:
-                self._results.update((rerun.check.id, rerun) for rerun in run_checks([result.check], self._context))
-        return repaired
-
-    def summary(self, *, fixed: bool) -> str:
-        """The last line: numbers of checks, errors and warnings."""
-        findings = [finding for result in self._results.values() for finding in result.findings]
-        errors, warnings = (sum(finding.severity is kind for finding in findings) for kind in
-                            (Severity.ERROR, Severity.WARNING))  # fmt: skip
-        checks = count_noun(len(self._results), "check")
-        if not errors and not warnings:
-            return f"{checks}, no problems."
-        fixable = sum(finding.fix is not None and finding.severity is not Severity.NOTE for finding in findings)
-        hint = f" --fix repairs {fixable} of them." if fixable and not fixed else ""
-        counts = [count_noun(count, noun) for count, noun in ((errors, "error"), (warnings, "warning")) if count]
-        return f"{checks}: {', '.join(counts)}.{hint}"
-
-    def as_json(self, repaired: list[dict[str, str]]) -> dict[str, Any]:
-        """The report for --json."""
-        return {
-            "version": __version__,
-            "ok": self.is_well,
-            "checks": [
-                {
-                    "id": result.check.id,
-                    "about": result.check.about,
-                    "verdict": result.verdict,
-                    "seconds": round(result.seconds, 3),
-                    "findings": [_finding_json(finding) for finding in result.findings],
-                }
-                for result in self._results.values()
-            ],
-            "repaired": repaired,
-        }
+class _Repair(NamedTuple):
+    id: str
+    done: str
+    """What was done, or why it failed."""
+    succeeded: bool
 
 
-def _finding_json(finding: Finding) -> dict[str, Any]:
+def _repair(results: dict[str, CheckResult], context: CheckContext, *, quiet: bool) -> Iterator[_Repair]:
+    """Apply the fixes and run their checks again."""
+    for result in [*results.values()]:
+        fixes = [finding.fix for finding in result.findings if finding.fix is not None]
+        for fix in fixes:
+            try:
+                repair = _Repair(result.check.id, fix(), succeeded=True)
+            except (NanobotError, OSError) as error:
+                reason = redact_all(to_one_line(error_text(error)))
+                repair = _Repair(result.check.id, f"could not be repaired: {reason}", succeeded=False)
+            if not quiet:
+                mark = _paint().green("fixed ") if repair.succeeded else _paint().red("failed")
+                print_line(f"{repair.id}: {to_one_line(repair.done)}", f"{mark}   ")
+            yield repair
+        if fixes:
+            results.update((rerun.check.id, rerun) for rerun in run_checks([result.check], context))
+
+
+def _summary(results: Iterable[CheckResult], *, fixed: bool) -> str:
+    """The numbers of errors and warnings."""
+    findings = [finding for result in results for finding in result.findings]
+    counts = Counter(finding.severity for finding in findings)
+    kinds = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"))
+    problems = ", ".join(count_noun(counts[kind], noun) for kind, noun in kinds if counts[kind])
+    fixable = sum(finding.fix is not None and finding.severity is not Severity.NOTE for finding in findings)
+    hint = f" --fix repairs {fixable} of them." if fixable and not fixed else ""
+    return f": {problems}.{hint}" if problems else ", no problems."
+
+
+def _as_json(result: CheckResult) -> dict[str, Any]:
     return {
-        "severity": finding.severity,
-        "text": finding.text,
-        "advice": finding.advice,
-        "fixable": finding.fix is not None,
+        "id": result.check.id,
+        "about": result.check.about,
+        "verdict": result.verdict,
+        "seconds": round(result.seconds, 3),
+        "findings": [
+            {key: getattr(finding, key) for key in ("severity", "text", "advice")}
+            | {"fixable": finding.fix is not None}
+            for finding in result.findings
+        ],
     }
 
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.chat.approval_prompt import next_line
-from nanobot.cli.common import ConfigOption, read_setup, to_one_line
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, read_setup
+from nanobot.cli.output import print_line, to_one_line
 from nanobot.cli.terminal import strip_control
 from nanobot.config.provider_table import ProviderSpec, find_by_name
 from nanobot.config.schema import Config

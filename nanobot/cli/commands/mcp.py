@@ -12,20 +12,9 @@ import typer
 
 from nanobot.agent.tools.mcp.server import McpServer, ServerFailedError
 from nanobot.agent.tools.mcp.source import McpServers
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    Setup,
-    WorkspaceOption,
-    print_json,
-    print_table,
-    print_text,
-    read_setup,
-    to_one_line,
-    unknown_name_error,
-)
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
 from nanobot.cli.doctor.connections import connect_once, known_servers
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_json, print_line, print_list, print_table, print_text, to_one_line
 from nanobot.config.keypath import put
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
@@ -44,20 +33,15 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     if any(_uses_secret_reference(server) for server in setup.config.tools.mcp_servers.values()):
         setup = read_setup(config, workspace, warns=False)
     servers, redact = asyncio.run(known_servers(_servers(setup))), _secret_redactor(setup.config)
-    if json:
-        print_json([_facts(server, redact) for server in servers])
-        return
-    print_table(
-        ("Server", "Transport", "Tools", "Where"),
-        [
-            (
-                server.settings.name,
-                server.settings.transport or "none: set command or url",
-                "unknown yet" if server.listing is None else len(server.listing.tools),
-                redact(server.settings.location),
-            )
-            for server in servers
-        ],
+    print_list(
+        [_facts(server, redact) for server in servers],
+        {
+            "Server": "name",
+            "Transport": lambda row: row["transport"] or "none: set command or url",
+            "Tools": lambda row: len(row["tools"]) if row["met"] else "unknown yet",
+            "Where": "location",
+        },
+        as_json=json,
         empty="No MCP server is configured. Add one: `nanobot mcp add NAME -- COMMAND`",
     )
 

@@ -15,17 +15,8 @@ from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    WorkspaceOption,
-    print_json,
-    print_table,
-    print_text,
-    read_setup,
-    to_one_line,
-)
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup
+from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 
 ChatOption = Annotated[
@@ -71,11 +62,14 @@ def search(
 ) -> None:
     """Search all memory files (facts, archive, log, notes) for lines that contain all the words."""
     hits = _open_editor(config, workspace, chat)[1].search(text)[:limit]
-    if json:
-        print_json([{"file": hit.file, "line": hit.line, "text": hit.text} for hit in hits])
-    else:
-        rows = [(hit.file, hit.line, hit.text) for hit in hits]
-        print_table(("File", "Line", "Text"), rows, empty=f"No line of the memory contains {to_one_line(text)!r}.")
+    empty = f"No line of the memory contains {to_one_line(text)!r}."
+    print_list(
+        hits,
+        {"File": "file", "Line": "line", "Text": "text"},
+        as_json=json,
+        empty=empty,
+        to_json=lambda hit: {"file": hit.file, "line": hit.line, "text": hit.text},
+    )
     if not hits:
         sys.exit(1)
 

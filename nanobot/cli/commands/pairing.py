@@ -7,22 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from nanobot.channels.access import AccessPolicy
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    Setup,
-    ask_gateway,
-    print_json,
-    print_table,
-    read_setup,
-    to_one_line,
-)
-from nanobot.cli.layout import print_line
-from nanobot.config.schema import Config
+from nanobot.cli.common import ConfigOption, JsonOption, ask_gateway, read_setup
+from nanobot.cli.output import print_line, print_list, to_one_line
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import PairingState, Pending
+from nanobot.pairing.state import PairingState
 from nanobot.pairing.store import PairingStore
 from nanobot.utils.text import duration
 
@@ -34,24 +24,18 @@ OwnerOption = Annotated[
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List who has paired, and who is waiting with a code."""
-    store = _store(read_setup(config, None, secrets=False))
-    rows = list(_rows(store.load()))
-    if json:
-        print_json(rows)
-        return
-    print_table(
-        ("Channel", "Who", "State", "Code", "Waits", "Name"),
-        [
-            (
-                row["channel"],
-                row["sender_id"],
-                row["state"],
-                row["code"],
-                row["code"] and duration(store.now() - row["created_at"]),
-                row["name"],
-            )
-            for row in rows
-        ],
+    store = PairingStore(read_setup(config, None, secrets=False).paths)
+    print_list(
+        _rows(store.load()),
+        {
+            "Channel": "channel",
+            "Who": "sender_id",
+            "State": "state",
+            "Code": "code",
+            "Waits": lambda row: row["code"] and duration(store.now() - row["created_at"]),
+            "Name": "name",
+        },
+        as_json=json,
         empty="Nobody has paired yet. Write to the bot; it answers with a code for `pairing approve CODE`.",
     )
 
@@ -59,9 +43,12 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
 def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None) -> None:
     """Approve the person who was shown this code."""
     setup = read_setup(config, None, secrets=False)
-    store = _store(setup)
+    store = PairingStore(setup.paths)
     pending = store.approve(code, owner=owner)
-    _welcome(setup, pending)
+    if pending.chat_id:
+        welcome = {"do": "send", "channel": pending.channel, "to": pending.chat_id, "text": WELCOME}
+        with suppress(NanobotError):  # they are paired whether or not they hear of it
+            ask_gateway(setup.paths, welcome)
     print_line(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
     if not store.people(pending.channel).owners:
         print_line(
@@ -73,7 +60,7 @@ def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption
 
 def deny(code: CodeArgument, config: ConfigOption = None) -> None:
     """Reject a pairing code."""
-    pending = _store(read_setup(config, None, secrets=False)).deny(code)
+    pending = PairingStore(read_setup(config, None, secrets=False).paths).deny(code)
     print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
 
@@ -83,15 +70,12 @@ def revoke(
     config: ConfigOption = None,
 ) -> None:
     """Remove a paired person."""
-    setup = read_setup(config, None, secrets=False)
-    role = _store(setup).revoke(channel.lower(), sender_id)
-    print_line(f"{to_one_line(sender_id)} on {channel.lower()} is removed (was: {role}).")
-    if _is_listed(setup.config, channel.lower(), sender_id):
-        print_line(f"They are still allowed by channels.{channel.lower()}.allowFrom in the config.", err=True)
-
-
-def _store(setup: Setup) -> PairingStore:
-    return PairingStore(setup.paths)
+    setup, channel = read_setup(config, None, secrets=False), channel.lower()
+    role = PairingStore(setup.paths).revoke(channel, sender_id)
+    print_line(f"{to_one_line(sender_id)} on {channel} is removed (was: {role}).")
+    section = getattr(setup.config.channels, channel, None)
+    if section is not None and AccessPolicy.of(channel, section).allow_from.admits(Sender.of(sender_id.strip())):
+        print_line(f"They are still allowed by channels.{channel}.allowFrom in the config.", err=True)
 
 
 def _rows(state: PairingState) -> list[dict[str, Any]]:
@@ -109,15 +93,3 @@ def _rows(state: PairingState) -> list[dict[str, Any]]:
         for sender_id in state.everyone(channel)
     ]
     return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending)]
-
-
-def _welcome(setup: Setup, pending: Pending) -> None:
-    """Tell them through the gateway, if it runs. They are paired whether or not they hear of it."""
-    if pending.chat_id:
-        with suppress(NanobotError):
-            ask_gateway(setup.paths, {"do": "send", "channel": pending.channel, "to": pending.chat_id, "text": WELCOME})
-
-
-def _is_listed(config: Config, channel: str, sender_id: str) -> bool:
-    section = getattr(config.channels, channel, None)
-    return section is not None and AccessPolicy.of(channel, section).allow_from.admits(Sender.of(sender_id.strip()))

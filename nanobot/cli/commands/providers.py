@@ -2,17 +2,18 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup
+from nanobot.cli.common import ConfigOption, JsonOption, read_setup
+from nanobot.cli.output import Column, print_list
 from nanobot.config.keypath import mask_value
 from nanobot.config.paths import DataPaths
-from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
+from nanobot.config.provider_table import PROVIDERS, spec_for
 from nanobot.config.schema import Config
 from nanobot.providers.accounts.errors import command_name
-from nanobot.providers.accounts.store import Account, AccountStore
+from nanobot.providers.accounts.store import AccountStore
 from nanobot.utils.text import format_when
 
 
@@ -39,7 +40,6 @@ class ProviderFacts:
 
     @property
     def key_words(self) -> str:
-        """The key or account, for a table."""
         if self.key:
             return f"{self.key} ({self.key_from})"
         if self.local:
@@ -59,18 +59,15 @@ class ProviderFacts:
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List model providers with their keys, base URLs and default models."""
     setup = read_setup(config, None, secrets=False)
+    columns: dict[str, Column] = {
+        "Provider": "name",
+        "Key": lambda facts: facts.key_words,
+        "Base URL": lambda facts: facts.api_base or "-",
+        "Default model": lambda facts: facts.default_model or "-",
+        "Backend": "backend",
+    }
     providers = list(provider_facts(setup.config, os.environ, setup.data_dir))
-    if json:
-        print_json([asdict(facts) for facts in providers])
-        return
-    print_table(
-        ("Provider", "Key", "Base URL", "Default model", "Backend"),
-        [
-            (facts.name, facts.key_words, facts.api_base or "-", facts.default_model or "-", facts.backend)
-            for facts in providers
-        ],
-        empty="There are no providers.",
-    )
+    print_list(providers, columns, as_json=json, empty="There are no providers.")
 
 
 def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -> Iterator[ProviderFacts]:
@@ -80,7 +77,9 @@ def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -
     custom = [spec_for(name) for name in sections if not any(spec.name == name for spec in PROVIDERS)]
     for spec in (*PROVIDERS, *custom):
         section = sections.get(spec.name)
-        key_from, key = _find_key(spec, section.api_key if section else "", environ)
+        key_from, key = spec.env_variable(environ), spec.env_key(environ) or ""
+        if section and section.api_key:
+            key_from, key = f"providers.{spec.config_key}.apiKey", section.api_key
         account = accounts.get(spec.name) if spec.is_oauth else None
         is_direct = spec.is_oauth or spec.is_direct("auto")
         backend = section.backend if section else "auto"
@@ -94,14 +93,10 @@ def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -
             backend=("direct" if is_direct else "litellm") if backend == "auto" else backend,
             local=spec.is_local,
             account=spec.is_oauth,
-            logged_in=_account_label(account) if account else "",
+            logged_in=f"{account.name or 'logged in'}{f' ({account.plan})' if account.plan else ''}" if account else "",
             token_until=_format_expiry(account.expires_at) if account else "",
             login_ended=bool(account and account.refused),
         )
-
-
-def _account_label(account: Account) -> str:
-    return f"{account.name or 'logged in'}{f' ({account.plan})' if account.plan else ''}"
 
 
 def _format_expiry(seconds: float | None) -> str:
@@ -109,10 +104,3 @@ def _format_expiry(seconds: float | None) -> str:
         return format_when(datetime.fromtimestamp(seconds).astimezone()) if seconds else ""
     except (OSError, OverflowError, ValueError):  # the server may have sent any number
         return ""
-
-
-def _find_key(spec: ProviderSpec, in_config: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Where its API key comes from, and the key."""
-    if in_config:
-        return f"providers.{spec.config_key}.apiKey", in_config
-    return spec.env_variable(environ), spec.env_key(environ) or ""

@@ -22,13 +22,10 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     WorkspaceOption,
-    print_json,
-    print_table,
     read_setup,
-    to_one_line,
     unknown_name_error,
 )
-from nanobot.cli.layout import columns
+from nanobot.cli.output import columns, print_json, print_table, to_one_line
 from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.errors import NanobotError, UsageError
 from nanobot.providers.wire.chat_request import wire_text

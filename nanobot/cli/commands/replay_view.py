@@ -10,7 +10,7 @@ from typing import Any
 from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedTurn
 from nanobot.agent.trace.replay import Difference
 from nanobot.cli.chat.event_lines import clip_output, diff_paint
-from nanobot.cli.common import format_timestamp, to_one_line
+from nanobot.cli.output import format_timestamp, to_one_line
 from nanobot.cli.terminal import Paint, strip_control
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage

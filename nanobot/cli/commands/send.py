@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, get_data_paths, require_gateway, to_one_line
+from nanobot.cli.common import ConfigOption, get_data_paths, require_gateway
+from nanobot.cli.output import to_one_line
 from nanobot.cli.terminal import repair_output
 from nanobot.errors import UsageError
 

@@ -9,17 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nanobot.cli.common import (
-    NO_GATEWAY,
-    ConfigOption,
-    JsonOption,
-    ask_gateway,
-    get_data_paths,
-    print_json,
-    read_setup,
-    to_one_line,
-)
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import NO_GATEWAY, ConfigOption, JsonOption, ask_gateway, get_data_paths, read_setup
+from nanobot.cli.output import print_json, print_line, to_one_line
 from nanobot.cli.terminal import is_terminal, strip_control, wants_colour
 from nanobot.config.paths import DataPaths, absolute
 from nanobot.errors import NanobotError

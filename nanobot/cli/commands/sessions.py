@@ -6,37 +6,24 @@ A live session is named by its key, an archived one by its file name. No command
 import json as json_text
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    Setup,
-    WorkspaceOption,
-    format_timestamp,
-    print_json,
-    print_table,
-    print_text,
-    read_setup,
-    to_one_line,
-    unknown_name_error,
-)
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.shown import visible_text
-from nanobot.messages.types import ChatMessage
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
 from nanobot.session.conversation import format_markdown, format_text, to_jsonl
 from nanobot.session.folder import SessionFolder
 from nanobot.session.imported import describe_import, read_conversations
-from nanobot.session.lines import Row, decode, is_record
+from nanobot.session.lines import decode, is_record
 from nanobot.session.manager import Session, SessionManager
 from nanobot.session.records import session_title
 from nanobot.utils.files import write_atomic
@@ -56,20 +43,6 @@ class ExportFormat(StrEnum):
 
 
 @dataclass(frozen=True)
-class SessionFacts:
-    """A session in a list. `name` is what the other commands take."""
-
-    name: str
-    key: str
-    updated_at: str
-    messages: int
-    archived: bool
-    title: str
-    """The first words of its first user message."""
-    path: str
-
-
-@dataclass(frozen=True)
 class SessionHit:
     name: str
     timestamp: str
@@ -79,15 +52,17 @@ class SessionHit:
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List all conversations, newest first, archived ones included."""
-    facts = list(_facts(_open_sessions(config, workspace)[1]))
-    if json:
-        print_json([asdict(fact) for fact in facts])
-        return
-    print_table(
-        ("Session", "Last used", "Messages", "Title"),
-        [(fact.name, format_timestamp(fact.updated_at), fact.messages, to_one_line(fact.title)) for fact in facts],
-        empty="There are no sessions yet. Start one with `nanobot agent`.",
-    )
+    rows = [
+        {
+            "name": name,
+            **{key: row[key] for key in ("key", "updated_at", "messages", "archived")},
+            "title": session_title(Path(row["path"])),
+            "path": row["path"],
+        }
+        for name, row in _sessions_by_name(_open_sessions(config, workspace)[1])
+    ]
+    columns = {"Session": "name", "Last used": when("updated_at"), "Messages": "messages", "Title": "title"}
+    print_list(rows, columns, as_json=json, empty="There are no sessions yet. Start one with `nanobot agent`.")
 
 
 def show(
@@ -161,15 +136,8 @@ def search(
     hits = list(_find_messages(sessions, text))
     if not hits and len(text.split()) > 1:
         hits = _search_index(setup, text, limit)
-    shown = hits[:limit]
-    if json:
-        print_json([asdict(hit) for hit in shown])
-    else:
-        print_table(
-            ("Session", "When", "Who", "Text"),
-            [(hit.name, format_timestamp(hit.timestamp), hit.role, hit.snippet) for hit in shown],
-            empty=f"{to_one_line(text)!r} occurs in no session.",
-        )
+    columns = {"Session": "name", "When": when("timestamp"), "Who": "role", "Text": "snippet"}
+    print_list(hits[:limit], columns, as_json=json, empty=f"{to_one_line(text)!r} occurs in no session.")
     if len(hits) > limit:
         print_line(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
 
@@ -212,46 +180,27 @@ def _read_session(sessions: SessionManager, name: str) -> Session:
 
 
 def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the other commands call a session, and its row in the list."""
     for row in sessions.list_sessions():
         yield Path(row["path"]).stem if row["archived"] else row["key"], row
 
 
-def _facts(sessions: SessionManager) -> Iterator[SessionFacts]:
-    for name, row in _sessions_by_name(sessions):
-        yield SessionFacts(
-            name=name,
-            key=row["key"],
-            updated_at=row["updated_at"],
-            messages=row["messages"],
-            archived=row["archived"],
-            title=session_title(Path(row["path"])),
-            path=row["path"],
-        )
-
-
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
-    """Every visible message that contains the text."""
-    needle = text.casefold()
+    """Every visible message that contains the text. Parsing is slow, so lines without it are skipped."""
+    needle, written = text.casefold(), json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
     for name, row in _sessions_by_name(sessions):
-        for message in _rows_with(Path(row["path"]), text):
-            content = visible_text(_as_message(message))
-            start = content.casefold().find(needle)
-            if start >= 0:
-                snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
-                yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
-
-
-def _rows_with(path: Path, text: str) -> Iterator[Row]:
-    """The rows of a file that may contain the text. Parsing is slow, so lines without it are skipped."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise NanobotError(f"{path} cannot be read: {error.strerror}.") from error
-    needle = json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
-    for line in data.split(b"\n"):
-        written = line.decode(errors="replace")
-        if "\\u" in written or needle in written.casefold():  # characters may be escaped
-            yield from (row for row in decode(line)[0] if not is_record(row))
+        try:
+            lines = Path(row["path"]).read_bytes().split(b"\n")
+        except OSError as error:
+            raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
+        for line in lines:
+            if b"\\u" not in line and written not in line.decode(errors="replace").casefold():
+                continue  # characters may be escaped
+            for message in decode(line)[0]:
+                content = "" if is_record(message) else visible_text(message)  # type: ignore[arg-type]  # any JSON
+                if (start := content.casefold().find(needle)) >= 0:
+                    snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
+                    yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -263,10 +212,6 @@ def _write(path: Path, data: bytes) -> None:
             write_atomic(path, data)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error  # not the name of the temporary file
-
-
-def _as_message(row: Row) -> ChatMessage:
-    return row  # type: ignore[return-value]  # a row of a file may hold anything
 
 
 def import_(

@@ -1,34 +1,28 @@
 """`nanobot skills`: list, show, install, validate and remove skills."""
 
+import os
+import shutil
 import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
-from nanobot.agent.skills.needs import SkillNeeds
-from nanobot.cli.commands.skill_review import format_offer
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    WorkspaceOption,
-    print_json,
-    print_table,
-    print_text,
-    read_setup,
-    to_one_line,
-    unknown_name_error,
-)
-from nanobot.cli.layout import print_line
+from nanobot.agent.skills.needs import MissingNeed, SkillNeeds
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import is_terminal
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
-from nanobot.utils.text import count_noun
+from nanobot.utils.text import count_noun, human_size
 
 if TYPE_CHECKING:
-    from nanobot.agent.skills.install import Installer
+    from nanobot.agent.skills.install import Installer, SkillOffer
+
+_MAX_VALUES = 12
 
 NameArgument = Annotated[str, typer.Argument(help="The skill's name, from `nanobot skills list`.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -38,15 +32,20 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     """List all skills, and whether each can be used here."""
     loader = _loader(config, workspace)
     skills = loader.skills()
-    if json:
-        print_json([_facts(skill, loader.needs_of(skill)) for skill in skills])
-        return
-    print_table(
-        ("Skill", "From", "Ready", "Description"),
-        [(skill.name, skill.source, _short_readiness(skill), skill.description) for skill in skills],
+    columns: dict[str, Column] = {
+        "Skill": "name",
+        "From": "source",
+        "Ready": lambda skill: f"needs {', '.join(skill.missing)}" if skill.missing else _readiness(skill),
+        "Description": "description",
+    }
+    print_list(
+        skills,
+        columns,
+        as_json=json,
         empty="There are no skills.",
+        to_json=lambda skill: _facts(skill, loader.needs_of(skill)),
     )
-    if is_terminal(sys.stdout) and any(skill.missing for skill in skills):
+    if is_terminal(sys.stdout) and not json and any(skill.missing for skill in skills):
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
 
 
@@ -85,7 +84,7 @@ def install(
         raise NanobotError(f"{source} cannot be read: {error.strerror or error}. Check its permissions.") from error
     missing = loader.find_missing(offer.needs)
     replaces_builtin = (known := loader.get(offer.name)) is not None and known.source == "builtin"
-    typer.echo("\n".join(format_offer(offer, missing, replaces_builtin=replaces_builtin)))
+    typer.echo("\n".join(_format_offer(offer, missing, replaces_builtin=replaces_builtin)))
     target = loader.own / offer.name
     if offer.exists and not replace:
         raise NanobotError(
@@ -97,6 +96,52 @@ def install(
         print_line(f"Installed {offer.name} into {target}. The agent can use it from the next message on.")
     else:
         print_line("Nothing was installed.")
+
+
+def _format_offer(offer: "SkillOffer", missing: Collection[MissingNeed], *, replaces_builtin: bool) -> Iterator[str]:
+    """Lines about a skill: what it is for, what it requires and contains, and warnings.
+
+    `replaces_builtin`: a built-in skill has the same name.
+    """
+
+    def row(label: str, text: str) -> str:
+        return f"  {label:<13}{text}"
+
+    bundle, needs = offer.bundle, offer.needs
+    yield f"{offer.name}: {to_one_line(offer.manual.description) or '(no description)'}"
+    size = f"{count_noun(len(bundle.files), 'file')}, {human_size(bundle.size)}"
+    if replaces_builtin:
+        yield row("replaces", f"the built-in skill {offer.name}, which the agent no longer sees")
+    if offer.manual.always:
+        yield row("always on", "its text is in every prompt")
+    yield row("from", f"{to_one_line(str(bundle.source))} ({size})")
+    rows = {
+        "license": [offer.license],
+        "meant for": [to_one_line(offer.manual.front.get("compatibility") or "")],
+        "tools": [", ".join(needs.tools) + " (as declared; installing grants nothing)"] if needs.tools else [],
+        "programs": [
+            name if shutil.which(name) else f"{name} (not installed)" for name in (*needs.programs, *needs.any_of)
+        ],
+        "variables": [
+            name if not name or os.environ.get(name) else f"{name} (not set)"
+            for name in dict.fromkeys((*needs.variables, needs.primary))
+        ],
+        "settings": needs.settings,
+        "skills": needs.skills,
+        "systems": needs.systems,
+        "network": offer.addresses,
+        "brings": [f"{path} ({human_size(len(data))})" for path, data in offer.programs.items()],
+    }
+    for label, values in rows.items():
+        if shown := [to_one_line(word) for word in values if word]:
+            more = f" and {len(shown) - _MAX_VALUES} more" if len(shown) > _MAX_VALUES else ""
+            yield row(label, ", ".join(shown[:_MAX_VALUES]) + more)
+    for need in missing:
+        yield row("missing", to_one_line(need.summary))
+    for risk in offer.risks:
+        yield row("LOOK" if risk.is_error else "look at", to_one_line(risk.summary))
+    for fault in offer.faults:
+        yield row("error" if fault.is_error else "warning", to_one_line(fault.summary))
 
 
 def _confirm_install(name: str, target: Path, *, is_suspicious: bool, yes: bool) -> bool:
@@ -205,10 +250,6 @@ def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
         "needs": list(skill.needs),
         "allowed_tools": list(needs.tools),
     }
-
-
-def _short_readiness(skill: Skill) -> str:
-    return f"needs {', '.join(skill.missing)}" if skill.missing else _readiness(skill)
 
 
 def _readiness(skill: Skill) -> str:

@@ -5,8 +5,8 @@ import sys
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import build_tools
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, print_json, print_table, read_setup
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup
+from nanobot.cli.output import Column, print_line, print_list
 from nanobot.cli.terminal import is_terminal
 from nanobot.runtime.policies import tool_policies
 from nanobot.runtime.tool_sources import mcp_servers, own_tools
@@ -34,23 +34,17 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         load_packages(setup.config.plugins, worker).offer(tools)
     # These need the services of a running bot, but their classes have name and description too.
     shown: list[Tool | type[Tool]] = sorted([*tools, *SERVICE_TOOLS], key=lambda tool: tool.name)
-    if json:
-        print_json(
-            [
-                {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "effect": tool.effect,
-                    "parameters": tool.parameters,
-                }
-                for tool in shown
-            ]
-        )
-        return
-    print_table(
-        ("Tool", "Effect", "What it does"),
-        [(tool.name, tool.effect, tool.description.strip().split("\n")[0].split(". ")[0]) for tool in shown],
+    columns: dict[str, Column] = {
+        "Tool": "name",
+        "Effect": "effect",
+        "What it does": lambda tool: tool.description.strip().split("\n")[0].split(". ")[0],
+    }
+    print_list(
+        shown,
+        columns,
+        as_json=json,
         empty="No tool is enabled.",
+        to_json=lambda tool: {key: getattr(tool, key) for key in ("name", "description", "effect", "parameters")},
     )
-    if is_terminal(sys.stdout):
+    if is_terminal(sys.stdout) and not json:
         print_line("Effect: read changes nothing, repeatable may run twice, once may not.", err=True)

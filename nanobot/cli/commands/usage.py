@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, print_json, print_table, read_setup
-from nanobot.cli.layout import print_line
+from nanobot.cli.common import ConfigOption, JsonOption, read_setup
+from nanobot.cli.output import print_json, print_line, print_table
 from nanobot.cli.terminal import is_terminal
 from nanobot.usage.budget import SpendingLimits
 from nanobot.usage.report import read_usage

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import typer
 
 from nanobot.cli.common import ConfigOption, get_data_paths, require_gateway
-from nanobot.cli.layout import print_warning
+from nanobot.cli.output import print_warning
 
 
 def web(

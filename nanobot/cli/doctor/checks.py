@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,6 @@ class DoctorCheck:
     """Whether it sends requests to a model, a platform or an MCP server."""
 
 
-_NOT_CHECKED = "skipped: the config cannot be used"
-
-
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     check: DoctorCheck
@@ -101,47 +99,38 @@ class CheckResult:
         return next((severity for severity in (Severity.ERROR, Severity.WARNING) if severity in severities), "ok")
 
 
-@dataclass(slots=True)
-class _Run:
-    check: DoctorCheck
-    context: CheckContext
-    started: float = field(default_factory=time.monotonic)
-    findings: tuple[Finding, ...] | None = None
-    seconds: float = 0.0
-
-    def work(self) -> None:
-        try:
-            findings = tuple(self.check.find(self.context))
-        except (NanobotError, OSError) as exc:
-            findings = (error(error_text(exc), "Fix this and run the check again."),)
-        except Exception as exc:  # one crashing check must not stop the others
-            message = f"{type(exc).__name__}: {error_text(exc)}"
-            findings = (error(f"This check crashed: {message}", "This is a bug in nanobot; please report it."),)
-        # error texts of a server may contain a key
-        self.findings = tuple(
-            replace(finding, text=redact_all(finding.text), advice=redact_all(finding.advice)) for finding in findings
-        )
-        self.seconds = time.monotonic() - self.started
+def _run(check: DoctorCheck, context: CheckContext) -> CheckResult:
+    if check.reads_config and context.problem:
+        return CheckResult(check, (note("skipped: the config cannot be used"),))
+    started = time.monotonic()
+    try:
+        findings = tuple(check.find(context))
+    except (NanobotError, OSError) as exc:
+        findings = (error(error_text(exc), "Fix this and run the check again."),)
+    except Exception as exc:  # one crashing check must not stop the others
+        message = f"{type(exc).__name__}: {error_text(exc)}"
+        findings = (error(f"This check crashed: {message}", "This is a bug in nanobot; please report it."),)
+    # error texts of a server may contain a key
+    safe = (replace(finding, text=redact_all(finding.text), advice=redact_all(finding.advice)) for finding in findings)
+    return CheckResult(check, tuple(safe), time.monotonic() - started)
 
 
 def run_checks(checks: Sequence[DoctorCheck], context: CheckContext) -> Iterator[CheckResult]:
-    """Run all checks; yield each result as soon as it and all before it are done.
+    """Run all checks at once; yield each result as soon as it and all before it are done.
 
-    The thread of a check that times out is left behind.
+    The thread of a check that times out is left behind: asyncio's would keep the process from ending.
     """
-    ready = [check for check in checks if not (check.reads_config and context.problem)]
-    runs = {check.id: _Run(check, context) for check in ready}
-    threads = {name: threading.Thread(target=run.work, name=f"check {name}", daemon=True) for name, run in runs.items()}
-    for thread in threads.values():
-        thread.start()
-    for check in checks:
-        run = runs.get(check.id)
-        if run is None:
-            yield CheckResult(check, (note(_NOT_CHECKED),))
-            continue
-        threads[check.id].join(max(0.0, check.limit_s - (time.monotonic() - run.started)))
-        if run.findings is None:
+
+    def work(check: DoctorCheck, result: Future[CheckResult]) -> None:
+        result.set_result(_run(check, context))
+
+    started = time.monotonic()
+    results: list[Future[CheckResult]] = [Future() for _ in checks]
+    for check, result in zip(checks, results, strict=True):
+        threading.Thread(target=work, args=(check, result), name=f"check {check.id}", daemon=True).start()
+    for check, result in zip(checks, results, strict=True):
+        try:
+            yield result.result(max(0.0, check.limit_s - (time.monotonic() - started)))
+        except TimeoutError:
             finding = error(f"no answer within {check.limit_s:g} s", "Find out what it is waiting for.")
             yield CheckResult(check, (finding,), check.limit_s)
-        else:
-            yield CheckResult(check, run.findings, run.seconds)

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from nanobot.agent.tools.mcp.server import McpServer
@@ -12,7 +11,7 @@ from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.channels.registry import load_channel
 from nanobot.cli.common import require_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_line
 from nanobot.errors import NanobotError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.utils.clock import SystemClock
@@ -41,41 +40,27 @@ def server_checks(names: Iterable[str]) -> list[DoctorCheck]:
 def _server_answers(name: str, context: CheckContext) -> Iterator[Finding]:
     """Use the running gateway's connection, since a server may not allow a second one; else connect once."""
     try:
-        listing = _ask_gateway_for(name, context) if context.gateway is not None else _connect_directly(name, context)
+        if context.gateway is not None:
+            status = require_gateway(context.places, {"do": "mcp server", "name": name})
+            if not status["known"]:
+                yield error("The running gateway does not have it.", "nanobot gateway restart")
+                return
+            tools, left_out, unknown = status["tools"], status["leftOut"], status["unknown"]
+        else:
+            servers = mcp_servers(context.config, context.places.data, context.workspace, SystemClock())
+            server, _ = asyncio.run(connect_once(name, servers))
+            tools, left_out, unknown = len(server.offered_names()), server.left_out, server.unknown_tools()
     except NanobotError as exc:
         yield error(str(exc), f"Fix this, then try again: nanobot mcp test {name}")
         return
-    if listing is None:
-        yield error("The running gateway does not have it.", "nanobot gateway restart")
-        return
-    if listing.left_out:
-        yield note(f"{count_noun(listing.left_out, 'tool')} left out: too many, or too large")
-    if listing.unknown:
+    if left_out:
+        yield note(f"{count_noun(left_out, 'tool')} left out: too many, or too large")
+    if unknown:
         yield warning(
-            f"{name} has no {', '.join(listing.unknown)}, but its enabledTools lists that.",
+            f"{name} has no {', '.join(unknown)}, but its enabledTools lists that.",
             f"nanobot mcp test {name} shows the names it has.",
         )
-    yield note(f"answers, offers {count_noun(listing.tools, 'tool')}")
-
-
-@dataclass(frozen=True, slots=True)
-class _ServerListing:
-    tools: int
-    left_out: int
-    unknown: Sequence[str]
-    """Names in `enabledTools` that the server does not have."""
-
-
-def _ask_gateway_for(name: str, context: CheckContext) -> _ServerListing | None:
-    """None if the gateway does not have the server. Raises NanobotError."""
-    status = require_gateway(context.places, {"do": "mcp server", "name": name})
-    return _ServerListing(status["tools"], status["leftOut"], status["unknown"]) if status["known"] else None
-
-
-def _connect_directly(name: str, context: CheckContext) -> _ServerListing:
-    servers = mcp_servers(context.config, context.places.data, context.workspace, SystemClock())
-    server, _ = asyncio.run(connect_once(name, servers))
-    return _ServerListing(len(server.offered_names()), server.left_out, server.unknown_tools())
+    yield note(f"answers, offers {count_noun(tools, 'tool')}")
 
 
 async def known_servers(servers: McpServers | None) -> list[McpServer]:

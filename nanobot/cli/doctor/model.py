@@ -1,9 +1,6 @@
 """Check of the model with real requests (recorded in the ledger): answers, streaming, tool calls, images."""
 
 import asyncio
-import struct
-import zlib
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +15,11 @@ MAX_TOKENS = 1000
 """Enough for a model that reasons before it answers."""
 SMALL_WINDOW = 16_000
 """In a smaller window, the tools and the first pages of a file fill it."""
+_RED_SQUARE = (
+    "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAKElEQVR4nO3NsQ0AAA"
+    "zCMP5/un0CNkuZ41wybXsHAAAAAAAAAAAAxR4yw/wuPL6QkAAAAABJRU5ErkJggg=="
+)
+"""A PNG of 32 by 32 pixels, in base64."""
 _ADD: ToolSchema = {
     "type": "function",
     "function": {
@@ -113,23 +115,10 @@ async def _ask_for_tool_call(provider: LLMProvider, model: str) -> LLMResponse:
 
 async def _can_see(provider: LLMProvider, model: str) -> bool:
     """Whether it can see images. A model that rejects an image cannot."""
-    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_red_square()}"}}
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_RED_SQUARE}"}}
     question = {"type": "text", "text": "Which colour is this picture? Answer with one word."}
     try:
         answer = await provider.chat([{"role": "user", "content": [question, picture]}], None, model, MAX_TOKENS, 0.0)
     except ProviderError:
         return False
     return "red" in (answer.content or "").lower()
-
-
-def _red_square() -> str:
-    """A PNG (www.w3.org/TR/png), in base64."""
-    size = 32
-    rows = (b"\0" + b"\xff\x00\x00" * size) * size
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return b64encode(png).decode()

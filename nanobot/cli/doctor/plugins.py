@@ -10,9 +10,9 @@ from nanobot.channels.registry import CHANNELS as OUR_CHANNELS
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import find_by_name, plain_name
-from nanobot.config.schema import Config, PluginsConfig
+from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
-from nanobot.plugins import CHANNELS, HOOKS, PROVIDERS, TOOLS, Offer, load, names, offers
+from nanobot.plugins import CHANNELS, HOOKS, PROVIDERS, TOOLS, load, names, offers
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
 from nanobot.utils.worker_thread import WorkerThread
@@ -25,10 +25,33 @@ _FIX_ADVICE = "Ask its author, install another version, or remove it from plugin
 
 def plugins_are_healthy(context: CheckContext) -> Iterator[Finding]:
     """Findings for each package with plugins. Loads only enabled ones."""
-    all_offers, settings = offers(), context.config.plugins
-    yield from _name_conflicts(all_offers)
-    yield from _version_findings(context, all_offers)
-    yield from _provider_findings(context, all_offers)
+    config, settings = context.config, context.config.plugins
+    our_channels = {spec.name for spec in OUR_CHANNELS}
+    external_providers = {plain_name(name) for name in config.providers.by_name() if find_by_name(name) is None}
+    unused: dict[str, list[str]] = {}
+    for offer in offers():
+        is_disabled = names(settings.disabled, offer.package)
+        if offer.group in (TOOLS, HOOKS):
+            if not (is_disabled or names(settings.enabled, offer.package)):
+                unused.setdefault(offer.package, []).append(f"{offer.kind} {offer.name}")
+            continue
+        if offer.group == CHANNELS:
+            is_builtin, is_used = offer.name in our_channels, offer.name in config.channels.enabled
+        else:
+            is_builtin, is_used = find_by_name(offer.name) is not None, plain_name(offer.name) in external_providers
+        if is_builtin:
+            yield warning(
+                f"{offer.package}: its {offer.kind} {offer.name} is also built in, which takes precedence.",
+                "Its author has to rename it.",
+            )
+        if is_used and offer.misfit:
+            yield warning(f"{offer.package}: {offer.misfit}.", "Install a compatible version.")
+        if is_used and offer.group == PROVIDERS and not is_disabled:
+            try:
+                load(offer.target)
+            except Exception as exc:  # importing a plugin can raise anything
+                message = str(exc) if isinstance(exc, NanobotError) else f"{type(exc).__name__}: {error_text(exc)}"
+                yield error(f"{offer.package}: its provider {offer.name}: {message}", _FIX_ADVICE)
     if settings.enabled:
         yield from _enabled_findings(context)
     for name, program in settings.commands.items():
@@ -39,7 +62,11 @@ def plugins_are_healthy(context: CheckContext) -> Iterator[Finding]:
             )
     for line in (context.gateway or {}).get("plugins", ()):
         yield error(f"The gateway says: {line}", _FIX_ADVICE)
-    yield from _disabled_findings(settings, all_offers)
+    for package, contents in unused.items():
+        yield note(
+            f"{package} is installed but not enabled; it provides the {', the '.join(contents)}",
+            f'To use it, add "{package}" to plugins.enabled.',
+        )
 
 
 def load_plugins(config: Config, places: DataPaths, workspace: Path) -> "Plugins":
@@ -66,58 +93,3 @@ def _enabled_findings(context: CheckContext) -> Iterator[Finding]:
         contents += [*(count_noun(len(package.hooks), "hook"),) * bool(package.hooks)]
         if contents:
             yield note(f"{package.name} {package.version} is enabled: {', '.join(contents)}")
-
-
-def _disabled_findings(settings: PluginsConfig, all_offers: list[Offer]) -> Iterator[Finding]:
-    disabled: dict[str, list[str]] = {}
-    for offer in all_offers:
-        if offer.group in (TOOLS, HOOKS) and not names(settings.enabled, offer.package):
-            disabled.setdefault(offer.package, []).append(f"{offer.kind} {offer.name}")
-    for package, contents in disabled.items():
-        if not names(settings.disabled, package):
-            yield note(
-                f"{package} is installed but not enabled; it provides the {', the '.join(contents)}",
-                f'To use it, add "{package}" to plugins.enabled.',
-            )
-
-
-def _name_conflicts(all_offers: list[Offer]) -> Iterator[Finding]:
-    """Plugins named like a built-in, which takes precedence."""
-    channels = {spec.name for spec in OUR_CHANNELS}
-    for offer in all_offers:
-        is_builtin = offer.name in channels if offer.group == CHANNELS else find_by_name(offer.name) is not None
-        if offer.group in (CHANNELS, PROVIDERS) and is_builtin:
-            yield warning(
-                f"{offer.package}: its {offer.kind} {offer.name} is also built in, which takes precedence.",
-                "Its author has to rename it.",
-            )
-
-
-def _version_findings(context: CheckContext, all_offers: list[Offer]) -> Iterator[Finding]:
-    """Channels and providers in use that are made for another version."""
-    config = context.config
-    in_use = {CHANNELS: {*config.channels.enabled}, PROVIDERS: _external_providers(config)}
-    for offer in all_offers:
-        name = plain_name(offer.name) if offer.group == PROVIDERS else offer.name
-        if offer.misfit and name in in_use.get(offer.group, ()):
-            yield warning(f"{offer.package}: {offer.misfit}.", "Install a compatible version.")
-
-
-def _external_providers(config: Config) -> set[str]:
-    return {plain_name(name) for name in config.providers.by_name() if find_by_name(name) is None}
-
-
-def _provider_findings(context: CheckContext, all_offers: list[Offer]) -> Iterator[Finding]:
-    """Plugin providers that the config has a section for."""
-    wanted = _external_providers(context.config)
-    for offer in all_offers:
-        if (
-            offer.group == PROVIDERS
-            and plain_name(offer.name) in wanted
-            and not names(context.config.plugins.disabled, offer.package)
-        ):
-            try:
-                load(offer.target)
-            except Exception as exc:  # importing a plugin can raise anything
-                message = str(exc) if isinstance(exc, NanobotError) else f"{type(exc).__name__}: {error_text(exc)}"
-                yield error(f"{offer.package}: its provider {offer.name}: {message}", _FIX_ADVICE)

@@ -16,17 +16,9 @@ from nanobot.channels.incoming import Incoming
 from nanobot.channels.login import print_step
 from nanobot.channels.platforms import PLATFORMS, PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import find
-from nanobot.channels.setup import (
-    ChannelSetup,
-    SetupForm,
-    load_sign_in,
-    open_channel,
-    read_form,
-    sdk_problem,
-    try_form,
-)
-from nanobot.cli.common import ask_gateway, to_one_line
-from nanobot.cli.layout import print_heading, print_line
+from nanobot.channels.setup import ChannelSetup, SetupForm, load_sign_in, open_channel, read_form, sdk_problem, try_form
+from nanobot.cli.common import ask_gateway
+from nanobot.cli.output import print_heading, print_line, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.config.channels import ChannelConfig
@@ -118,7 +110,8 @@ def ask_channel_setup(
     print_line(platform.instructions)
     typer.echo()
     section = load().channels.section(platform.name)
-    if _get_consent(platform, section, ask_all=ask_all):
+    has_agreed = not platform.consent or (getattr(section, "consent_granted", False) and not ask_all)
+    if has_agreed or prompts.confirm(platform.consent):
         while (form := _ask_form(platform, section, ask_all=ask_all)) is not None:
             form.phone, form.untested = phone, bool(missing) or not platform.is_tested
             try:
@@ -137,11 +130,6 @@ def ask_channel_setup(
             ask_all = True
     typer.echo(f"{platform.title} is unchanged.")
     return None
-
-
-def _get_consent(platform: PlatformSetup, section: ChannelConfig, *, ask_all: bool) -> bool:
-    has_agreed = not platform.consent or (getattr(section, "consent_granted", False) and not ask_all)
-    return has_agreed or prompts.confirm(platform.consent)
 
 
 def _try_login(setup: ChannelSetup, form: SetupForm, load: LoadConfig, places: DataPaths) -> str:
@@ -214,7 +202,8 @@ async def _first_sender(name: str, config: Config, places: DataPaths, refused: C
 
 def _ask_form(platform: PlatformSetup, section: ChannelConfig, *, ask_all: bool) -> SetupForm | None:
     """What the user answers. None if a required setting is missing."""
-    if (ask_all or platform.missing_settings(section)) and load_sign_in(platform) and _wants_sign_in(platform):
+    can_sign_in = (ask_all or platform.missing_settings(section)) and load_sign_in(platform)
+    if can_sign_in and (not platform.ways or prompts.choose("Which app?", platform.ways) == platform.ways[0][0]):
         return SetupForm(agrees=True, signs_in=True)
     answers: dict[str, str] = {}
     for field_ in platform.fields:
@@ -232,10 +221,6 @@ def _ask_form(platform: PlatformSetup, section: ChannelConfig, *, ask_all: bool)
     return SetupForm(answers=answers, agrees=True)
 
 
-def _wants_sign_in(platform: PlatformSetup) -> bool:
-    return not platform.ways or prompts.choose("Which app?", platform.ways) == platform.ways[0][0]
-
-
 async def _ask(question: str) -> str:
     return await asyncio.to_thread(prompts.ask, question)
 
@@ -245,8 +230,10 @@ def _ask_owner(setup: ChannelSetup, load: LoadConfig, places: DataPaths, *, can_
     platform = setup.platform
     if PairingStore(places).people(platform.name).owners:
         return "", ""
-    if can_wait and platform.waits_for_owner and prompts.is_interactive() and not _is_served(platform, places):
-        return _wait_for_owner(platform, setup.apply_to(load()), places)
+    if can_wait and platform.waits_for_owner and prompts.is_interactive():
+        report = ask_gateway(places, {"do": "report"})
+        if report is None or platform.name not in report["channels"]:  # else the gateway receives the message
+            return _wait_for_owner(platform, setup.apply_to(load()), places)
     try:
         return _ask_valid(platform.owner, "empty: pair with a code"), ""
     except EOFError:
@@ -254,12 +241,6 @@ def _ask_owner(setup: ChannelSetup, load: LoadConfig, places: DataPaths, *, can_
             raise
         typer.echo("")
         return "", ""
-
-
-def _is_served(platform: PlatformSetup, places: DataPaths) -> bool:
-    """Whether a running gateway receives this channel's messages, so that none would arrive here."""
-    report = ask_gateway(places, {"do": "report"})
-    return report is not None and platform.name in report["channels"]
 
 
 def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) -> tuple[str, str]:

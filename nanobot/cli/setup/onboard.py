@@ -15,7 +15,7 @@ import typer
 
 from nanobot.channels.setup import ChannelSetup
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
-from nanobot.cli.layout import print_heading, print_line, print_warning
+from nanobot.cli.output import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import next_steps, offer_channels, start_instructions
 from nanobot.cli.setup.probe import current_selection, try_model
@@ -33,7 +33,7 @@ from nanobot.cli.setup.provider import (
 from nanobot.config import paths
 from nanobot.config.loader import change_config, load_config, load_warnings, repair_config
 from nanobot.config.paths import DataPaths
-from nanobot.config.provider_table import PROVIDERS, ProviderSpec, find_by_key, find_by_model, find_by_name
+from nanobot.config.provider_table import PROVIDERS, find_by_key, find_by_model, find_by_name
 from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
@@ -230,7 +230,7 @@ def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice
 
 
 def _parse_choice(provider: str | None, model: str | None, api_key: str | None, api_base: str | None) -> ProviderChoice:
-    """Raises UsageError for an unknown provider."""
+    """The provider that was named, or the one of the key or address. Raises UsageError for an unknown one."""
     if provider is not None:
         spec = find_by_name(provider)
         if spec is None:
@@ -239,19 +239,15 @@ def _parse_choice(provider: str | None, model: str | None, api_key: str | None, 
                 f"There is no provider {provider!r}. {f'Did you mean {near}? ' if near else ''}"
                 "See `nanobot provider list`; for your own endpoint use custom with --api-base."
             )
+    elif api_base:
+        spec = find_by_name("custom")
+    elif api_key is not None:
+        spec = find_by_key(api_key) or find_by_model(model or "")
+        if spec is None:
+            raise UsageError("Which provider is this key for? Add --provider, for example --provider openai.")
     else:
-        spec = _guess_provider(model, api_key, api_base)
+        spec = None
     return ProviderChoice(spec, model, api_key, api_base)
-
-
-def _guess_provider(model: str | None, api_key: str | None, api_base: str | None) -> ProviderSpec | None:
-    """The provider this key or address belongs to. Raises UsageError if it is ambiguous."""
-    if api_key is None and api_base is None:
-        return None
-    spec = find_by_name("custom") if api_base else find_by_key(api_key or "") or find_by_model(model or "")
-    if spec is None:
-        raise UsageError("Which provider is this key for? Add --provider, for example --provider openai.")
-    return spec
 
 
 def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:

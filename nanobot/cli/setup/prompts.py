@@ -9,7 +9,7 @@ from shutil import get_terminal_size
 
 import typer
 
-from nanobot.cli.layout import MAX_COLUMNS, columns, hang
+from nanobot.cli.output import MAX_COLUMNS, columns, hang
 from nanobot.cli.terminal import Paint, is_terminal, wants_colour
 from nanobot.errors import NanobotError
 

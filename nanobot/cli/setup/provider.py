@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from nanobot.cli.layout import print_line
+from nanobot.cli.output import print_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.probe import rejected_key
 from nanobot.config.keypath import mask_value
@@ -111,7 +111,10 @@ def _ask_provider(previous: ProviderSpec | None, detected: DetectedProviders, *,
     available = [name for name, spec in by_name.items() if detected.availability(spec)]
     last = [previous.name] if previous else []
     first = list(dict.fromkeys([*last, *available, *WELL_KNOWN]))
-    options = [(name, _label(by_name[name], detected)) for name in first]
+    options = []
+    for name in first:
+        availability, title = detected.availability(by_name[name]), by_name[name].display_name
+        options.append((name, f"{title} ({availability})" if availability else title))
     if may_keep:
         options.insert(0, (KEEP, "Keep the current configuration"))
     options += [(MORE, "More providers ..."), (LATER, "None for now: a stand-in model shows how everything works")]
@@ -125,11 +128,6 @@ def _ask_provider(previous: ProviderSpec | None, detected: DetectedProviders, *,
         rest = [(name, spec.display_name) for name, spec in by_name.items() if name not in first]
         answer = prompts.choose("Which provider?", sorted(rest, key=lambda option: option[1].lower()))
     return by_name.get(answer, answer)
-
-
-def _label(spec: ProviderSpec, detected: DetectedProviders) -> str:
-    availability = detected.availability(spec)
-    return f"{spec.display_name} ({availability})" if availability else spec.display_name
 
 
 def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, detected: DetectedProviders) -> str | None:
