@@ -6,7 +6,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import NoReturn
 
-from nanobot.utils.garbage import freeze_imports
+from nanobot.utils.garbage import delay_collection
 
 
 def main() -> NoReturn:
@@ -15,7 +15,7 @@ def main() -> NoReturn:
     Uses `os._exit` after everything was closed in order: interpreter shutdown takes up to a second once LiteLLM is
     loaded.
     """
-    freeze_imports()
+    delay_collection()
     _use_utf8()
     _disable_core_dumps()
     code = _run()

@@ -22,7 +22,6 @@ from nanobot.agent.events import (
 )
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.lanes import Backlog, Lanes
-from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, TurnOptions, Waiting, new_turn
 from nanobot.agent.recovery import InterruptedTurn, MessageOutcome, find_interrupted_turn, plan_recovery
@@ -60,13 +59,10 @@ class LoopPolicy:
 class AgentLoop:
     """Turns messages into replies: `run` serves the bus, `run_turn` serves a caller that waits for the result."""
 
-    def __init__(
-        self, bus: MessageBus, deps: TurnDeps, policy: LoopPolicy | None = None, idle: IdleWatch | None = None
-    ) -> None:
+    def __init__(self, bus: MessageBus, deps: TurnDeps, policy: LoopPolicy | None = None) -> None:
         self.bus = bus
         self._deps = deps
         self._policy = policy or LoopPolicy()
-        self._idle = idle
         self._pipeline = Pipeline(deps)
         self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.max_concurrent_turns)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
@@ -264,19 +260,12 @@ class AgentLoop:
         return _end_without_run(turn, TurnOutcome.ANSWERED, text)
 
     async def _run_queued(self, turn: Turn, *, may_join: bool) -> TurnResult:
-        key = turn.message.session_key
-        idle = self._idle if not turn.profile.is_subagent else None
         try:
-            if idle is not None:
-                idle.turn_begins(key)
             return await self._run_in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
             if not turn.progress.has_ended:  # cancelled while it was still queued
                 turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
-        finally:
-            if idle is not None:
-                idle.turn_ended(key)
 
     async def _run_in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key

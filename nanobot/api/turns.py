@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from nanobot.agent.context import with_attachments
 from nanobot.agent.feed import FeedClosedError, TurnView, stored_view
-from nanobot.agent.tools.spawn import SpawnTool
+from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
 from nanobot.api.errors import NO_RETRY
 from nanobot.api.prompts import ClientMessage, Prompt, UploadedFile

@@ -5,13 +5,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
+from nanobot.utils import codec
 
 WEB_CHANNEL = "web"
 FEED_CHANNELS = (WEB_CHANNEL, "api")
@@ -124,36 +125,13 @@ class InboundMessage:
         """The message as JSON data, without empty optional fields."""
         payload = {item.name: getattr(self, item.name) for item in fields(self)}
         payload["timestamp"] = self.timestamp.isoformat()
-        return {name: value for name, value in payload.items() if value or name not in _OMITTED_IF_EMPTY}
+        return {name: value for name, value in payload.items() if value or name in ("sender_id", "chat_id", "content")}
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> "InboundMessage":
-        """Parse the output of `to_json`. Raises ValueError, TypeError or KeyError."""
-        return cls(
-            str(payload["channel"]),
-            str(payload["sender_id"]),
-            str(payload["chat_id"]),
-            str(payload["content"]),
-            datetime.fromisoformat(payload["timestamp"]),
-            list(payload.get("media", ())),
-            dict(payload.get("metadata", {})),
-            payload.get("session_key_override"),
-            payload.get("message_id"),
-            payload.get("thread_id"),
-            Origin(payload.get("origin", Origin.USER)),
-            Provenance(payload.get("provenance", Provenance.PERSON)),
-            bool(payload.get("quiet", False)),
-            payload.get("journal_key"),
-            bool(payload.get("in_group", False)),
-            bool(payload.get("is_mentioned", False)),
-            str(payload.get("fallback_text", "")),
-            str(payload.get("scope", "")),
-            list(payload.get("attachments", ())),
-            str(payload.get("folder", "")),
-            bool(payload.get("attended", False)),
-            str(payload.get("turn_id", "")),
-            dict(payload.get("request", {})),
-        )
+        """Parse the output of `to_json`. Raises ValueError."""
+        message: InboundMessage = codec.adapter(cls).validate_python(payload)
+        return message
 
     @property
     def session_key(self) -> str:
@@ -199,21 +177,6 @@ class StreamUpdate:
     """Time of the first attempt at that, by `time.time`."""
     doubtful: bool = False
     """Whether the platform may show one more message whose id is unknown."""
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON data without default values."""
-        payload = {"ids": [*self.ids], "pending": self.pending, "since": self.since, "doubtful": self.doubtful}
-        return {name: value for name, value in payload.items() if value}
-
-    @classmethod
-    def from_json(cls, payload: Mapping[str, Any]) -> "StreamUpdate":
-        """Parse the output of `to_json`."""
-        return cls(
-            tuple(payload.get("ids", ())),
-            payload.get("pending", ""),
-            payload.get("since", 0.0),
-            payload.get("doubtful", False),
-        )
 
 
 class DeliveryFailedError(NanobotError):
@@ -284,6 +247,8 @@ class Receipt:
 class OutboundMessage:
     """A message on its way to a person."""
 
+    __pydantic_config__: ClassVar = {"arbitrary_types_allowed": True}  # for the receipt, which is not stored
+
     channel: str
     chat_id: str
     content: str
@@ -315,29 +280,13 @@ class OutboundMessage:
 
     def to_json(self) -> dict[str, Any]:
         """The message as JSON data, without journal fields and empty optional fields."""
+        names = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
         payload: dict[str, Any] = {"channel": self.channel, "chat_id": self.chat_id, "content": self.content}
-        payload |= {name: value for name in _OPTIONAL_FIELDS if (value := getattr(self, name))}
-        payload["kind"] = self.kind
-        if self.buttons:
-            payload["buttons"] = [[button.label, button.value] for button in self.buttons]
-        return payload
+        payload |= {name: value for name in names if (value := getattr(self, name))}
+        return {**payload, "kind": self.kind, "buttons": [asdict(button) for button in self.buttons]}
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> "OutboundMessage":
-        """Parse the output of `to_json`. Raises ValueError, TypeError or KeyError."""
-        return cls(
-            str(payload["channel"]),
-            str(payload["chat_id"]),
-            str(payload["content"]),
-            kind=OutboundKind(payload["kind"]),
-            buttons=tuple(Button(str(label), str(value)) for label, value in payload.get("buttons", ())),
-            **{name: payload[name] for name in _OPTIONAL_FIELDS if name in payload},
-        )
-
-
-_OMITTED_IF_EMPTY = {
-    "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
-    "is_mentioned", "fallback_text", "scope", "attachments", "folder", "turn_id", "request",
-}  # fmt: skip
-_OPTIONAL_FIELDS = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
-"""Optional fields, omitted from JSON if empty."""
+        """Parse the output of `to_json`. Raises ValueError."""
+        message: OutboundMessage = codec.adapter(cls).validate_python(payload)
+        return message

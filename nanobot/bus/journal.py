@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage, StreamUpdate
+from nanobot.utils import codec
 from nanobot.utils.database import Database, open_database
 from nanobot.utils.text import escape_surrogates, strict_json
 
@@ -72,74 +73,6 @@ class JournalCounts:
     failed_out: int = 0
 
 
-class Journal(Protocol):
-    """What the bus needs of a journal. Writes keep their order; every method raises StorageError on a disk error."""
-
-    async def receive(self, message: InboundMessage) -> bool:
-        """Accept a message and set its `journal_key`; durable on return. Return False for a duplicate."""
-        ...
-
-    async def save(self, message: InboundMessage) -> None:
-        """Update an accepted message, after more of its attachments were downloaded."""
-        ...
-
-    async def begin(self, key: str, turn_id: str) -> None:
-        """Record that its turn has started. Written soon, with the next commit."""
-        ...
-
-    async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
-        """Record how a message ended. Written soon, with the next commit.
-
-        The first end counts, except that ANSWERED becomes SENT or FAILED later, and SENT becomes REFUSED if what was
-        sent was the refusal.
-        """
-        ...
-
-    async def flush(self) -> None:
-        """Wait until all earlier writes are on the disk."""
-        ...
-
-    async def load_unsettled(self) -> list[InboundMessage]:
-        """Messages that are accepted and not settled, oldest first."""
-        ...
-
-    async def add_outbound(self, messages: list[OutboundMessage]) -> list[bool]:
-        """Journal messages before they are sent and set their `journal_id`. Return False for each duplicate.
-
-        A turn has one reply, and a text that the `message` tool sent is not sent again by it or by the reply. Questions
-        and notices are never duplicates.
-        """
-        ...
-
-    async def record_sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
-        """Record that the rest of a message is about to be sent; the platform has the parts with these ids."""
-        ...
-
-    async def record_shown(self, turn_id: str, update: StreamUpdate) -> None:
-        """Record what the platform shows, or is about to show, of a turn's streamed answer."""
-        ...
-
-    async def load_shown(self) -> dict[str, StreamUpdate]:
-        """Streamed answers that are not sent completely, by turn id."""
-        ...
-
-    async def record_sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
-        """Record that the platform has a message, and settle the message that it answers."""
-        ...
-
-    async def record_failed(self, journal_id: int, reason: str) -> None:
-        """Record that a message cannot be sent, and settle the message that it answers."""
-        ...
-
-    async def load_unsent(self) -> list[OutboundMessage]:
-        """Messages neither sent nor failed, oldest first; `may_repeat` if the platform may have one already."""
-        ...
-
-    async def counts(self) -> JournalCounts:
-        """Count messages by state."""
-        ...
-
-
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS inbound (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, state TEXT NOT NULL, body TEXT, turn_id TEXT, reason TEXT,
@@ -154,18 +87,18 @@ CREATE TABLE IF NOT EXISTS shown (turn_id TEXT PRIMARY KEY, growth TEXT NOT NULL
 
 
 @asynccontextmanager
-async def open_journal(path: Path, now: Callable[[], float] = time.time) -> AsyncIterator["SqliteJournal"]:
+async def open_journal(path: Path, now: Callable[[], float] = time.time) -> AsyncIterator["Journal"]:
     """Open or create the journal in this file; on exit all writes are on the disk.
 
     Raises StorageError if it cannot be opened. A file that is not a journal is renamed and a new one created, so that
     messages are answered anyway.
     """
     async with open_database(path, SCHEMA) as database:
-        yield SqliteJournal(database, now)
+        yield Journal(database, now)
 
 
-class SqliteJournal:
-    """A journal in a database."""
+class Journal:
+    """The journal in a database. Writes keep their order; every method raises StorageError on a disk error."""
 
     def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:
         self._ask = database.ask
@@ -174,6 +107,7 @@ class SqliteJournal:
         self._pruned_at = 0.0
 
     async def receive(self, message: InboundMessage) -> bool:
+        """Accept a message and set its `journal_key`; durable on return. Return False for a duplicate."""
         message.journal_key = message.journal_key or _journal_key(message)
         body, now = strict_json(message.to_json()), self._now()
         if now - self._pruned_at >= _DAY_S:
@@ -193,11 +127,14 @@ class SqliteJournal:
         return await self._ask(insert)
 
     async def save(self, message: InboundMessage) -> None:
+        """Update an accepted message, after more of its attachments were downloaded."""
         row = (strict_json(message.to_json()), message.journal_key, *OPEN)
         query = "UPDATE inbound SET body = ? WHERE key = ? AND state IN (?, ?)"
         await self._ask(lambda db: db.execute(query, row).rowcount)
 
     async def begin(self, key: str, turn_id: str) -> None:
+        """Record that its turn has started. Written soon, with the next commit."""
+
         def update(db: "Connection") -> None:
             row = (InboundState.RUNNING, turn_id, key, *OPEN)
             db.execute("UPDATE inbound SET state = ?, turn_id = ? WHERE key = ? AND state IN (?, ?)", row)
@@ -205,13 +142,20 @@ class SqliteJournal:
         await self._soon(update)
 
     async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
+        """Record how a message ended. Written soon, with the next commit.
+
+        The first end counts, except that ANSWERED becomes SENT or FAILED later, and SENT becomes REFUSED if what was
+        sent was the refusal.
+        """
         now = self._now()
         await self._soon(lambda db: _settle(db, key, state, reason, now))
 
     async def flush(self) -> None:
+        """Wait until all earlier writes are on the disk."""
         await self._ask(lambda db: None)
 
     async def load_unsettled(self) -> list[InboundMessage]:
+        """Messages that are accepted and not settled, oldest first."""
         now = self._now()
 
         def select(db: "Connection") -> list[tuple[str, str]]:
@@ -222,7 +166,7 @@ class SqliteJournal:
         for key, body in await self._ask(select):
             try:
                 message = InboundMessage.from_json(json.loads(body))
-            except (ValueError, TypeError, KeyError) as error:
+            except ValueError as error:
                 log.warning("cannot read an inbound message in the journal: %r", error)
                 await self.settle(key, InboundState.FAILED, f"it cannot be read: {error!r}")
                 continue
@@ -231,6 +175,11 @@ class SqliteJournal:
         return messages
 
     async def add_outbound(self, messages: list[OutboundMessage]) -> list[bool]:
+        """Journal messages before they are sent and set their `journal_id`. Return False for each duplicate.
+
+        A turn has one reply, and a text that the `message` tool sent is not sent again by it or by the reply. Questions
+        and notices are never duplicates.
+        """
         rows = [(strict_json(message.to_json()), _reply_of(message), _dedupe_key(message)) for message in messages]
         now = self._now()
 
@@ -251,6 +200,8 @@ class SqliteJournal:
         return [journal_id is not None for journal_id in ids]
 
     async def record_sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
+        """Record that the rest of a message is about to be sent; the platform has the parts with these ids."""
+
         def update(db: "Connection") -> None:
             row = (OutboundState.SENDING, strict_json(sent_ids), journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ? WHERE id = ?", row)
@@ -258,14 +209,17 @@ class SqliteJournal:
         await self._ask(update)
 
     async def record_shown(self, turn_id: str, update: StreamUpdate) -> None:
-        row = (turn_id, strict_json(update.to_json()), self._now())
+        """Record what the platform shows, or is about to show, of a turn's streamed answer."""
+        row = (turn_id, codec.to_json(update), self._now())
         await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
 
     async def load_shown(self) -> dict[str, StreamUpdate]:
+        """Streamed answers that are not sent completely, by turn id."""
         rows = await self._ask(lambda db: db.execute("SELECT turn_id, growth FROM shown").fetchall())
-        return {turn_id: StreamUpdate.from_json(json.loads(body)) for turn_id, body in rows}
+        return {turn_id: codec.from_json(StreamUpdate, body) for turn_id, body in rows}
 
     async def record_sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
+        """Record that the platform has a message, and settle the message that it answers."""
         now = self._now()
 
         def update(db: "Connection") -> None:
@@ -277,7 +231,7 @@ class SqliteJournal:
         await self._ask(update)
 
     async def record_failed(self, journal_id: int, reason: str) -> None:
-        """As in Journal. The text is kept, for the owner to read."""
+        """Record that a message cannot be sent, and settle the message that it answers. Its text is kept."""
         now = self._now()
 
         def update(db: "Connection") -> None:
@@ -288,6 +242,8 @@ class SqliteJournal:
         await self._ask(update)
 
     async def load_unsent(self) -> list[OutboundMessage]:
+        """Messages neither sent nor failed, oldest first; `may_repeat` if the platform may have one already."""
+
         def select(db: "Connection") -> list[tuple[int, str, str, str | None, float]]:
             states = (OutboundState.WAITING, OutboundState.SENDING)
             query = "SELECT id, state, body, platform_ids, created_at FROM outbound WHERE state IN (?, ?) ORDER BY id"
@@ -297,7 +253,7 @@ class SqliteJournal:
         for journal_id, state, body, ids, held_at in await self._ask(select):
             try:
                 message = OutboundMessage.from_json(json.loads(body))
-            except (ValueError, TypeError, KeyError) as error:
+            except ValueError as error:
                 log.warning("cannot read an outbound message in the journal: %r", error)
                 await self.record_failed(journal_id, f"it cannot be read: {error!r}")
                 continue
@@ -308,6 +264,8 @@ class SqliteJournal:
         return messages
 
     async def counts(self) -> JournalCounts:
+        """Count messages by state."""
+
         def select(db: "Connection") -> tuple[dict[str, int], dict[str, int]]:
             query = "SELECT state, COUNT(*) FROM {} GROUP BY state"
             return dict(db.execute(query.format("inbound"))), dict(db.execute(query.format("outbound")))

@@ -5,7 +5,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -54,68 +54,12 @@ Write = Callable[[Journal], Awaitable[None]]
 """One write to the journal. Raises StorageError."""
 
 
-class _RetryQueue:
-    """Journal writes that failed, retried in order. Without them a message answered while the disk was full would be
-    answered again after a later crash.
-    """
-
-    def __init__(self) -> None:
-        self._writes: deque[Write] = deque(maxlen=_MAX_RETRIES)
-
-    def __bool__(self) -> bool:
-        return bool(self._writes)
-
-    def put(self, write: Write) -> None:
-        self._writes.append(write)
-
-    async def retry_all(self, journal: Journal) -> bool:
-        """Retry all writes in order. Return whether none is left."""
-        while self._writes:
-            try:
-                await self._writes[0](journal)
-            except StorageError:
-                return False
-            except Exception:  # it would fail again and block those behind it
-                log.exception("a late journal write failed and was dropped")
-            self._writes.popleft()
-        return True
-
-
 @dataclass(frozen=True, slots=True)
-class _TurnStart:
-    key: str
-    turn_id: str
+class _Note:
+    """A write to the journal that keeps its place behind the messages posted before it."""
 
-    async def write(self, journal: Journal) -> None:
-        await journal.begin(self.key, self.turn_id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Settlement:
-    """How an accepted message ended. Written after the replies that were posted before it."""
-
-    key: str
-    state: InboundState
-    reason: str
-
-    async def write(self, journal: Journal) -> None:
-        await journal.settle(self.key, self.state, self.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class _Barrier:
-    """Sets `reached` when everything before it is written."""
-
-    reached: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def write(self, journal: Journal) -> None:
-        try:
-            await journal.flush()
-        finally:
-            self.reached.set()
-
-
-_JournalNote = _TurnStart | _Settlement | _Barrier
+    write: Write
+    is_retried: bool = False
 
 
 class MessageBus:
@@ -129,7 +73,7 @@ class MessageBus:
         self._inbound: _ClosableQueue[InboundMessage] = _ClosableQueue()
         self._outbound: _ClosableQueue[OutboundMessage] = _ClosableQueue()
         self._journal = journal
-        self._to_journal: asyncio.Queue[OutboundMessage | _JournalNote | None] = asyncio.Queue()
+        self._to_journal: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
         self._unsettled: dict[str, InboundMessage] = {}
         """Messages by journal key that a previous process left or the agent has taken, and that are not settled."""
         self._incomplete: list[InboundMessage] = []
@@ -146,7 +90,10 @@ class MessageBus:
         """Outbound messages being journaled; they are in neither queue."""
         self.on_turn: Callable[[InboundMessage, InboundState | None], None] = lambda message, state: None
         """Called when the turn of a message begins (None), and when a message is settled (with its state)."""
-        self._retries = _RetryQueue()
+        self._retries: deque[Write] = deque(maxlen=_MAX_RETRIES)
+        """Writes that failed, in order. Without them a message answered while the disk was full would be answered again
+        after a later crash.
+        """
         self._reported_failure = False
 
     @property
@@ -233,8 +180,8 @@ class MessageBus:
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Record that the turn of a message has started. Never raises."""
         self.on_turn(message, None)
-        if self._journal is not None and message.journal_key is not None:
-            self._to_journal.put_nowait(_TurnStart(message.journal_key, turn_id))
+        if self._journal is not None and (key := message.journal_key) is not None:
+            self._to_journal.put_nowait(_Note(lambda journal: journal.begin(key, turn_id)))
 
     def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
         """Record how a message ended, after everything posted before it. Never raises."""
@@ -243,9 +190,9 @@ class MessageBus:
         open_keys.discard(message.journal_key or "")
         if not open_keys and self._open_keys.pop(message.session_key, None) is not None:
             self._settled_event.set()
-        if self._journal is not None and message.journal_key is not None:
-            self._unsettled.pop(message.journal_key, None)
-            self._to_journal.put_nowait(_Settlement(message.journal_key, state, reason))
+        if self._journal is not None and (key := message.journal_key) is not None:
+            self._unsettled.pop(key, None)
+            self._to_journal.put_nowait(_Note(lambda journal: journal.settle(key, state, reason), is_retried=True))
 
     def is_open(self, session_key: str, message_id: str) -> bool:
         """Whether a journaled message of this session is accepted and not settled."""
@@ -259,9 +206,18 @@ class MessageBus:
 
     async def flush(self) -> None:
         """Wait until everything posted so far is written; failed writes are retried later."""
-        if self._journal is not None:
-            self._to_journal.put_nowait(barrier := _Barrier())
-            await barrier.reached.wait()
+        if self._journal is None:
+            return
+        written = asyncio.Event()
+
+        async def flush(journal: Journal) -> None:
+            try:
+                await journal.flush()
+            finally:
+                written.set()
+
+        self._to_journal.put_nowait(_Note(flush))
+        await written.wait()
 
     async def publish_outbound(self, message: OutboundMessage) -> Receipt:
         """Send a message. The receipt settles when the platform has it."""
@@ -353,16 +309,17 @@ class MessageBus:
             self._journaling_count = 0
             self._outbound_event.set()
             for entry in waiting:
-                if isinstance(entry, _JournalNote):
-                    self._start_write(entry)
-        self._start_write(_Barrier())
-        await asyncio.wait(self._write_tasks)
-        await self._retries.retry_all(journal)
+                if isinstance(entry, _Note):  # in a task of its own, so that the journal can batch its commits
+                    writing = asyncio.create_task(self._write_or_report(entry.write, later=entry.is_retried))
+                    self._write_tasks.add(writing)
+                    writing.add_done_callback(self._write_tasks.discard)
+        await asyncio.gather(*self._write_tasks, return_exceptions=True)
+        await self._retry_writes(journal)
 
-    async def _next_to_journal(self, journal: Journal) -> OutboundMessage | _JournalNote | None:
+    async def _next_to_journal(self, journal: Journal) -> OutboundMessage | _Note | None:
         """The next entry to journal. Failed writes are retried first, and while the queue is empty."""
         while self._retries:
-            if await self._retries.retry_all(journal):
+            if await self._retry_writes(journal):
                 log.info("messages in flight are journaled again")
                 self._reported_failure = False
             try:
@@ -371,11 +328,17 @@ class MessageBus:
                 continue
         return await self._to_journal.get()
 
-    def _start_write(self, note: _JournalNote) -> None:
-        """Write a note in a task of its own, in order, so that the journal can batch its commits."""
-        journaling = self._write_or_report(note.write, later=isinstance(note, _Settlement))
-        self._write_tasks.add(writing := asyncio.create_task(journaling))
-        writing.add_done_callback(self._write_tasks.discard)
+    async def _retry_writes(self, journal: Journal) -> bool:
+        """Retry all failed writes in order. Return whether none is left."""
+        while self._retries:
+            try:
+                await self._retries[0](journal)
+            except StorageError:
+                return False
+            except Exception:  # it would fail again and block those behind it
+                log.exception("a late journal write failed and was dropped")
+            self._retries.popleft()
+        return True
 
     async def _journal_outbound(self, journal: Journal, messages: list[OutboundMessage]) -> None:
         """Journal messages and queue them. If that fails they are sent anyway: a person waits for them."""
@@ -388,7 +351,7 @@ class MessageBus:
         except StorageError as error:
             self._report(error)
             for message in durable:
-                self._retries.put(partial(_journal_late, message))
+                self._retries.append(partial(_journal_late, message))
         except Exception:  # an invalid message, perhaps of a plugin, must not stop the others or this task
             if len(messages) > 1:
                 for message in messages:
@@ -421,7 +384,7 @@ class MessageBus:
         if self._journal is None or not message.kind.is_durable:
             return
         if message.journal_id is None and self._retries:
-            self._retries.put(write)
+            self._retries.append(write)
         else:
             await self._write_or_report(write, later=True)
 
@@ -433,7 +396,7 @@ class MessageBus:
         except StorageError as error:
             self._report(error)
             if later:
-                self._retries.put(write)
+                self._retries.append(write)
 
     def _report(self, error: Exception) -> None:
         if not self._reported_failure:  # log once: the log file is on the same full disk

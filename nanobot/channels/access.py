@@ -18,10 +18,8 @@ from nanobot.config.channels import GroupPolicy
 from nanobot.config.keypath import camel
 from nanobot.errors import ConfigError, StorageError
 from nanobot.messages.types import Provenance
-from nanobot.pairing.codes import VALID_S, PairingRateLimiter
 from nanobot.pairing.senders import Sender, SenderList
-from nanobot.pairing.state import PairedUsers, Pending, Role
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import VALID_S, PairedUsers, PairingRateLimiter, PairingStore, Pending, Role
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 

@@ -25,7 +25,7 @@ from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
 from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.channels.webhooks import Webhooks
 from nanobot.messages.types import Provenance, least_trusted
-from nanobot.pairing.state import PairedUsers
+from nanobot.pairing.store import PairedUsers
 from nanobot.security.redaction import redact_known
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock

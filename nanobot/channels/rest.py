@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 from nanobot.channels.errors import ErrorCode, ErrorCodes, NotConnectedError, RateLimitedError, SendError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.payload import Payload
-from nanobot.net.clients import connection_error_reason, load_httpx, new_client
-from nanobot.net.http import HttpPools, proxy_for, ssl_context
+from nanobot.net.http import connection_error_reason, load_httpx, new_client, proxy_for, ssl_context
+from nanobot.net.pools import HttpPools
 
 load_httpx()  # without its command line
 import httpx  # noqa: E402 behind load_httpx

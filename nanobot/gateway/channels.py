@@ -20,7 +20,7 @@ from nanobot.channels.webhooks import Webhooks
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
-from nanobot.pairing.state import Pending
+from nanobot.pairing.store import Pending
 from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
 

@@ -11,8 +11,7 @@ from nanobot.channels.registry import find
 from nanobot.errors import StorageError
 from nanobot.gateway.channels import GatewayChannels
 from nanobot.messages.types import ChatMessage, Origin, Provenance
-from nanobot.pairing.codes import VALID_S
-from nanobot.pairing.state import Pending
+from nanobot.pairing.store import VALID_S, Pending
 from nanobot.runtime.build import Runtime
 from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.text import clip_line

@@ -18,7 +18,7 @@ from nanobot.api.services import ApiServices
 from nanobot.api.store import SCHEMA as API_SCHEMA
 from nanobot.api.store import ApiRequests
 from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
-from nanobot.bus.journal import SqliteJournal
+from nanobot.bus.journal import Journal
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.status import ChannelState
 from nanobot.config.loader import closed_channels
@@ -42,7 +42,7 @@ from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.net.http import is_loopback
 from nanobot.net.http_server import HttpServer
-from nanobot.pairing.state import Pending
+from nanobot.pairing.store import Pending
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime.build import DATABASE_SCHEMA as RUNTIME_SCHEMA
 from nanobot.runtime.build import Runtime, build_runtime
@@ -293,7 +293,7 @@ async def open_gateway(
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
         database = await stack.enter_async_context(open_database(places.database, DATABASE_SCHEMA))
-        bus, feed = MessageBus(SqliteJournal(database)), Feed()
+        bus, feed = MessageBus(Journal(database)), Feed()
         await stack.enter_async_context(bus.open())
         terminal = TerminalChannel(bus, feed)
         runtime = await stack.enter_async_context(

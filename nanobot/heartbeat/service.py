@@ -9,28 +9,27 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from nanobot.errors import BudgetExceededError, NanobotError
-from nanobot.heartbeat.decision import HEARTBEAT, Decision, decision_prompt, is_heartbeat_ok, parse_decision
 from nanobot.heartbeat.tasks import parse_tasks
-from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
+from nanobot.messages.types import ChatMessage, ToolSchema
+from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context_scope
 from nanobot.providers.errors import (
     AuthenticationError,
     InvalidRequestError,
     ModelNotFoundError,
     QuotaExceededError,
 )
-from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils import codec
+from nanobot.utils.clock import Clock, SystemClock, zone_name
 from nanobot.utils.files import open_nonblocking, write_in_place
-from nanobot.utils.text import clip_line
+from nanobot.utils.text import clip, clip_line
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +41,43 @@ _MAX_WATCHED = 50
 _MAX_RUNS = 5
 _MAX_RUN_CHARS = 200
 """Limit of the description of a run in later prompts."""
+
+OK = "HEARTBEAT_OK"
+"""What a model answers if there is nothing to do or to report."""
+_MAX_TASK_CHARS = 5_000
+"""Limit of the task list, so that the prompt stays below 2,000 tokens."""
+_MAX_MINUTES = 7 * 24 * 60
+
+_SYSTEM = """\
+You look after the standing tasks of a personal AI agent. You are asked at a regular interval, and remember nothing of \
+the last time but the list of what was done. Decide whether one of the tasks has to be worked on right now, and call \
+`heartbeat` once; write nothing else.
+
+- `skip`: nothing is due, or what is due was done already. `run`: something is due; put into `tasks` what is to be \
+done now, complete in itself.
+- `again_in_minutes`: only if nothing can be due before then, and that is later than the next interval. Leave it out \
+where you are not sure. You are asked earlier if the file or the day changes."""
+
+HEARTBEAT: ToolSchema = {
+    "type": "function",
+    "function": {
+        "name": "heartbeat",
+        "description": "Say whether a standing task has to be worked on now.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "action": {"type": "string", "enum": ["skip", "run"]},
+                "tasks": {"type": "string", "description": "What is to be done now; only with run."},
+                "again_in_minutes": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "description": "Minutes until the next question, if it may be later than usual.",
+                },
+            },
+            "required": ["action"],
+        },
+    },
+}
 
 _PERMANENT_ERRORS = (
     AuthenticationError,
@@ -61,6 +97,14 @@ _PAUSED = """\
 The heartbeat is paused since {time}: {error}
 The open tasks of HEARTBEAT.md are not looked at meanwhile. It tries again tomorrow, when HEARTBEAT.md changes, or at \
 the next start of the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The tasks to do now (empty for none), and when the model wants to be asked again."""
+
+    tasks: str = ""
+    again_in_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -97,7 +141,6 @@ class HeartbeatService:
         self.heartbeat_file = workspace / "HEARTBEAT.md"
         self.enabled = enabled
         self.interval_s = interval_s
-        self.last_check: datetime | None = None
         self.paused = ""
         """Why no model is asked although there is a task; empty if not paused."""
         self._workspace = workspace
@@ -137,7 +180,6 @@ class HeartbeatService:
 
     async def check(self) -> str | None:
         """Check once. Return the reported result, or None if there was none. Raises the errors of the model."""
-        self.last_check = self._clock.now()
         text = await asyncio.to_thread(self._read)
         tasks = parse_tasks(text)
         if not tasks:
@@ -149,7 +191,8 @@ class HeartbeatService:
             return None
         with call_context_scope(CallContext("heartbeat", SESSION)):
             try:
-                decision = await self._ask(tasks, now)
+                prompt = decision_prompt(tasks, now, self.interval_s, self._state.runs)
+                decision = parse_decision(await self._provider.chat(prompt, [HEARTBEAT], self._model, 512, 0.0), tasks)
             except _PERMANENT_ERRORS as error:
                 await self._pause(fingerprint, now, error)
                 raise
@@ -167,14 +210,6 @@ class HeartbeatService:
         self._state, self._refused_fingerprint = replace(self._state, again_at=None), ""
         return await self.check()
 
-    def status(self) -> dict[str, Any]:
-        """Status for the health endpoint and `/status`."""
-        return {
-            "enabled": self.enabled,
-            "lastLook": self.last_check and self.last_check.isoformat(timespec="seconds"),
-            "paused": self.paused,
-        }
-
     def _is_due(self, fingerprint: str, now: datetime) -> bool:
         if fingerprint == self._refused_fingerprint:
             return False
@@ -187,11 +222,6 @@ class HeartbeatService:
         self._refused_fingerprint, self.paused = fingerprint, f"the model refuses: {error}"
         if is_first and self._on_notify is not None:
             await self._on_notify(_PAUSED.format(time=f"{now:%Y-%m-%d %H:%M}", error=error))
-
-    async def _ask(self, tasks: list[str], now: datetime) -> Decision:
-        messages: list[ChatMessage] = decision_prompt(tasks, now, self.interval_s, self._state.runs)
-        response = await self._provider.chat(messages, [HEARTBEAT], self._model, 512, 0.0)
-        return parse_decision(response, tasks)
 
     async def _execute(self, tasks: str) -> str | None:
         if self._on_execute is None:
@@ -230,19 +260,46 @@ class HeartbeatService:
         self._state = _State(fingerprint, now.timestamp(), again_at, runs)
         if self._state_file is not None:
             try:
-                await asyncio.to_thread(write_in_place, self._state_file, json.dumps(asdict(self._state)))
+                await asyncio.to_thread(write_in_place, self._state_file, codec.to_json(self._state))
             except OSError as error:
                 log.warning("cannot store the state of the heartbeat: %s", error)
 
 
 def _load(state_file: Path | None) -> _State:
-    if state_file is None:
-        return _State()
     try:
-        payload = json.loads(state_file.read_text(encoding="utf-8"))
-        again_at = payload.get("again_at")
-        runs = tuple((str(when), str(what)) for when, what in payload.get("runs", ()))
-        next_at = None if again_at is None else float(again_at)
-        return _State(str(payload["fingerprint"]), float(payload["asked_at"]), next_at, runs)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _State() if state_file is None else codec.from_json(_State, state_file.read_bytes())
+    except (OSError, ValueError):
         return _State()
+
+
+def decision_prompt(
+    tasks: Sequence[str], now: datetime, interval_s: float, runs: Sequence[tuple[str, str]] = ()
+) -> list[ChatMessage]:
+    """Build the request. `runs` are the last runs as (time, tasks)."""
+    task_list = clip("\n".join(f"- {task}" for task in tasks), _MAX_TASK_CHARS)
+    done = "\n".join(f"- {when}: {what}" for when, what in runs) or "(nothing yet)"
+    text = (
+        f"It is {now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}). You are asked every {interval_s / 60:g} minutes.\n\n"
+        f"The open tasks of HEARTBEAT.md:\n\n{task_list}\n\nDone lately:\n\n{done}"
+    )
+    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
+
+
+def parse_decision(response: LLMResponse, tasks: Sequence[str]) -> Decision:
+    """Parse the response. Anything but a clear `run` is a skip, so that a malformed response starts nothing."""
+    arguments = next((call.arguments for call in response.tool_calls if call.name == "heartbeat"), {})
+    try:
+        again_in_s = 60 * min(max(float(arguments["again_in_minutes"]), 1.0), _MAX_MINUTES)
+    except (KeyError, TypeError, ValueError):
+        again_in_s = None
+    if str(arguments.get("action")).strip().lower() != "run":
+        return Decision(again_in_s=again_in_s)
+    due = arguments.get("tasks")
+    text = due if isinstance(due, str) else json.dumps(due, ensure_ascii=False) if due else ""
+    return Decision(text.strip() or "\n".join(tasks), again_in_s)
+
+
+def is_heartbeat_ok(text: str) -> bool:
+    """Whether the result of a run says that there is nothing to report."""
+    bare = text.strip().strip("*`\"'.! \n")
+    return not bare or bare == OK or (OK in text and len(text.replace(OK, "").strip()) < 40)

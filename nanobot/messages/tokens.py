@@ -6,7 +6,7 @@ logs) within 25 %; Chinese, Japanese and Korean close to older tokenizers and 50
 
 import math
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -25,7 +25,6 @@ _EXTRA_FIELDS = frozenset({"tool_calls", "tool_call_id", "media", "reasoning_con
 _PICTURES = frozenset({"image_url", "image", "input_audio", "file"})
 _PICTURE_FILES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".svg"})
 
-_MAX_OTHERS = 100
 _ALL = bytes(range(256))
 _DENSE = [  # (bytes, usual share of a text, extra tokens per byte beyond that share)
     (string.digits.encode(), 0.02, 0.55),
@@ -52,42 +51,6 @@ def estimate_tokens(content: str | Iterable[ChatMessage]) -> int:
     if isinstance(content, str):
         return math.ceil(_estimate(content))
     return sum(_weight(message) for message in content)
-
-
-class Scale:
-    """Computes and caches the tokens of messages; the messages must not change meanwhile."""
-
-    def __init__(self) -> None:
-        self._weights: dict[int, tuple[ChatMessage, int]] = {}
-        """Keyed by id() of the message, which is referenced so that the id cannot be reused."""
-        self._text: tuple[str, int] | None = None
-
-    def weigh(self, message: ChatMessage) -> int:
-        """The tokens of a message. Never raises."""
-        known = self._weights.get(id(message))
-        if known is None:
-            known = self._weights[id(message)] = (message, _weight(message))
-        return known[1]
-
-    def weigh_text(self, text: str) -> int:
-        """The tokens of a message with this text; the last result is cached."""
-        if self._text is None or self._text[0] != text:
-            self._text = text, TOKENS_PER_MESSAGE + math.ceil(_estimate(text))
-        return self._text[1]
-
-    def weigh_all(self, messages: Sequence[ChatMessage]) -> int:
-        """The tokens of all messages."""
-        weights, total = self._weights, 0
-        for message in messages:
-            known = weights.get(id(message))
-            total += self.weigh(message) if known is None else known[1]
-        return total
-
-    def forget_others(self, messages: Sequence[ChatMessage]) -> None:
-        """Drop cached messages that are not among these, once there are many."""
-        if len(self._weights) > 2 * len(messages) + _MAX_OTHERS:
-            kept = set(map(id, messages))
-            self._weights = {key: known for key, known in self._weights.items() if key in kept}
 
 
 def _estimate(text: str) -> float:

@@ -4,7 +4,11 @@ The name is resolved once, every address is checked, and the connection goes to 
 answer that changes afterwards has no effect. Every request asks here, redirects included.
 """
 
+import asyncio
+import socket
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,15 +16,58 @@ from ipaddress import ip_address
 
 from nanobot.errors import NanobotError
 from nanobot.net.addresses import Address, Network, blocked_reason, is_own_network, is_within, parse_networks
-from nanobot.net.dns import local_address_for, resolve_host
 from nanobot.net.http import is_loopback
 from nanobot.net.urls import UrlError, WebUrl, parse_url
 
 LOOKUP_TIMEOUT_S = 10.0
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal", ".intranet", ".lan", ".home", ".corp", ".home.arpa")
 
+_MAX_LOOKUPS = 128
+"""Waiting threads; only reached if the network is down."""
+_slots = threading.BoundedSemaphore(_MAX_LOOKUPS)
+
 Resolve = Callable[[str, int, float], Awaitable[list[str]]]
 """Resolve a host for a port within a number of seconds. Raises OSError, TimeoutError."""
+
+
+async def resolve_host(host: str, port: int, limit_s: float) -> list[str]:
+    """The addresses of a host, IPv4 first, since many home networks only have that.
+
+    Raises OSError if it has none, TimeoutError. Cancelling is safe. The system's resolver cannot be cancelled, so each
+    lookup has a daemon thread that nothing waits for, neither a caller that gave up nor the end of the process.
+    """
+    future: Future[list[str]] = Future()
+    future.set_running_or_notify_cancel()
+
+    def look_up() -> None:
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            future.set_exception(OSError(f"{host} is not a valid host name"))
+        except OSError as error:
+            future.set_exception(error)
+        else:
+            infos.sort(key=lambda info: info[0] != socket.AF_INET)
+            future.set_result([*dict.fromkeys(str(sockaddr[0]) for _, _, _, _, sockaddr in infos)])
+        finally:
+            _slots.release()
+
+    if not _slots.acquire(blocking=False):
+        raise OSError("too many lookups are pending; the network may be down")
+    threading.Thread(target=look_up, name="look-up", daemon=True).start()
+    async with asyncio.timeout(limit_s):
+        return await asyncio.wrap_future(future)
+
+
+def local_address_for(address: str) -> str | None:
+    """The local address used to reach that address; None if unreachable. Sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((address, 9))
+            return str(sock.getsockname()[0])
+    except OSError:
+        return None
 
 
 class NetworkDeniedError(NanobotError):

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nanobot.errors import NanobotError
-from nanobot.net.clients import connection_error_reason, load_httpx
-from nanobot.net.decompress import ACCEPT_ENCODING, DecodeError, Decoder
 from nanobot.net.egress import EgressGate
+from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder, connection_error_reason, load_httpx
 from nanobot.net.urls import WebUrl, join_url, parse_url
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class Fetcher:
             raise FetchError(
                 f"{url.host} did not finish within {self.limits.total_s:g} s. Try again later, or try another page."
             ) from None
-        except DecodeError as error:
+        except BodyError as error:
             raise FetchError(f"{url.host} cannot be read: {error}.") from None
         except (httpx.ConnectTimeout, httpx.PoolTimeout):
             raise FetchError(f"{url.host} does not respond. Check the address, or try again later.") from None

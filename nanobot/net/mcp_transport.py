@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import httpx2
 
-from nanobot.net.decompress import ACCEPT_ENCODING, DecodeError, Decoder
 from nanobot.net.egress import EgressGate, NetworkPolicy
+from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder
 from nanobot.net.transport import TransportPool
 from nanobot.net.urls import parse_url
 
@@ -95,7 +95,7 @@ class _LimitedStream(httpx2.AsyncByteStream):
                         raise httpx2.ReadError(f"the answer is larger than {MAX_RESPONSE_BYTES >> 20} MB")
                     yield chunk
                     await asyncio.sleep(0)  # one compressed chunk may yield a thousand
-        except DecodeError as error:
+        except BodyError as error:
             raise httpx2.ReadError(str(error)) from None
 
     async def aclose(self) -> None:

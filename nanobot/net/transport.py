@@ -7,34 +7,20 @@ remote MCP servers, over httpx2. Imports httpx: import it late, after `load_http
 
 import ssl
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Any
 
 import httpx
 
 from nanobot.net.egress import EgressGate, NetworkDeniedError, Route
 from nanobot.net.http import ssl_context
 
-if TYPE_CHECKING:
-    import httpx2
-
 _IDLE_S = 30.0
-
-Q = TypeVar("Q", "httpx.Request", "httpx2.Request")
-R = TypeVar("R")
-InnerRequest = TypeVar("InnerRequest", "httpx.Request", "httpx2.Request", contravariant=True)
-InnerResponse = TypeVar("InnerResponse", covariant=True)
+MakeTransport = Callable[[ssl.SSLContext, str | None], httpx.AsyncBaseTransport]
+"""Opens a transport to one host with this TLS context, through a proxy if one is given."""
 
 
-class _Inner(Protocol[InnerRequest, InnerResponse]):
-    """A transport of httpx or httpx2."""
-
-    async def handle_async_request(self, request: InnerRequest, /) -> InnerResponse: ...
-
-    async def aclose(self) -> None: ...
-
-
-class TransportPool(Generic[Q, R]):
-    """One transport per origin and route.
+class TransportPool:
+    """One transport of httpx, or of httpx2, per origin and route.
 
     Origins never share one: a warm connection belongs to the name it was opened for, even if other names have the same
     address.
@@ -43,67 +29,63 @@ class TransportPool(Generic[Q, R]):
     def __init__(
         self,
         gate: EgressGate,
-        make: Callable[[ssl.SSLContext, str | None], _Inner[Q, R]],
+        make: Callable[[ssl.SSLContext, str | None], Any],
         failures: tuple[type[Exception], ...],
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`make` opens a transport, through a proxy if one is given. `failures` are its exceptions for an address that
-        cannot be connected to. `headers` are added to each request.
+        """`make` opens a transport. `failures` are its exceptions for an address that cannot be connected to.
+
+        `headers` are added to each request.
         """
         self._gate = gate
-        self._make: Callable[[ssl.SSLContext, str | None], _Inner[Q, R]] = make
+        self._make = make
         self._failures = failures
         self._headers = headers or {}
-        self._inner: dict[tuple[str, bool], _Inner[Q, R]] = {}
+        self._transports: dict[tuple[str, bool], Any] = {}
 
-    async def send(self, request: Q) -> R:
+    async def send(self, request: Any) -> Any:
         """Send the request to the first address that can be connected to.
 
         Raises what the gate and the transport raise; if no address works, the last failure.
         """
         route = await self._gate.route(str(request.url))
-        inner = await self._inner_for(route)
+        transport = await self._transport_for(route)
         *rest, last = route.addresses or (None,)
         for address in rest:
             try:
-                return await inner.handle_async_request(_request_to(request, route, address, self._headers))
+                return await transport.handle_async_request(self._request_to(address, request, route))
             except self._failures:
                 continue
-        return await inner.handle_async_request(_request_to(request, route, last, self._headers))
+        return await transport.handle_async_request(self._request_to(last, request, route))
 
     async def aclose(self) -> None:
         """Close all transports."""
-        inner, self._inner = [*self._inner.values()], {}
-        for transport in inner:
+        transports, self._transports = [*self._transports.values()], {}
+        for transport in transports:
             await transport.aclose()
 
-    async def _inner_for(self, route: Route) -> _Inner[Q, R]:
-        direct = bool(route.addresses)
-        key = (route.url.origin, direct)
+    async def _transport_for(self, route: Route) -> Any:
+        is_direct = bool(route.addresses)
+        key = (route.url.origin, is_direct)
         context = await ssl_context(route.url.origin)
-        if key not in self._inner:
+        if key not in self._transports:
             try:
-                self._inner[key] = self._make(context, None if direct else self._gate.policy.proxy)
+                self._transports[key] = self._make(context, None if is_direct else self._gate.policy.proxy)
             except (ValueError, ImportError) as error:  # unknown kind of proxy, or its package is missing
                 raise NetworkDeniedError(f"tools.web.proxy names a proxy that cannot be used: {error}") from None
-        return self._inner[key]
+        return self._transports[key]
 
-
-def _request_to(request: Q, route: Route, address: str | None, extra_headers: Mapping[str, str]) -> Q:
-    """The request with the normalised URL, sent to this address."""
-    headers = request.headers.copy()
-    headers.update({"Host": route.url.authority, **extra_headers})
-    return type(request)(
-        request.method,
-        type(request.url)(str(route.url)).copy_with(host=address or route.url.host),
-        headers=headers,
-        stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": route.url.host},
-    )
-
-
-MakeTransport = Callable[[ssl.SSLContext, str | None], httpx.AsyncBaseTransport]
-"""Opens a transport to one host with this TLS context, through a proxy if one is given."""
+    def _request_to(self, address: str | None, request: Any, route: Route) -> Any:
+        """The request with the normalised URL, sent to this address."""
+        headers = request.headers.copy()
+        headers.update({"Host": route.url.authority, **self._headers})
+        return type(request)(
+            request.method,
+            type(request.url)(str(route.url)).copy_with(host=address or route.url.host),
+            headers=headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": route.url.host},
+        )
 
 
 class CheckedTransport(httpx.AsyncBaseTransport):
@@ -113,7 +95,8 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         self._pool = TransportPool(gate, make or _open_transport, (httpx.ConnectError, httpx.ConnectTimeout))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        return await self._pool.send(request)
+        response: httpx.Response = await self._pool.send(request)
+        return response
 
     async def aclose(self) -> None:
         await self._pool.aclose()

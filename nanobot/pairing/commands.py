@@ -9,10 +9,8 @@ from collections.abc import Awaitable, Callable
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import NanobotError
-from nanobot.pairing.codes import VALID_S
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import PairingState, Pending
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import VALID_S, PairingState, PairingStore, Pending
 from nanobot.utils.aio import finish
 from nanobot.utils.text import duration
 
@@ -104,7 +102,7 @@ def _format_state(state: PairingState, now: float) -> list[str]:
             name = state.name_of(channel, sender_id)
             role = " (owner)" if sender_id in state.owners.get(channel, ()) else ""
             lines.append(f"{channel}: {sender_id}{f' {name}' if name else ''}{role}")
-    for entry in state.pending:
+    for entry in state.pending.values():
         name, age = f" {entry.name}" if entry.name else "", duration(now - entry.created_at)
         lines.append(f"{entry.channel}: {entry.sender_id}{name} waits with {entry.code}, since {age}")
     return lines

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.connection import HttpError
+from nanobot.net.http import HttpError
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.error_patterns import error_of, parse_error_response
 from nanobot.providers.errors import ConnectionFailedError

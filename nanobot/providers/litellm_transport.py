@@ -6,8 +6,7 @@ with such a setting loads it.
 
 import httpx
 
-from nanobot.net.clients import connection_error_reason
-from nanobot.net.http import proxy_for, ssl_context
+from nanobot.net.http import connection_error_reason, proxy_for, ssl_context
 
 
 class LiteLLMTransport(httpx.AsyncHTTPTransport):

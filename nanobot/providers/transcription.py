@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import ProviderSpec, find_by_name, plain_name
 from nanobot.errors import ProviderError
-from nanobot.net.clients import connection_error_reason, load_httpx
-from nanobot.net.http import HttpPools, is_loopback
+from nanobot.net.http import connection_error_reason, is_loopback, load_httpx
+from nanobot.net.pools import HttpPools
 from nanobot.providers.error_patterns import error_of, parse_error_response
 from nanobot.providers.errors import (
     CallTarget,

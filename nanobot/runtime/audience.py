@@ -9,8 +9,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage, Origin, Provenance
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import Role
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import PairingStore, Role
 from nanobot.session.manager import SessionManager
 from nanobot.session.types import Audience
 

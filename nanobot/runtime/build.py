@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.approval.pending import PendingApprovals
-from nanobot.agent.approval.policy import ApprovalMode, ApprovalPolicy
+from nanobot.agent.approval.policy import ApprovalMode, CallPolicy
 from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
-from nanobot.agent.approval.taint_policies import ExecTaint, FileTaint, TaskTaint
 from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
@@ -21,6 +20,7 @@ from nanobot.agent.feed import Feed
 from nanobot.agent.goals import goal
 from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
+from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks.api import Hook
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.loop import AgentLoop
@@ -35,12 +35,11 @@ from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import mailbox, tasks
 from nanobot.agent.subagent.command import tasks_command
-from nanobot.agent.subagent.manager import SubagentManager
-from nanobot.agent.tools.goal import GoalTool
+from nanobot.agent.subagent.manager import SpawningTurns, SubagentManager
+from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
-from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
 from nanobot.agent.undo import FileUndo
@@ -66,7 +65,7 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
-from nanobot.utils.garbage import infrequent_collection
+from nanobot.utils.garbage import freeze_imports
 from nanobot.utils.lease import ProcessLease
 from nanobot.utils.workspace import open_workspace
 
@@ -203,8 +202,8 @@ async def build_runtime(
     undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
 
     # background work
-    task_taint = TaskTaint()
-    subagents = SubagentManager(database, lease, defaults, bus, context, toolbox.policies, task_taint)
+    spawning_turns = SpawningTurns()
+    subagents = SubagentManager(database, lease, defaults, bus, context, toolbox.policies, spawning_turns)
     goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
     for tool in (SessionSearchTool(archive), SpawnTool(subagents), GoalTool(goals, tools.get)):
         tools.register(tool)
@@ -218,16 +217,15 @@ async def build_runtime(
         lambda context: goals.on_behalf(subagents.on_behalf(context)),
     )
 
-    def approval_policy() -> ApprovalPolicy:
-        return ApprovalPolicy(ApprovalMode(config.tools.approval), grants, questions, router, services.redactor.text)
+    def call_policy() -> CallPolicy:
+        mode = ApprovalMode(config.tools.approval)
+        return CallPolicy(mode, grants, questions, router, files, services.redactor.text)
 
     tool_policies: list[ToolPolicy] = [
-        task_taint,
+        spawning_turns,
         *hooks,
-        ExecTaint(files),
         memory,
-        approval_policy(),
-        FileTaint(files),
+        call_policy(),
         SkillUsageRecorder(context.skills, SkillUsage(places.database)),
         undo,
     ]
@@ -297,7 +295,7 @@ async def build_runtime(
         approval_router=router,
         scope_of=services.scope_of,
         on_session_released=partial(_on_session_released, memory),
-        compact=memory.compact,
+        compact=consolidation.compact,
         review=defaults.review,
         take_notices=consolidation.take_notices,
         failure_count=consolidation.failure_count,
@@ -307,25 +305,21 @@ async def build_runtime(
         feed=feed,
         options_of=options_of,
     )
-    idle = memory.idle_watch()
-    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams), idle)
+    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
     subagents.join(loop, deps, goals.id_of)
     goals.join(loop, deps)
 
     async def renew() -> None:
         models.renew()
         spending.renew(config)
-        memory.renew()
         await toolbox.renew()
-        tool_policies[:] = [
-            approval_policy() if isinstance(policy, ApprovalPolicy) else policy for policy in tool_policies
-        ]
+        tool_policies[:] = [call_policy() if isinstance(policy, CallPolicy) else policy for policy in tool_policies]
         subagents.renew(toolbox.policies)
         deps.timeouts.extend(turn_timeouts(config))
 
-    async with AsyncExitStack() as stack:  # closes the idle watch first, then the loop, then what it uses
+    async with AsyncExitStack() as stack:  # closes the loop first, then what it uses
         stack.enter_context(redaction.secrets_scope(services.secrets))
-        stack.enter_context(infrequent_collection())
+        freeze_imports()
         stack.callback(lease.release)
         if own_database is not None:
             stack.push_async_callback(own_database.close)
@@ -341,8 +335,6 @@ async def build_runtime(
         stack.push_async_callback(loop.stop)
         stack.callback(subagents.close)
         stack.callback(goals.close)
-        if idle is not None:
-            stack.push_async_callback(idle.close)
         yield Runtime(
             config=config,
             data_dir=data_dir,

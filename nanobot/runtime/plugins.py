@@ -20,7 +20,7 @@ from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
 from nanobot.agent.tools.own.loading import InvalidToolError, check_tool
-from nanobot.agent.tools.own.tool import wrap_tool
+from nanobot.agent.tools.own.tool import OwnTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError
@@ -159,7 +159,7 @@ def _load_package(package: PluginPackage, offers: Sequence[Offer], config: Plugi
             elif offer.group == TOOLS:
                 tool = _instantiate(offer, _AS_TOOL, settings)
                 check_tool(tool)
-                package.tools.append(wrap_tool(tool, worker))
+                package.tools.append(OwnTool(tool, worker))
         except (Exception, SystemExit) as error:  # third-party code: import and constructor may raise anything
             ours = isinstance(error, PluginError | InvalidToolError)
             error_text = str(error) if ours else traceback.format_exception_only(error)[-1]

@@ -16,8 +16,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.messages.types import OWNER_CHANNELS, Provenance
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import Role
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import PairingStore, Role
 from nanobot.runtime.audience import has_other_writers, is_group
 from nanobot.session.file_names import is_temporary
 from nanobot.session.folder import SessionFolder

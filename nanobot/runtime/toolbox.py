@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
+from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.recovery import is_accepted
+from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, register_builtin
 from nanobot.agent.tools.cron import CronTool
-from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.message import MessageTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.shell import ExecTool
-from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
@@ -111,12 +111,12 @@ class Toolbox:
 
 
 def _policies(services: Services) -> ToolPolicies:
-    config, files = services.config, services.file_provenance
+    config = services.config
     is_private = partial(audience.is_owners_own, config, services.pairing, services.sessions)
     policies = tool_policies(
         config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
     )
-    return replace(policies, provenance_of=files.of, mark_changed=files.mark_changed, watch_reading=files.reading)
+    return replace(policies, marks=services.file_provenance)
 
 
 def cron_service(

@@ -109,12 +109,12 @@ class FunctionTool(Tool):
         self._context_name, self._arguments = _arguments_of(function, self.name)
         summary, texts = parse_docstring(inspect.getdoc(function) or "")
         self.description = summary or self.name.replace("_", " ")
-        schema = normalize_schema(_with_texts(_without_titles(self._arguments.json_schema()), texts))
-        self.parameters, self._checked = schema.shown, schema.checked
+        self._schema = _with_texts(_without_titles(self._arguments.json_schema()), texts)
+        self.parameters = normalize_schema(self._schema)
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
         """Return what does not fit the schema, else what pydantic objects to."""
-        if problems := find_problems(params, self._checked):
+        if problems := find_problems(params, self._schema):
             return problems
         try:
             self._values(params)

@@ -241,8 +241,7 @@ async def open_socket_bot(state: Path) -> AsyncIterator[SocketBot]:
 @asynccontextmanager
 async def open_http_bot(url: str, token: str | None) -> AsyncIterator[HttpBot]:
     """Find the gateway at this address. Raises GatewayError if none answers, or if it refuses the token."""
-    from nanobot.net.clients import load_httpx
-    from nanobot.net.http import proxy_for, ssl_context
+    from nanobot.net.http import load_httpx, proxy_for, ssl_context
 
     load_httpx()
     import httpx

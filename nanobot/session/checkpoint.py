@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanobot.session.file_names import hashed_stem, stem_of
+from nanobot.session.file_names import hashed_stem
 from nanobot.session.lines import Row, encode
 from nanobot.utils.files import missing_newline, open_for_append, sync_data, write_whole
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
@@ -71,20 +71,16 @@ class Checkpoint:
     def __init__(self, folder: Path, key: str, *, every_s: float = PARTIAL_EVERY_S) -> None:
         """Streamed text is written every `every_s` seconds, for 0 at once."""
         self._every_s = every_s
+        self._key = key
+        self._path = folder / f"{hashed_stem(key)}.jsonl"
         self._written_at = time.monotonic()
         self._unwritten: list[str] = []
         self._after = 0
-        self._key = key
-        plain, other = folder / f"{stem_of(key)}.jsonl", folder / f"{hashed_stem(key)}.jsonl"
-        data = _read(plain)
-        is_taken = _belongs_to_another(data, key) or os.path.exists(other)  # noqa: PTH110 every turn asks: kept lean
-        self._path = other if is_taken else plain
-        self._data: bytes | None = _read(other) if is_taken else data
         self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_failed = False
         self._closed = False
-        self._has_started = b'"started"' in (self._data or b"")
+        self._has_started = False
 
     def accept(self, turn_id: str, message: Row) -> None:
         """Record that a turn starts or resumes with this message. Never raises.
@@ -124,19 +120,39 @@ class Checkpoint:
         """
         if self._has_failed and self._descriptor is None:
             return
-        try:
+        with storage_errors("The start of a tool call cannot be recorded"):
             self._append({"key": self._key, "started": list(call_ids)})
             self._has_started = True
             if durable and self._descriptor is not None:
                 await asyncio.to_thread(sync_data, self._descriptor)
-        except OSError as error:
-            raise storage_error("The start of a tool call cannot be recorded", error) from error
 
     def load(self) -> InterruptedTurns:
         """Read what a crash left; an incomplete last line is ignored. Never raises."""
-        cached, self._data = self._data, None  # every turn starts with this: the file is read once
-        data = _read(self._path) if cached is None else cached
-        return _parse_rows(_entries(data, self._key)) if data else InterruptedTurns()
+        try:
+            rows = json_objects(self._path.read_bytes())
+        except FileNotFoundError:
+            return InterruptedTurns()
+        except OSError as error:
+            log.warning("the checkpoint cannot be read: %s", error)
+            return InterruptedTurns()
+        accepted: list[AcceptedMessage] = []
+        text: list[str] = []
+        after = 0
+        started: set[str] = set()
+        for row in rows:
+            if isinstance(message := row.get("message"), dict):
+                accepted.append(AcceptedMessage(str(row.get("turn", "")), message))
+            if isinstance(part := row.get("text"), str):
+                if (at := row.get("after", 0)) != after:
+                    text.clear()
+                    after = at
+                text.append(part)
+            if row.get("step") is True:
+                started.clear()
+            if isinstance(ids := row.get("started"), list):
+                started.update(map(str, ids))
+        self._has_started = bool(started)
+        return InterruptedTurns(tuple(accepted), "".join(text), after, frozenset(started) if accepted else None)
 
     def discard(self) -> None:
         """Delete the checkpoint at the end of the turn. Never raises."""
@@ -179,7 +195,6 @@ class Checkpoint:
     def _append(self, row: Row) -> None:
         if self._closed:
             return
-        self._data = None
         if self._descriptor is None:
             self._descriptor = open_for_append(self._path)
             write_whole(self._descriptor, missing_newline(self._descriptor))
@@ -198,44 +213,3 @@ def interrupted_keys(folder: Path) -> Iterator[str]:
                 yield key
             elif time.time() - path.stat().st_mtime > _EMPTY_FILE_S:
                 path.unlink()
-
-
-def _parse_rows(rows: list[Row]) -> InterruptedTurns:
-    accepted: list[AcceptedMessage] = []
-    text: list[str] = []
-    after = 0
-    started: set[str] = set()
-    for row in rows:
-        if isinstance(message := row.get("message"), dict):
-            accepted.append(AcceptedMessage(str(row.get("turn", "")), message))
-        if isinstance(part := row.get("text"), str):
-            if (at := row.get("after", 0)) != after:
-                text.clear()
-                after = at
-            text.append(part)
-        if row.get("step") is True:
-            started.clear()
-        if isinstance(ids := row.get("started"), list):
-            started.update(map(str, ids))
-    return InterruptedTurns(tuple(accepted), "".join(text), after, frozenset(started) if accepted else None)
-
-
-def _read(path: Path) -> bytes:
-    """Return the content of a file; empty if there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        log.warning("the checkpoint cannot be read: %s", error)
-        return b""
-
-
-def _belongs_to_another(data: bytes, key: str) -> bool:
-    """Whether the file belongs to another key with the same file name."""
-    keys = {row.get("key") for row in json_objects(data)}
-    return bool(keys) and key not in keys
-
-
-def _entries(data: bytes, key: str) -> list[Row]:
-    return [row for row in json_objects(data) if row.get("key") == key]

@@ -13,10 +13,10 @@ from glob import escape
 from pathlib import Path
 
 from nanobot.session.file_names import hashed_stem, stem_of
-from nanobot.session.records import owner_of
+from nanobot.session.reader import owner_of
 from nanobot.utils.locks import ProcessLock, file_lock
 from nanobot.utils.open_no_follow import move_in, open_own, own_folder, read_own, rename_own, replace_own
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 
 
 class SessionFolder:
@@ -60,10 +60,8 @@ class SessionFolder:
             folders.append((self._old, False))
         seen = set()
         for folder, archived in folders:
-            try:
+            with storage_errors(f"{folder} cannot be read"):
                 paths = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file()] if folder.is_dir() else []
-            except OSError as error:
-                raise storage_error(f"{folder} cannot be read", error) from error
             for path in paths:
                 if (path.name, archived) not in seen:
                     seen.add((path.name, archived))
@@ -134,13 +132,11 @@ class SessionFolder:
     def _choose(self, key: str) -> Path:
         path = self.path / f"{stem_of(key)}.jsonl"
         other = self.path / f"{hashed_stem(key)}.jsonl"
-        try:
+        with storage_errors(f"Session {key} cannot be opened"):
             if self._is_taken(path, key) or (other.exists() and not path.exists()):
                 path = other
             if self._old is not None and not path.exists():
                 self._migrate(self._old / path.name, path, key)
-        except OSError as error:
-            raise storage_error(f"Session {key} cannot be opened", error) from error
         return path
 
     def _is_taken(self, path: Path, key: str) -> bool:
@@ -153,10 +149,8 @@ class SessionFolder:
 
     def _migrate(self, old: Path, path: Path, key: str) -> None:
         if old.is_file() and owner_of(old) in {None, key}:
-            try:
+            with storage_errors(f"{old} could not be moved to {path}"):
                 move_in(old, path)
-            except OSError as error:
-                raise storage_error(f"{old} could not be moved to {path}", error) from error
 
     def _free_path(self, path: Path) -> Path:
         """Return an unused path in the archive: the file's name with the time appended."""

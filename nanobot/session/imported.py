@@ -16,10 +16,9 @@ from nanobot.messages.repair import legalise
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance
 from nanobot.session import original_state
 from nanobot.session.file_names import key_of
-from nanobot.session.lines import DecodedLines, Row
-from nanobot.session.records import parse_time
+from nanobot.session.lines import DecodedLines, Row, parse_time
 from nanobot.session.types import Session
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import count_noun, decode
 
 _ROLES = ("user", "assistant", "tool")
@@ -76,43 +75,34 @@ def read_conversations(source: Path) -> tuple[list[ImportedConversation], list[N
 
 
 def _read(path: Path) -> ImportedConversation:
-    try:
+    with storage_errors(f"{path} cannot be read"):
         data = path.read_bytes()
         changed = datetime.fromtimestamp(path.stat().st_mtime)
-    except OSError as error:
-        raise storage_error(f"{path} cannot be read", error) from error
     text = decode(data).removeprefix("\ufeff").lstrip()
     try:
         document = json.loads(text) if text[:1] in ("[", "{") else None
     except (ValueError, RecursionError):
         document = None
-    if isinstance(document, dict) and isinstance(document.get("messages"), list):
-        has_key = isinstance(document.get("key"), str)
-        conversation = _from_list(path, document["messages"], changed, is_ours=has_key)
-        metadata = document.get("metadata")
-        key = str(document["key"]) if has_key else conversation.key
-        return ImportedConversation(
-            key, conversation.rows, conversation.created_at, _portable(metadata), left_out=conversation.left_out
-        )
+    record: Row = {}
+    damaged, is_ours, default_key = 0, True, f"cli:{path.stem}"
     if isinstance(document, list):
-        return _from_list(path, document, changed, is_ours=False)
-    return _from_lines(path, data, changed)
-
-
-def _from_lines(path: Path, data: bytes, changed: datetime) -> ImportedConversation:
-    """Parse a session file."""
-    lines = DecodedLines()
-    lines.add_all(data)
-    record: Row = lines.record or {}
-    rows, prompts = _check_messages(path, lines.rows)
-    key, cursor = record.get("key"), record.get("count", record.get("last_consolidated"))
+        found, is_ours = document, False
+    elif isinstance(document, dict) and isinstance(document.get("messages"), list):
+        record, found = document, document["messages"]
+        is_ours = isinstance(document.get("key"), str)
+    else:
+        lines = DecodedLines()
+        lines.add_all(data)
+        record, found, damaged, default_key = lines.record or {}, lines.rows, len(lines.damaged), key_of(path.stem)
+    rows, prompts = _check_messages(path, found)
+    key, cursor = record.get("key"), record.get("last_consolidated")
     return ImportedConversation(
-        key if isinstance(key, str) and key.strip() else key_of(path.stem),
-        _with_defaults(rows, changed),
+        key if isinstance(key, str) and key.strip() else default_key,
+        _with_defaults(rows if is_ours else legalise(rows), changed),
         parse_time(record.get("created_at")) or parse_time(rows[0].get("timestamp")) or changed,
         _portable(record.get("metadata")),
-        cursor if isinstance(cursor, int) and cursor > 0 and not prompts else 0,
-        len(lines.damaged) + prompts,
+        cursor if is_ours and isinstance(cursor, int) and cursor > 0 and not prompts else 0,
+        damaged + prompts,
     )
 
 
@@ -121,17 +111,6 @@ def _final_answer(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
     last = rows[-1]
     is_over = last["role"] == "assistant" and not last.get("tool_calls") and last.get("error") != INTERRUPTED
     return [] if is_over else [cast("ChatMessage", {**_NO_ANSWER, "timestamp": last.get("timestamp")})]
-
-
-def _from_list(path: Path, messages: Sequence[object], changed: datetime, *, is_ours: bool) -> ImportedConversation:
-    rows, prompts = _check_messages(path, messages)
-    legal = rows if is_ours else legalise(rows)
-    return ImportedConversation(
-        f"cli:{path.stem}",
-        _with_defaults(legal, changed),
-        parse_time(rows[0].get("timestamp")) or changed,
-        left_out=prompts,
-    )
 
 
 def _check_messages(path: Path, messages: Sequence[object]) -> tuple[list[ChatMessage], int]:

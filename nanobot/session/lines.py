@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from sys import intern
 from typing import Any
 
@@ -42,11 +43,10 @@ def encode(row: Row) -> bytes:
 
 @dataclass(slots=True)
 class DecodedLines:
-    """The content of some lines. `record` is the last metadata record; `lines` counts all other lines."""
+    """The content of some lines. `record` is the last metadata record."""
 
     rows: list[Row] = field(default_factory=list)
     record: Row | None = None
-    lines: int = 0
     damaged: list[bytes] = field(default_factory=list)
 
     def add(self, line: bytes) -> None:
@@ -56,12 +56,11 @@ class DecodedLines:
         rows, sound = decode(line)
         if not sound:
             self.damaged.append(line.rstrip(b"\r\n"))
-        chat = [row for row in rows if not is_record(row)]
-        self.rows += chat
-        if len(chat) < len(rows):
-            self.record = next(row for row in reversed(rows) if is_record(row))
-        if chat or not rows:
-            self.lines += 1
+        for row in rows:
+            if is_record(row):
+                self.record = row
+            else:
+                self.rows.append(row)
 
     def add_all(self, data: bytes) -> None:
         """Decode the lines of these bytes."""
@@ -91,6 +90,15 @@ def is_record(value: Row) -> bool:
     return value.get("_type") == "metadata"
 
 
+def parse_time(text: object) -> datetime | None:
+    """Parse a stored time, with or without a zone, to naive local time; None if it is invalid."""
+    try:
+        time = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return time.astimezone().replace(tzinfo=None) if time is not None and time.tzinfo else time
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def _salvage(line: bytes) -> tuple[list[Row], bool]:
     """Return the whole objects in a damaged line: several in one line, or one after a truncated one or zeros."""
     text = line.decode(errors="replace")
@@ -104,8 +112,10 @@ def _salvage(line: bytes) -> tuple[list[Row], bool]:
         is_clean = is_clean and not text[at : start.start()].strip(_PADDING)
         try:
             value, at = _DECODER.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
+        except ValueError:
             value, at = None, start.end()
+        except RecursionError:  # so is each of the objects inside
+            break
         if is_row(value):
             rows.append(value)
         else:

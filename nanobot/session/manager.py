@@ -18,14 +18,23 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import is_temporary, stem_of
 from nanobot.session.folder import SessionFolder
-from nanobot.session.lines import Row, encode
-from nanobot.session.reader import Anchor, FileFingerprint, find_anchor, open_end, read_all, read_from
-from nanobot.session.records import apply_record, changeable_part, list_entry, owner_of, record_of, session_key
+from nanobot.session.lines import Row, encode, parse_time
+from nanobot.session.reader import (
+    Cursor,
+    FileFingerprint,
+    find_cursor,
+    list_entry,
+    open_end,
+    owner_of,
+    read_all,
+    read_from,
+    session_key,
+)  # fmt: skip
 from nanobot.session.types import AUDIENCE, Audience, Session, StoredFile
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
 from nanobot.utils.open_no_follow import open_own, replace_own, unlink_own
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_error, storage_errors
 
 _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that it is found near the end of the file."""
@@ -33,12 +42,12 @@ _CACHED = 64
 """Sessions kept in memory while nobody holds them."""
 _CACHED_ROWS = 6_000
 """Rows that the kept sessions may have together."""
+_MAX_LOADED_ROWS = 1_200
+"""Loaded rows at which a session is read from its end again; a model is shown 500 at most."""
 _HEAD = 1 << 16
 """Bytes at the start of an archived session that are searched for group messages."""
 _YIELD_S = 0.25
 """Longer than the polling interval of a process that waits for a session."""
-_READ_INLINE_BYTES = 1 << 15
-"""Size up to which a file is read on the event loop: switching to a thread costs more."""
 
 _CONVERTED = (
     "{file} was saved in UTF-16. It was converted to UTF-8 with all its content; the original is kept in {copy}."
@@ -96,18 +105,14 @@ class SessionManager:
             turn_lock = self._turns[key] = asyncio.Lock()
         async with turn_lock:
             process_lock = self._files.turn_lock(key)
-            try:
+            with storage_errors(f"Session {key} cannot be locked"):
                 await process_lock.acquire(on_wait)
-            except OSError as error:
-                raise storage_error(f"Session {key} cannot be locked", error) from error
             try:
                 session = self._live.get(key)
                 if session is not None and not self._is_outdated(session):
                     self._remember(session)
-                elif self._is_long(key):
-                    session = await asyncio.to_thread(self.get_or_create, key)
                 else:
-                    session = self.get_or_create(key)
+                    session = await asyncio.to_thread(self.get_or_create, key)
                 yield session
             finally:
                 process_lock.release()
@@ -123,7 +128,7 @@ class SessionManager:
         the write is completed before the cancellation is raised.
         """
         new = session.add_rows(messages)
-        moved = session.stored is None or session.last_consolidated != session.stored.anchor.count
+        moved = session.stored is None or session.last_consolidated != session.stored.cursor.count
         try:
             if moved or session.is_cleared or session.was_changed():
                 await finish(asyncio.to_thread(self.save, session))
@@ -134,25 +139,22 @@ class SessionManager:
             raise
         if append is None:
             return
-        try:
+        with storage_errors(f"Session {session.key} could not be saved"):
             await finish(self._submit(session, append))
-        except OSError as error:
-            raise storage_error(f"Session {session.key} could not be saved", error) from error
 
     def save(self, session: Session) -> None:
         """Write what is not on the disk yet. If saved messages were replaced or removed, writes a new file and archives
         the old one, so nothing is ever destroyed. Raises StorageError; nothing is lost in memory.
         """
-        try:
+        with storage_errors(f"Session {session.key} could not be saved"):
             self._claim(session)
             if session.is_cleared:
-                self._archive_cleared(session)
-            is_new = session.stored is not None and session.stored.fingerprint is None and not session.stored.record
-            if session.was_changed() or (is_new and session.last_consolidated):
+                path = _stored(session).path
+                self._files.move_to_archive(path)
+                session.stored, session.is_cleared = StoredFile(path), False
+            if session.was_changed() or (_is_new(_stored(session)) and session.last_consolidated):
                 self._rewrite(session)
                 return
-        except OSError as error:
-            raise storage_error(f"Session {session.key} could not be saved", error) from error
         append = self._next_append(session)
         if append is None:
             return
@@ -171,8 +173,9 @@ class SessionManager:
         Raises StorageError.
         """
         try:
-            path = _stored(session).path
-            return cast("list[ChatMessage]", read_from(path, self._anchor(session).offset, limit))
+            stored = _stored(session)
+            stored.cursor = cursor = self._cursor(session)
+            return cast("list[ChatMessage]", read_from(stored.path, cursor.offset or 0, limit))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -197,10 +200,8 @@ class SessionManager:
         session = self.get_or_create(key)
         if session.unsaved:
             self.save(session)
-        try:
+        with storage_errors(f"Session {key} could not be archived"):
             path = self._files.move_to_archive(_stored(session).path)
-        except OSError as error:
-            raise storage_error(f"Session {key} could not be archived", error) from error
         self.invalidate(key)
         session.clear()
         session.metadata = {name: value for name, value in session.metadata.items() if name == AUDIENCE}
@@ -219,10 +220,8 @@ class SessionManager:
             raise StorageError(f"{stem} is no archived conversation of {session.key}.")
         former = self.archive(session.key)
         stored = _stored(session)
-        try:
+        with storage_errors(f"Session {stem} could not be reopened"):
             self._files.move_from_archive(archived, stored.path)
-        except OSError as error:
-            raise storage_error(f"Session {stem} could not be reopened", error) from error
         self._load(session)
         return former
 
@@ -294,15 +293,13 @@ class SessionManager:
         path = path_or_key if isinstance(path_or_key, Path) else self.find(path_or_key)
         if path is None:
             return None
-        try:
+        with storage_errors(f"{path} cannot be read"):
             self._files.convert_utf16(path)
             lines = read_all(path)
-        except OSError as error:
-            raise storage_error(f"{path} cannot be read", error) from error
         record = lines.record or {}
         session = Session(session_key(record, path), cast("list[ChatMessage]", lines.rows))
-        apply_record(session, record, lines.rows)
-        cursor = record.get("count", record.get("last_consolidated"))
+        _apply_record(session, record, lines.rows)
+        cursor = record.get("last_consolidated")
         session.last_consolidated = min(cursor, len(lines.rows)) if isinstance(cursor, int) and cursor > 0 else 0
         return session
 
@@ -311,13 +308,10 @@ class SessionManager:
         path = self.find(key_or_stem)
         if path is None:
             return False
-        try:
-            with self._files.write_locked():
-                unlink_own(path)
-                with contextlib.suppress(FileNotFoundError):
-                    unlink_own(path.with_name(path.name + ".corrupt"))
-        except OSError as error:
-            raise storage_error(f"{path} could not be deleted", error) from error
+        with storage_errors(f"{path} could not be deleted"), self._files.write_locked():
+            unlink_own(path)
+            with contextlib.suppress(FileNotFoundError):
+                unlink_own(path.with_name(path.name + ".corrupt"))
         for key, session in list(self._live.items()):
             if session.stored is not None and session.stored.path == path:
                 self.invalidate(key)
@@ -330,8 +324,7 @@ class SessionManager:
             self._files.move_to_archive(session.stored.path)
             self._live[session.key] = session
         stored = session.stored
-        is_new = stored.fingerprint is None and not stored.record
-        if is_new and self._files.is_taken_over(stored.path, session.key):
+        if _is_new(stored) and self._files.is_taken_over(stored.path, session.key):
             session.stored = StoredFile(self._files.file_of(session.key))
 
     # --- disk to memory
@@ -351,30 +344,24 @@ class SessionManager:
             return
         except OSError as error:
             raise storage_error(f"{stored.path} cannot be read", error) from error
-        session.last_consolidated = opened.anchor.count
-        apply_record(session, opened.record, opened.rows)
+        session.last_consolidated = opened.cursor.count
+        _apply_record(session, opened.record, opened.rows)
+        record = _changeable_part(session) if opened.record else b""
         session.stored = StoredFile(
-            stored.path, opened.fingerprint, b"", opened.record_at, opened.anchor, opened.lines, opened.tail_at
+            stored.path, opened.fingerprint, record, opened.record_at, opened.cursor, opened.rows_at
         )
-        if opened.record:
-            session.stored.record = changeable_part(session)
         session.load(cast("list[ChatMessage]", opened.rows), opened.skipped)
 
     def _is_outdated(self, session: Session) -> bool:
         stored = _stored(session)
         if session.is_cleared or stored.writing:
             return False
+        if session.rows_in_memory > _MAX_LOADED_ROWS and not session.is_exposed and not session.unsaved:
+            return True
         try:
             return FileFingerprint.of(stored.path.stat()) != stored.fingerprint
         except FileNotFoundError:
             return stored.fingerprint is not None
-        except OSError:
-            return False
-
-    def _is_long(self, key: str) -> bool:
-        """Whether reading this session may block noticeably."""
-        try:
-            return self._files.file_of(key).stat().st_size > _READ_INLINE_BYTES
         except OSError:
             return False
 
@@ -398,36 +385,32 @@ class SessionManager:
 
     def _next_append(self, session: Session) -> Append | None:
         """Build the append that brings the file up to date; None if it is."""
-        try:
+        with storage_errors(f"Session {session.key} could not be saved"):
             self._claim(session)
             stored = _stored(session)
-            record = changeable_part(session)
-            rows = session.unsaved
-            data = b"".join(encode(cast(Row, row)) for row in rows)
-            is_new = not stored.record and stored.lines == 0
-            stored.lines = None if stored.lines is None else stored.lines + len(rows)
-            if is_new:
+            record = _changeable_part(session)
+            data = b"".join(encode(cast(Row, row)) for row in session.unsaved)
+            if _is_new(stored):
                 stored.record = record
-                return Append(stored.path, data, record_of(session, 0, Anchor()))
+                return Append(stored.path, data, _record_of(session, 0, Cursor()))
             end = stored.fingerprint.size if stored.fingerprint is not None else stored.record_at
             if record != stored.record or end + len(data) - stored.record_at > _RECORD_EVERY:
-                anchor = self._anchor(session)
-                data += record_of(session, stored.lines, anchor)
-                stored.record, stored.record_at, stored.anchor = record, end + len(data), anchor
-            return Append(stored.path, data, record_of(session, 0, Anchor())) if data else None
-        except OSError as error:
-            raise storage_error(f"Session {session.key} could not be saved", error) from error
+                stored.cursor = self._cursor(session)
+                count = None if stored.fingerprint is None else session.message_count
+                data += _record_of(session, count, stored.cursor)
+                stored.record, stored.record_at = record, end + len(data)
+            return Append(stored.path, data, _record_of(session, 0, Cursor())) if data else None
 
-    def _anchor(self, session: Session) -> Anchor:
+    def _cursor(self, session: Session) -> Cursor:
         """Return where the messages past the cursor start in the file."""
         stored = _stored(session)
-        anchor = stored.anchor
-        if session.last_consolidated == anchor.count:
-            return anchor
+        known = stored.cursor
+        if session.last_consolidated == known.count and known.offset is not None:
+            return known
         try:
-            return find_anchor(stored.path, anchor, session.last_consolidated)
+            return find_cursor(stored.path, known, session.last_consolidated)
         except FileNotFoundError:
-            return Anchor()
+            return Cursor()
 
     def _submit(self, session: Session, append: Append) -> "asyncio.Future[None]":
         """Submit the unsaved rows. The future ends once they are on the disk, or with the error."""
@@ -458,14 +441,6 @@ class SessionManager:
         else:
             is_ours = before.inode == after.inode and append.start - before.size in {0, 1}
         stored.fingerprint = append.fingerprint if is_ours else None
-        stored.lines = stored.lines if is_ours else None
-        session.release_old_rows()
-
-    def _archive_cleared(self, session: Session) -> None:
-        path = _stored(session).path
-        self._files.move_to_archive(path)
-        session.stored = StoredFile(path)
-        session.mark_archived()
 
     def _rewrite(self, session: Session) -> None:
         """Replace the file, and archive the old one. Messages that another process wrote are kept."""
@@ -479,12 +454,12 @@ class SessionManager:
                 session.add_rows(cast("list[ChatMessage]", foreign_rows))
             lines = [encode(cast(Row, row)) for row in session.messages]
             session.last_consolidated = consolidated = min(session.last_consolidated, len(lines))
-            head = record_of(session, 0, Anchor())
-            anchor = Anchor(consolidated, consolidated, len(head) + sum(map(len, lines[:consolidated])))
+            head = _record_of(session, 0, Cursor())
+            cursor = Cursor(consolidated, len(head) + sum(map(len, lines[:consolidated])))
             body = head + b"".join(lines)
-            replace_own(stored.path, body + record_of(session, len(lines), anchor))
+            replace_own(stored.path, body + _record_of(session, len(lines), cursor))
             fingerprint = FileFingerprint.of(stored.path.stat())
-        session.stored = StoredFile(stored.path, fingerprint, changeable_part(session), len(body), anchor, len(lines))
+        session.stored = StoredFile(stored.path, fingerprint, _changeable_part(session), len(body), cursor)
         session.mark_rewritten()
 
 
@@ -494,8 +469,42 @@ def _report(session: Session, text: str) -> None:
 
 
 def _mark_uncertain(stored: StoredFile) -> None:
-    """After a failed write the file is in doubt: write the metadata record again, without a line count."""
-    stored.record, stored.lines = b"?", None
+    """After a failed write the file is in doubt: write the metadata record again, without a count."""
+    stored.record, stored.fingerprint = b"?", None
+
+
+def _is_new(stored: StoredFile) -> bool:
+    """Whether the session has no file yet."""
+    return stored.fingerprint is None and not stored.record
+
+
+def _apply_record(session: Session, record: Row, rows: list[Row]) -> None:
+    """Set the session's metadata and times from its record, ignoring invalid values."""
+    metadata = record.get("metadata")
+    session.metadata = metadata if isinstance(metadata, dict) else {}
+    first, last = (parse_time(row.get("timestamp")) for row in (rows[0], rows[-1])) if rows else (None, None)
+    session.created_at = parse_time(record.get("created_at")) or first or datetime.now()
+    updated = parse_time(record.get("updated_at")) or session.created_at
+    session.updated_at = max(updated, last or updated)
+
+
+def _changeable_part(session: Session) -> bytes:
+    """Encode the part of a record whose change requires writing it again."""
+    return encode({"metadata": session.metadata, "last_consolidated": session.last_consolidated})
+
+
+def _record_of(session: Session, messages: int | None, cursor: Cursor) -> bytes:
+    """Encode a record. `messages` is the number of messages before it, None if unknown."""
+    record: Row = {
+        "_type": "metadata",
+        "key": session.key,
+        "created_at": session.created_at.isoformat(),
+        "updated_at": session.updated_at.isoformat(),
+        "metadata": session.metadata,
+        "last_consolidated": cursor.count,
+        "offset": cursor.offset,
+    }
+    return encode(record if messages is None else {**record, "messages": messages})
 
 
 def _stored(session: Session) -> StoredFile:

@@ -7,13 +7,15 @@ goal_state           {status: active | completed, objective, ...}, or the same a
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
+from nanobot.messages.repair import NO_RESULT, legalise
 from nanobot.messages.types import ChatMessage
 
 METADATA_KEYS = ("runtime_checkpoint", "pending_user_turn", "goal_state")
+_FIELDS = ("content", "tool_calls", "reasoning_content", "thinking_blocks", "timestamp")
 
 
 def missing_rows(metadata: Mapping[str, Any], history: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -23,23 +25,29 @@ def missing_rows(metadata: Mapping[str, Any], history: Sequence[ChatMessage]) ->
     fit the end of the history.
     """
     checkpoint = metadata.get("runtime_checkpoint")
-    if not isinstance(checkpoint, dict) or (message := _assistant_row(checkpoint.get("assistant_message"))) is None:
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("assistant_message"), dict):
         return []
-    call_ids = [call["id"] for call in message.get("tool_calls", ())]
-    results = {row["tool_call_id"]: row for row in _result_rows(checkpoint.get("completed_tool_results"))}
-    finished = [results[call_id] for call_id in call_ids if call_id in results]
+    message = {name: value for name, value in checkpoint["assistant_message"].items() if name in _FIELDS}
+    results = checkpoint.get("completed_tool_results")
+    results = results if isinstance(results, list) else []
+    tool_rows = [{**row, "role": "tool"} for row in results if isinstance(row, dict)]
+    rows = legalise([{"role": "user", "content": "?"}, {**message, "role": "assistant"}, *tool_rows])[1:]
+    if not rows:
+        return []
+    step, *finished = [row for row in rows if row["content"] != NO_RESULT]
     at = len(history)
     while at and history[at - 1]["role"] == "tool":
         at -= 1
     last = history[at - 1] if at else None
     if last is None or last["role"] != "assistant":
-        return [message, *finished]
+        return [step, *finished]
     stored = {row.get("tool_call_id") for row in history[at:]}
+    call_ids = [call["id"] for call in step.get("tool_calls", ())]
     if call_ids and [call.get("id") for call in last.get("tool_calls", ())] == call_ids:
-        return [row for row in finished if row["tool_call_id"] not in stored]
-    if not call_ids and last.get("content") == message["content"]:
+        return [row for row in finished if row.get("tool_call_id") not in stored]
+    if not call_ids and last.get("content") == step["content"]:
         return []
-    return [message, *finished]
+    return [step, *finished]
 
 
 def active_goal(metadata: Mapping[str, Any]) -> str:
@@ -52,36 +60,3 @@ def active_goal(metadata: Mapping[str, Any]) -> str:
         return ""
     objective = state.get("objective")
     return objective.strip() if isinstance(objective, str) else ""
-
-
-def _assistant_row(message: object) -> ChatMessage | None:
-    """Convert the assistant's message with its readable calls; None if it has no content."""
-    if not isinstance(message, dict):
-        return None
-    row: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-    for name, kind in (("reasoning_content", str), ("thinking_blocks", list), ("timestamp", str)):
-        if isinstance(message.get(name), kind):
-            row[name] = message[name]
-    calls = list(_calls(message.get("tool_calls")))
-    if calls:
-        row["tool_calls"] = calls
-    return cast("ChatMessage", row) if calls or (isinstance(row["content"], str | list) and row["content"]) else None
-
-
-def _calls(calls: object) -> Iterator[dict[str, Any]]:
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not call.get("id"):
-            continue
-        arguments = function.get("arguments", "{}")
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        yield {"id": str(call["id"]), "type": "function", "function": {"name": function["name"], "arguments": text}}
-
-
-def _result_rows(results: object) -> Iterator[ChatMessage]:
-    for result in results if isinstance(results, list) else ():
-        if isinstance(result, dict) and result.get("tool_call_id") and isinstance(result.get("content"), str | list):
-            row = {"role": "tool", "tool_call_id": str(result["tool_call_id"]), "name": str(result.get("name") or "")}
-            row |= {"content": result["content"]}
-            row |= {"timestamp": result["timestamp"]} if isinstance(result.get("timestamp"), str) else {}
-            yield cast("ChatMessage", row)

@@ -1,23 +1,28 @@
 """Reading session files: the end of a file in milliseconds however long it is, or all of it on demand.
 
-Our metadata records say how many message lines precede them (`lines`), at which byte the first message past the cursor
-starts (`offset`), and how many valid messages precede that (`count`). Files of the original have none of these; then
-lines are counted without parsing them.
+Our metadata records say how many messages precede them (`messages`), how many of these are past (`last_consolidated`),
+and at which byte the first one after these starts (`offset`). Files of the original lack two of them; then lines are
+counted without parsing them.
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
 from pathlib import Path
+from typing import Any, BinaryIO, cast
 
-from nanobot.session.lines import DecodedLines, Row, decode, is_record
+from nanobot.messages.shown import visible_text
+from nanobot.messages.types import ChatMessage
+from nanobot.session.file_names import key_of
+from nanobot.session.lines import DecodedLines, Row, decode, is_record, parse_time
 from nanobot.utils.open_no_follow import append_own, open_own, read_own
 
 TAIL_ROWS = 500
 """Messages loaded when a session is opened."""
-_BLOCK = 1 << 17
-_FIRST_CHUNK = 1 << 17
+TITLE_CHARS = 60
+_BLOCK = 1 << 16
 _MARK = b'"_type"'
 
 
@@ -35,112 +40,102 @@ class FileFingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """A position in a file: `offset` bytes, preceded by `count` valid messages on `lines` lines."""
+class Cursor:
+    """Where the messages start that are not in memory yet: behind `count` others, at the byte `offset`."""
 
     count: int = 0
-    lines: int = 0
-    offset: int = 0
+    offset: int | None = 0
+    """None if it is not known yet."""
 
 
 @dataclass(slots=True)
-class SessionTail:
-    """The loaded end of a session file. `skipped` messages precede `rows`."""
+class SessionEnd:
+    """What the end of a session file says, and its last messages. `skipped` messages precede `rows`."""
 
     fingerprint: FileFingerprint
     record: Row = field(default_factory=dict)
     record_at: int = 0
-    anchor: Anchor = Anchor()
-    lines: int = 0
+    messages: int = 0
+    """Number of messages in the file."""
+    cursor: Cursor = Cursor()
     rows: list[Row] = field(default_factory=list)
     skipped: int = 0
-    tail_at: int = 0
+    rows_at: int = 0
+    """Offset of the first of `rows`."""
 
 
-def open_end(path: Path, limit: int = TAIL_ROWS) -> SessionTail:
+def open_end(path: Path, limit: int = TAIL_ROWS) -> SessionEnd:
     """Load what a model may see of a session: about the last `limit` messages past the cursor, starting at a user
     message. Damaged lines among them are saved beside the file. Raises OSError.
     """
-    with _open(path) as descriptor:
-        opened = _peek(descriptor)
-        start, tail = _tail(descriptor, opened, limit)
-    opened.rows, opened.tail_at, anchor = tail.rows, start, opened.anchor
-    opened.skipped = opened.lines - tail.lines + anchor.count - anchor.lines if start > anchor.offset else anchor.count
-    save_damaged_lines(path, tail.damaged)
-    return opened
+    with _open(path) as file:
+        end = _read_record(file)
+        cursor, first = end.cursor, end.cursor.offset or 0
+        if cursor.offset is None:
+            limit = min(limit, end.messages - cursor.count)
+        end.rows, end.rows_at, damaged = _read_back(file, end.fingerprint.size, first, limit)
+    if end.rows_at > first:
+        end.skipped = max(end.messages - len(end.rows), 0 if cursor.offset is None else cursor.count)
+    elif first:
+        end.skipped = cursor.count
+    save_damaged_lines(path, damaged)
+    return end
+
+
+def read_before(path: Path, end: int, limit: int) -> tuple[list[Row], int]:
+    """Return about the last `limit` messages before the offset `end`, starting at a user message, and the first one's
+    offset. Raises OSError.
+    """
+    with _open(path) as file:
+        rows, start, damaged = _read_back(file, end, 0, limit)
+    save_damaged_lines(path, damaged)
+    return rows, start
 
 
 def read_all(path: Path) -> DecodedLines:
     """Load every valid message of a file, and save damaged lines beside it. Raises OSError."""
     lines = DecodedLines()
-    with _open(path) as descriptor:
-        for _, block in _blocks(descriptor, 0, os.fstat(descriptor).st_size):
-            lines.add_all(block)
+    with _open(path) as file:
+        for line in file:
+            lines.add(line)
     save_damaged_lines(path, lines.damaged)
     return lines
-
-
-def read_older(path: Path, end: int, more: int) -> list[Row]:
-    """Return the messages before the offset `end`, and `more` messages after it. Raises OSError."""
-    before, after = DecodedLines(), DecodedLines()
-    with _open(path) as descriptor:
-        for _, block in _blocks(descriptor, 0, end):
-            before.add_all(block)
-        for _, block in _blocks(descriptor, end, os.fstat(descriptor).st_size):
-            if len(after.rows) >= more:
-                break
-            after.add_all(block)
-    save_damaged_lines(path, before.damaged)
-    return before.rows + after.rows[:more]
 
 
 def read_from(path: Path, start: int, limit: int) -> list[Row]:
     """Return at most `limit` messages from the offset `start` on, reading no more of the file. Raises OSError."""
     lines = DecodedLines()
-    with _open(path) as descriptor:
-        for _, block in _blocks(descriptor, start, os.fstat(descriptor).st_size):
-            for line in _split(block):
-                lines.add(line)
-                if len(lines.rows) >= limit:
-                    break
+    with _open(path) as file:
+        file.seek(start)
+        for line in file:
+            lines.add(line)
             if len(lines.rows) >= limit:
                 break
     save_damaged_lines(path, lines.damaged)
     return lines.rows[:limit]
 
 
-def peek(path: Path) -> tuple[SessionTail, str | None]:
-    """Return the last metadata record with the line count, and the last message's timestamp. Raises OSError."""
-    with _open(path) as descriptor:
-        opened = _peek(descriptor)
-        size = opened.fingerprint.size
-        end = _read(descriptor, max(0, size - _BLOCK), size)
-    at = end.rfind(b'"timestamp"')
-    parts = end[at : at + 64].split(b'"', 4) if at >= 0 else []
-    return opened, parts[3].decode(errors="replace") if len(parts) > 3 else None
+def find_cursor(path: Path, known: Cursor, count: int) -> Cursor:
+    """Return the cursor behind `count` messages, starting from a known one before it. Raises OSError.
 
-
-def find_anchor(path: Path, anchor: Anchor, count: int) -> Anchor:
-    """Return the anchor of message number `count`, starting from a known one before it. Raises OSError.
-
-    If several messages share a damaged line, the anchor is that of the line.
+    If several messages share a damaged line, it is the start of the line: rather repeat a message than lose one.
     """
-    if count < anchor.count:
-        anchor = Anchor()
-    rows, lines = anchor.count, anchor.lines
-    with _open(path) as descriptor:
-        size = os.fstat(descriptor).st_size
-        for begin, block in _blocks(descriptor, anchor.offset, size):
-            at = begin
-            for line in _split(block):
-                if rows >= count:
-                    return Anchor(rows, lines, at)
-                parsed = DecodedLines()
-                parsed.add(line)
-                if rows + len(parsed.rows) > count:  # a line of several messages: rather repeat one than lose one
-                    return Anchor(rows, lines, at)
-                rows, lines, at = rows + len(parsed.rows), lines + parsed.lines, at + len(line)
-    return Anchor(rows, lines, size)
+    if count < known.count:
+        known = Cursor()
+    with _open(path) as file:
+        messages, at = known.count, known.offset
+        if at is None:
+            messages = at = 0
+            while messages < known.count and (line := file.readline()):
+                messages += _count(line)
+                at += len(line)
+        file.seek(at)
+        for line in file:
+            more = len([row for row in decode(line)[0] if not is_record(row)]) if messages < count else 0
+            if messages >= count or messages + more > count:
+                break
+            messages, at = messages + more, at + len(line)
+    return Cursor(messages, at)
 
 
 def save_damaged_lines(path: Path, damaged: list[bytes]) -> None:
@@ -157,199 +152,156 @@ def save_damaged_lines(path: Path, damaged: list[bytes]) -> None:
         return
 
 
-@contextmanager
-def _open(path: Path) -> Iterator[int]:
+# --- what a file says of itself
+
+
+def session_key(record: Row, path: Path) -> str:
+    """Return the key of a record, else the one of the file name."""
+    key = record.get("key")
+    return key if isinstance(key, str) else key_of(path.stem)
+
+
+def owner_of(path: Path) -> str | None:
+    """Return the key that a file names; None if it names none or cannot be read."""
+    try:
+        with _open(path) as file:
+            key = _read_record(file).record.get("key")
+    except OSError:
+        return None
+    return key if isinstance(key, str) else None
+
+
+def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
+    """Describe a session for `list_sessions`; None if it cannot be read."""
+    try:
+        with _open(path) as file:
+            end = _read_record(file)
+            size = end.fingerprint.size
+            file.seek(max(0, size - _BLOCK))
+            _, _, last = file.read(_BLOCK).rpartition(b'"timestamp"')
+    except OSError:
+        return None
+    record = end.record
+    last_time = last[:64].split(b'"')[1:2]  # of the last message
+    modified = datetime.fromtimestamp(end.fingerprint.mtime_ns / 1e9)
+    created = parse_time(record.get("created_at")) or modified
+    updated = parse_time(b"".join(last_time).decode(errors="replace")) or parse_time(record.get("updated_at"))
+    return {
+        "key": session_key(record, path),
+        "created_at": created.isoformat(),
+        "updated_at": (updated or modified).isoformat(),
+        "path": str(path),
+        "archived": archived,
+        "messages": end.messages,
+        "metadata": metadata if isinstance(metadata := record.get("metadata"), dict) else {},
+    }
+
+
+def session_title(path: Path) -> str:
+    """Return the first line of a session's first user message, shortened; empty if its first bytes have none."""
+    try:
+        with _open(path) as file:
+            head = file.read(_BLOCK)
+    except OSError:  # deleted since it was listed
+        return ""
+    rows = [row for line in head.splitlines() for row in decode(line)[0]]
+    users = (row for row in rows if row.get("role") == "user" and not row.get("_command"))
+    lines = (visible_text(cast(ChatMessage, row)).strip().partition("\n")[0] for row in users)
+    texts = (" ".join(line.split()) for line in lines)
+    title = next(filter(None, texts), "")
+    return title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS].rstrip()}…"
+
+
+# --- bytes
+
+
+def _open(path: Path) -> BinaryIO:
     descriptor = open_own(path, os.O_RDONLY)
     try:
-        yield descriptor
-    finally:
+        return open(descriptor, "rb")
+    except OSError:  # a folder
         os.close(descriptor)
+        raise
 
 
-def _read(descriptor: int, start: int, end: int) -> bytes:
-    """Return the bytes from `start` to `end`, fewer at the end of the file."""
-    os.lseek(descriptor, start, os.SEEK_SET)
-    parts = []
-    while start < end and (part := os.read(descriptor, end - start)):
-        parts.append(part)
-        start += len(part)
-    return b"".join(parts)
-
-
-def _split(block: bytes) -> list[bytes]:
-    return [line + b"\n" for line in block.split(b"\n")[:-1]] + [line for line in block.split(b"\n")[-1:] if line]
-
-
-def _blocks(descriptor: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines from `start` to `end`, each with its offset."""
-    incomplete: list[bytes] = []
-    begin = position = start
-    while position < end:
-        block = _read(descriptor, position, min(end, position + 2 * _BLOCK))
-        if not block:
-            break
-        position += len(block)
-        cut = block.rfind(b"\n") + 1
-        if cut == 0:
-            incomplete.append(block)
-            continue
-        whole = b"".join([*incomplete, block[:cut]])
-        yield begin, whole
-        begin += len(whole)
-        incomplete = [block[cut:]]
-    if rest := b"".join(incomplete):
-        yield begin, rest
-
-
-def _peek(descriptor: int) -> SessionTail:
-    """Find the last metadata record from the end, counting lines on the way."""
-    status = os.fstat(descriptor)
-    size = position = status.st_size
-    opened = SessionTail(FileFingerprint.of(status))
-    after = int(size > 0 and _read(descriptor, size - 1, size) != b"\n")
-    while position > 0:
-        start = max(0, position - _BLOCK)
-        block = _read(descriptor, start, min(size, position + len(_MARK) - 1))
-        hit = block.rfind(_MARK) if _MARK in block else -1
-        while hit >= 0:
-            line_start = _line_start(descriptor, start + hit)
-            record = _record_in(descriptor, line_start, size)
+def _read_record(file: BinaryIO) -> SessionEnd:
+    """Find the last metadata record from the end, counting messages on the way."""
+    status = os.fstat(file.fileno())
+    end = SessionEnd(FileFingerprint.of(status))
+    for start, data in _blocks_before(file, status.st_size):
+        hit = len(data)
+        while (hit := data.rfind(_MARK, 0, hit)) >= 0:
+            begin = data.rfind(b"\n", 0, hit) + 1
+            line = data[begin:].split(b"\n", 1)[0]
+            record = next((row for row in reversed(decode(line)[0]) if is_record(row)), None)
             if record is not None:
-                opened.record, opened.record_at = record, line_start
-                opened.lines = after + block.count(b"\n", hit, position - start) - 1
-                opened.lines += _lines_before(descriptor, record, line_start)
-                opened.anchor = _anchor(descriptor, record, line_start, opened.lines)
-                return opened
-            hit = block.rfind(_MARK, 0, hit)
-        after += block.count(b"\n", 0, position - start)
-        position = start
-    opened.lines = after
-    return opened
+                before = _number(record, "messages")
+                if before is None:
+                    before = sum(_count(block) for _, block in _blocks_before(file, start + begin))
+                end.record, end.record_at = record, start + begin
+                end.messages += before + _count(data[begin + len(line) :])
+                end.cursor = _cursor_of(file, end)
+                return end
+        end.messages += _count(data)
+    return end
 
 
-def _line_start(descriptor: int, offset: int) -> int:
-    """Return where the line containing this offset starts."""
-    while offset > 0:
-        start = max(0, offset - _BLOCK)
-        cut = _read(descriptor, start, offset).rfind(b"\n")
-        if cut >= 0:
-            return start + cut + 1
-        offset = start
-    return 0
+def _cursor_of(file: BinaryIO, end: SessionEnd) -> Cursor:
+    """Return the cursor of a file; its offset is believed if a line starts there."""
+    count = min(_number(end.record, "last_consolidated") or 0, end.messages)
+    offset = _number(end.record, "offset") if count else 0
+    if offset is not None and 0 < offset <= end.record_at:
+        file.seek(offset - 1)
+        offset = offset if file.read(1) == b"\n" else None
+    elif offset != 0:
+        offset = None
+    return Cursor(count, offset)
 
 
-def _record_in(descriptor: int, start: int, size: int) -> Row | None:
-    line = b""
-    while b"\n" not in line and start + len(line) < size:
-        line += _read(descriptor, start + len(line), min(size, start + len(line) + max(_BLOCK, len(line))))
-    rows, _ = decode(line.split(b"\n", 1)[0])
-    return next((row for row in reversed(rows) if is_record(row)), None)
+def _read_back(file: BinaryIO, end: int, first: int, limit: int) -> tuple[list[Row], int, list[bytes]]:
+    """Read the last lines between two offsets: `limit` visible messages, and back to a user's.
+
+    Return their rows, their offset, and damaged lines.
+    """
+    parts: list[DecodedLines] = []
+    start, visible, is_enough = end, 0, False
+    for start, data in _blocks_before(file, end, first):  # noqa: B007 used below
+        lines = DecodedLines()
+        lines.add_all(data)
+        parts.insert(0, lines)
+        for row in reversed(lines.rows):
+            if not row.get("_command"):
+                visible += 1
+                is_enough = is_enough or (visible >= limit and row.get("role") == "user")
+        if is_enough:
+            break
+    rows = list(chain.from_iterable(lines.rows for lines in parts))
+    return rows, start, list(chain.from_iterable(lines.damaged for lines in parts))
+
+
+def _blocks_before(file: BinaryIO, end: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of whole lines between two offsets, the last one first, each with its offset."""
+    size = _BLOCK
+    while end > first:
+        start = max(end - size, first)
+        file.seek(start)
+        data = file.read(end - start)
+        if start > first:
+            cut = data.find(b"\n", 0, -1) + 1
+            if cut == 0:  # a line longer than the block
+                size *= 2
+                continue
+            start, data = start + cut, data[cut:]
+        yield start, data
+        end, size = start, _BLOCK
+
+
+def _count(data: bytes) -> int:
+    """Count the message lines of a block without parsing them. Truncated lines do not end like an object."""
+    lines = data.count(b"}\n") + data.count(b"}\r\n") + data.endswith(b"}")
+    return max(lines - data.count(_MARK), 0)
 
 
 def _number(record: Row, name: str) -> int | None:
     value = record.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _lines_before(descriptor: int, record: Row, offset: int) -> int:
-    lines = _number(record, "lines")
-    if lines is not None:
-        return lines
-    return sum(_chat_lines(block) for _, block in _blocks(descriptor, 0, offset))
-
-
-def count_messages(path: Path, anchor: Anchor) -> int:
-    """Count the messages of a file without damaged lines, starting from a known anchor. Raises OSError.
-
-    Lines are judged by their first and last characters and not parsed, which rejects truncated lines.
-    """
-    with _open(path) as descriptor:
-        blocks = _blocks(descriptor, anchor.offset, os.fstat(descriptor).st_size)
-        return anchor.count + sum(_is_message(line) for _, block in blocks for line in block.splitlines())
-
-
-def _is_message(line: bytes) -> bool:
-    return line.startswith(b"{") and line.rstrip().endswith(b"}") and _MARK not in line
-
-
-def _chat_lines(block: bytes) -> int:
-    """Count the message lines without parsing."""
-    return block.count(b"\n") - block.count(_MARK)
-
-
-def _anchor(descriptor: int, record: Row, record_at: int, lines: int) -> Anchor:
-    """Return where the messages past the cursor start."""
-    consolidated = min(_number(record, "last_consolidated") or 0, lines)
-    offset, count = _number(record, "offset"), _number(record, "count")
-    if (
-        offset is not None
-        and count is not None
-        and offset <= record_at
-        and (offset == 0 or _read(descriptor, offset - 1, offset) == b"\n")
-    ):
-        return Anchor(count, consolidated, offset)
-    if consolidated == 0:
-        return Anchor()
-    return Anchor(consolidated, consolidated, _offset_of(descriptor, consolidated, lines))
-
-
-def _offset_of(descriptor: int, line: int, lines: int) -> int:
-    """Return the offset of message line number `line` of `lines`, searching from the nearer end."""
-    size = os.fstat(descriptor).st_size
-    chunk = _FIRST_CHUNK
-    while lines - line < line and chunk < size:
-        start = _line_start(descriptor, size - chunk)
-        data = _read(descriptor, start, size)
-        count = sum(_MARK not in text for text in _split(data))
-        if count >= lines - line:
-            return _walk(data, start, count - (lines - line))
-        chunk *= 2
-    before = 0
-    for begin, block in _blocks(descriptor, 0, size):
-        count = _chat_lines(block)
-        if before + count >= line:
-            return _walk(block, begin, line - before)
-        before += count
-    return size
-
-
-def _walk(data: bytes, at: int, count: int) -> int:
-    """Return the offset after `count` message lines of the data, which starts at offset `at`."""
-    for line in _split(data):
-        if count == 0:
-            break
-        at += len(line)
-        count -= _MARK not in line
-    return at
-
-
-def _tail(descriptor: int, opened: SessionTail, limit: int) -> tuple[int, DecodedLines]:
-    """Return start and content of the last rows from a user message on, in chunks that double in size."""
-    size, chunk = opened.fingerprint.size, _FIRST_CHUNK
-    while True:
-        start = max(opened.anchor.offset, size - chunk)
-        if start > opened.anchor.offset:
-            start = max(_line_start(descriptor, start), opened.anchor.offset)
-        data = _read(descriptor, start, size)
-        for cut in dict.fromkeys((_last_lines(data, limit), 0)):
-            lines = DecodedLines()
-            lines.add_all(data[cut:])
-            if start + cut <= opened.anchor.offset or _reaches(lines.rows, limit):
-                return start + cut, lines
-        chunk *= 2
-
-
-def _reaches(rows: list[Row], limit: int) -> bool:
-    """Whether the rows contain the last `limit` ones and a user message at or before their start."""
-    shown = [row for row in rows if not row.get("_command")]
-    return len(shown) >= limit and any(row.get("role") == "user" for row in shown[: len(shown) - limit + 1])
-
-
-def _last_lines(data: bytes, limit: int) -> int:
-    """Return where the last `limit` lines probably start, to avoid parsing more than needed."""
-    cut = len(data)
-    for _ in range(limit + limit // 8 + 2):
-        cut = data.rfind(b"\n", 0, cut)
-        if cut < 0:
-            return 0
-    return cut + 1

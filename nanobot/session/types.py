@@ -11,17 +11,16 @@ from functools import wraps
 from itertools import chain
 from operator import is_
 from pathlib import Path
+from sys import maxsize
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from nanobot.messages.types import ChatMessage
-from nanobot.session.reader import Anchor, FileFingerprint, open_end, read_older
-from nanobot.utils.storage_error import storage_error
+from nanobot.session.reader import Cursor, FileFingerprint, read_before
+from nanobot.utils.storage_error import storage_errors
 
 AUDIENCE = "audience"
 """Metadata key of the session's `Audience`, once it is known."""
-_MAX_LOADED_ROWS = 1200
-"""Loaded rows at which a session releases its older half; a model is shown 500 at most."""
 
 
 P = ParamSpec("P")
@@ -77,11 +76,9 @@ class StoredFile:
     record: bytes = b""
     """The part of the last metadata record whose change requires a new record."""
     record_at: int = 0
-    anchor: Anchor = field(default_factory=Anchor)
-    lines: int | None = 0
-    """Number of message lines, None if unknown."""
-    tail_at: int = 0
-    """Offset of the first row that was loaded on opening."""
+    cursor: Cursor = field(default_factory=Cursor)
+    rows_at: int = 0
+    """Offset of the first row that is loaded."""
     writing: int = 0
     """Appends in flight."""
 
@@ -110,12 +107,13 @@ class Session:
         self.notices: list[str] = []
         """Problems with its file, to be shown to a person once."""
         self.stored: StoredFile | None = None
+        self.is_cleared = False
+        """Whether it was cleared since the last save."""
+        self.is_exposed = False
+        """Whether a caller has the list of messages, so that all of them must stay in memory."""
         self._rows: list[ChatMessage] = [] if messages is None else messages
-        self._skipped = 0
-        self._released = 0  # skipped rows behind `stored.tail_at`
-        self._saved_count = 0  # rows from the start of _rows that are on the disk or in flight
-        self._exposed: list[ChatMessage] | None = None  # the saved rows, once a caller has the list
-        self._is_cleared = False
+        self._saved: list[ChatMessage] = []  # the first of these rows, as they are on the disk or in flight
+        self._skipped = 0  # rows before these
         self._lock = RLock()
 
     def __repr__(self) -> str:
@@ -154,8 +152,7 @@ class Session:
         Commands are left out. If there is no user message among them, goes back to the one before.
         """
         limit = max(max_messages, 0)
-        if self._skipped > self.last_consolidated and not self._has_enough(limit):
-            self._load_older()
+        self._load_since(max(self.message_count - limit, self.last_consolidated))
         begin = max(self.last_consolidated - self._skipped, 0)
         rows = [row for row in self._rows[begin:] if not row.get("_command")]
         first = max(len(rows) - limit, 0)
@@ -171,8 +168,7 @@ class Session:
         needed. May raise StorageError.
         """
         begin = max(index, self.last_consolidated, 0)
-        if begin < self._skipped:
-            self._load_since(begin)
+        self._load_since(begin)
         rows = self._rows
         begin = max(begin - self._skipped, 0)
         consolidated = max(self.last_consolidated - self._skipped, 0)
@@ -188,8 +184,7 @@ class Session:
         """
         end = self.message_count if before is None else min(max(before, 0), self.message_count)
         start = max(end - limit, 0)
-        if start < self._skipped:
-            self._load_since(start)
+        self._load_since(start)
         return start, self._rows[start - self._skipped : end - self._skipped]
 
     @property
@@ -199,9 +194,8 @@ class Session:
     @_serialised
     def clear(self) -> None:
         """Start over. The stored messages move to the archive at the next `save`."""
-        self._rows, self._skipped, self._released = [], 0, 0
-        self._saved_count, self._exposed = 0, None
-        self._is_cleared = True
+        self._rows, self._saved, self._skipped = [], [], 0
+        self.is_cleared, self.is_exposed = True, False
         self.last_consolidated = 0
         self.updated_at = datetime.now()
 
@@ -238,126 +232,68 @@ class Session:
     @_serialised
     def load(self, rows: list[ChatMessage], skipped: int) -> None:
         """Replace the saved rows by those of the file; unsaved messages stay behind them."""
-        unsaved = self._rows[self._saved_count :]
-        is_exposed = self._exposed is not None
-        if is_exposed:
-            self._rows[:] = [*rows, *unsaved]
+        rows = [*rows, *self.unsaved]
+        self._saved, self._skipped = rows[: len(rows) - len(self.unsaved)], skipped
+        if self.is_exposed:
+            self._rows[:] = rows
+            self._load_since(0)
         else:
-            self._rows = [*rows, *unsaved]
-        self._skipped, self._released = skipped, 0
-        self._saved_count, self._exposed = len(rows), None
-        if is_exposed:
-            self._expose()
-
-    @property
-    def is_cleared(self) -> bool:
-        """Whether it was cleared since the last save."""
-        return self._is_cleared
+            self._rows = rows
 
     @property
     def unsaved(self) -> list[ChatMessage]:
         """Messages that are not on the disk yet."""
-        return self._rows[self._saved_count :]
+        return self._rows[len(self._saved) :]
 
     @_serialised
     def was_changed(self) -> bool:
         """Whether saved messages were removed, moved or replaced."""
-        saved = self._exposed
-        return saved is not None and (len(self._rows) < len(saved) or not all(map(is_, self._rows, saved)))
+        return len(self._rows) < len(self._saved) or not all(map(is_, self._rows, self._saved))
 
     @_serialised
     def saved_rows(self) -> list[ChatMessage]:
         """Return the messages that are on the disk or in flight, as they were saved."""
-        self._expose()
-        return list(self._exposed or ())
+        self._load_since(0)
+        return list(self._saved)
 
     @_serialised
     def mark_writing(self, rows: list[ChatMessage]) -> None:
         """Treat these unsaved rows as saved while they are written."""
-        self._saved_count += len(rows)
-        if self._exposed is not None:
-            self._exposed += rows
-
-    @_serialised
-    def drop_rows(self, rows: list[ChatMessage]) -> None:
-        """Remove rows that could not be written."""
-        for row in rows:
-            at = next((at for at in range(len(self._rows) - 1, -1, -1) if self._rows[at] is row), None)
-            if at is not None:
-                del self._rows[at]
-                if at < self._saved_count:
-                    self._saved_count -= 1
-                    if self._exposed is not None:
-                        del self._exposed[at]
+        self._saved += rows
 
     @_serialised
     def unmark_writing(self, rows: list[ChatMessage]) -> None:
         """Treat the last written rows as unsaved again, after a failed write."""
-        self._saved_count -= len(rows)
-        if self._exposed is not None:
-            del self._exposed[self._saved_count :]
+        del self._saved[len(self._saved) - len(rows) :]
+
+    @_serialised
+    def drop_rows(self, rows: list[ChatMessage]) -> None:
+        """Remove rows that could not be written."""
+        dropped = set(map(id, rows))
+        self._rows[:] = [row for row in self._rows if id(row) not in dropped]
+        self._saved = [row for row in self._saved if id(row) not in dropped]
 
     @_serialised
     def mark_rewritten(self) -> None:
         """Treat all messages as saved."""
-        self._saved_count = len(self._rows)
-        self._exposed = None if self._exposed is None else [*self._rows]
-        self._is_cleared = False
-
-    def mark_archived(self) -> None:
-        """Treat the cleared messages as archived."""
-        self._is_cleared = False
-
-    @_serialised
-    def release_old_rows(self) -> None:
-        """Release old rows that no model is shown, unless a caller has the list."""
-        if self._exposed is None and len(self._rows) > _MAX_LOADED_ROWS:
-            users = (at for at in range(min(len(self._rows) - _MAX_LOADED_ROWS // 2, self._saved_count), 0, -1))
-            cut = next((at for at in users if self._rows[at - 1].get("role") == "user"), 1) - 1
-            if cut > 0:
-                del self._rows[:cut]
-                self._skipped += cut
-                self._saved_count -= cut
-                self._released += cut
+        self._saved = [*self._rows]
+        self.is_cleared = False
 
     @_serialised
     def _expose(self) -> None:
-        self._load_older()
-        if self._exposed is None:
-            self._exposed = self._rows[: self._saved_count]
+        self._load_since(0)
+        self.is_exposed = True
 
     @_serialised
-    def _load_older(self) -> None:
-        if self._skipped == 0 or self.stored is None:
-            return
-        try:
-            older = read_older(self.stored.path, self.stored.tail_at, self._released)
-        except OSError as error:
-            raise storage_error(f"The older messages of session {self.key} cannot be read", error) from error
-        if self.last_consolidated >= self._skipped:  # the cursor is in the loaded rows, and their numbers may change
-            self.last_consolidated += len(older) - self._skipped
-        self._rows[:0] = cast("list[ChatMessage]", older)
-        self._saved_count += len(older)
-        self._skipped, self._released = 0, 0
-
     def _load_since(self, begin: int) -> None:
-        """Load the end of the file back to message number `begin`; all of it if the file has changed."""
-        if self.stored is None:
+        """Load older messages, back to message number `begin`."""
+        if self.stored is None or begin >= self._skipped:
             return
-        try:
-            opened = open_end(self.stored.path, self.message_count - begin)
-        except OSError as error:
-            raise storage_error(f"The older messages of session {self.key} cannot be read", error) from error
-        count = len(opened.rows) - self._saved_count
-        if count < 0 or (self._saved_count and opened.rows[count] != self._rows[0]):
-            self._load_older()
-            return
-        self._rows[:0] = cast("list[ChatMessage]", opened.rows[:count])
-        self._saved_count += count
-        self._skipped, self._released, self.stored.tail_at = opened.skipped, 0, opened.tail_at
-
-    def _has_enough(self, limit: int) -> bool:
-        """Whether the loaded rows have enough messages that a model may see."""
-        commands = sum(1 for row in self._rows if row.get("_command"))
-        users = any(row.get("role") == "user" for row in self._rows)
-        return len(self._rows) - commands >= limit and users
+        with storage_errors(f"The older messages of session {self.key} cannot be read"):
+            loaded, at = read_before(self.stored.path, self.stored.rows_at, self._skipped - begin if begin else maxsize)
+        older = cast("list[ChatMessage]", loaded)
+        skipped = max(self._skipped - len(older), 0) if at else 0
+        if self.last_consolidated >= self._skipped:  # the cursor is in the loaded rows, and their numbers may change
+            self.last_consolidated += skipped + len(older) - self._skipped
+        self._rows[:0], self._saved[:0] = older, older
+        self._skipped, self.stored.rows_at = skipped, at

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from nanobot.session.reader import FileFingerprint
@@ -107,40 +106,23 @@ def _write(append: Append, opened: dict[Path, int]) -> None:
     append.fingerprint = FileFingerprint.of(os.fstat(descriptor))
 
 
-def _sync_concurrently(opened: dict[Path, int]) -> dict[Path, OSError]:
-    """Sync these files concurrently, so that the file system can combine their commits; return errors by file.
-
-    One after another, 100 files took 0.3 s, concurrently 0.02 s.
+def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:
+    """Sync all files at once, so that the file system can combine their commits: one after another, 100 files took
+    0.3 s, concurrently 0.02 s.
     """
-
-    files = [*opened.items()]
-    own_share, *other_shares = [files[number::_SYNCS_AT_ONCE] for number in range(_SYNCS_AT_ONCE)]
-    results = _threads(os.getpid()).map(_sync_each, filter(None, other_shares))
-    return _sync_each(own_share) | {path: error for failed in results for path, error in failed.items()}
-
-
-def _sync_each(files: Sequence[tuple[Path, int]]) -> dict[Path, OSError]:
-    """Sync files in this thread; return errors by file."""
     failed: dict[Path, OSError] = {}
-    for path, descriptor in files:
+
+    def sync(path: Path) -> None:
         try:
-            sync_data(descriptor)
+            sync_data(opened[path])
         except OSError as error:
             failed[path] = error
-    return failed
 
-
-@cache
-def _threads(process: int) -> ThreadPoolExecutor:
-    """Create the thread pool on first use with several files, and keep it.
-
-    Keyed by process id, since a forked process has none of its parent's threads.
-    """
-    return ThreadPoolExecutor(_SYNCS_AT_ONCE - 1, thread_name_prefix="sync")
-
-
-def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:
-    failed = _sync_concurrently(opened)
+    if len(opened) == 1:
+        sync(*opened)
+    elif opened:
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync") as threads:
+            list(threads.map(sync, opened))
     for append in appends:
         append.error = append.error or failed.get(append.path)
     for folder in {append.path.parent for append in appends if append.created and append.error is None}:

@@ -8,12 +8,10 @@ bill is still there.
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator
 from contextlib import suppress
-from datetime import date
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from nanobot.errors import StorageError
 from nanobot.usage.types import LedgerRow
@@ -92,13 +90,6 @@ class Ledger:
         elif self._has_failed:
             log.info("Model usage is written again")
         self._has_failed = error is not None
-
-
-def read_calls(db: "Connection", since: date) -> Iterator[LedgerRow]:
-    """Yield the rows since this day, oldest first."""
-    query = f"SELECT {', '.join(_COLUMNS)} FROM calls WHERE sent_at >= ? ORDER BY sent_at, id"  # noqa: S608 ours
-    for row in db.execute(query, (since.isoformat(),)):
-        yield cast("LedgerRow", dict(zip(_COLUMNS, row, strict=True)))
 
 
 def write_calls(db: "Connection", rows: list[LedgerRow]) -> None:

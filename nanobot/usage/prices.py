@@ -33,7 +33,7 @@ _FIELDS = {
 _LONG_CONTEXT_KEY = re.compile(rf"({'|'.join(_FIELDS)})_above_(\d+)k_tokens")
 _CHAT_MODES = ("chat", "responses", "completion", None)
 _DATE = re.compile(r"[-@]\d{4}-?\d{2}-?\d{2}$")
-_COPY_VERSION = 1
+_COPY_VERSION = 2
 """Version of our copy; a change rebuilds it."""
 
 
@@ -164,37 +164,21 @@ class PriceTable:
             if source is None:
                 return {}
             state = source.stat()
-            source_state = [_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns]
-            rows = self._read_copy(source_state)
-            if rows is None:
-                rows, copied = _reduce_table(source, *source_state[2:])
-                self._write_copy(copied)
+            if self._copy is not None:
+                with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):  # missing or edited
+                    data = json.loads(self._copy.read_bytes())
+                    rows: dict[str, Any] = data["models"]
+                    made_of = [_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns]
+                    if data["made_of"] == made_of and isinstance(rows, dict):
+                        return rows
+            rows, copied = _reduce_table(source, state.st_size, state.st_mtime_ns)
+            if self._copy is not None:
+                with suppress(OSError):  # it is created again next time
+                    write_in_place(self._copy, copied)
             return rows
         except (OSError, ValueError, RecursionError) as error:
             log.warning("Model prices cannot be read: %s", error)
             return {}
-
-    def _read_copy(self, source_state: list[Any]) -> dict[str, Any] | None:
-        if self._copy is None:
-            return None
-        try:
-            data = json.loads(self._copy.read_bytes())
-        except (OSError, ValueError, RecursionError):
-            return None
-        if (
-            not isinstance(data, dict)
-            or data.get("made_of") != source_state
-            or not isinstance(data.get("models"), dict)
-        ):
-            return None
-        rows: dict[str, Any] = data["models"]
-        return rows
-
-    def _write_copy(self, text: str) -> None:
-        if self._copy is None:
-            return
-        with suppress(OSError):  # it is created again next time
-            write_in_place(self._copy, text)
 
 
 def _names(model: str, prefixes: list[str]) -> Iterator[str]:
@@ -224,24 +208,23 @@ def _plain(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _reduce_table(source: Path, size: int, changed_ns: int) -> tuple[dict[str, Any], str]:
-    """Reduce a table, and format the copy; cached, since several bots may share a process."""
-    rows = _reduce_entries(json.loads(source.read_bytes()))
-    source_state = [_COPY_VERSION, str(source), size, changed_ns]
-    return rows, json.dumps({"made_of": source_state, "models": rows}, separators=(",", ":"))
-
-
-def _reduce_entries(table: Any) -> dict[str, Any]:
-    """Return what is needed of each chat model with a price."""
-    rows = {}
-    for name, entry in table.items() if isinstance(table, dict) else ():
-        if isinstance(entry, dict) and entry.get("mode") in _CHAT_MODES and (row := _reduce_entry(entry)) is not None:
-            rows[name] = row
-    return rows
+    """The rows of chat models with a price, and the text of the copy; several bots may share a process."""
+    table = json.loads(source.read_bytes())
+    rows = {
+        name: row
+        for name, entry in (table.items() if isinstance(table, dict) else ())
+        if isinstance(entry, dict) and entry.get("mode") in _CHAT_MODES and (row := _reduce_entry(entry)) is not None
+    }
+    made_of = [_COPY_VERSION, str(source), size, changed_ns]
+    return rows, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":"))
 
 
 def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A row of the copy: the window, and the fields of each of the Rates. None without a price.
+
+    What the table leaves out costs as much as other input or output.
+    """
     longer: dict[int, dict[str, float]] = {}
-    row: dict[str, Any] = _rates(entry)
     for key, value in entry.items():
         if (match := _LONG_CONTEXT_KEY.fullmatch(key)) and _is_price(value):
             longer.setdefault(int(match[2]) * 1000, {})[_FIELDS[match[1]]] = value
@@ -249,19 +232,20 @@ def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     for tier in tiers if isinstance(tiers, list) else ():
         span = tier.get("range") if isinstance(tier, dict) else None
         if isinstance(span, list) and span and isinstance(span[0], int | float):
-            longer[int(span[0])] = _rates(tier)
-    row = longer.pop(0, {}) | row  # the tier from 0 tokens is the base price
-    if "input" not in row or "output" not in row:
+            longer[int(span[0])] = _prices_in(tier)
+    base = longer.pop(0, {}) | _prices_in(entry)  # the tier from 0 tokens is the base price
+    if "input" not in base or "output" not in base:
         return None
-    if longer:
-        row["longer"] = {str(above): longer[above] for above in sorted(longer)}
+    rates = []
+    for above, more in sorted({0: {}, **longer}.items()):
+        row = base | more
+        cached, written = row.get("cached", row["input"]), row.get("written", row["input"])
+        rates.append([above, row["input"], cached, written, row["output"], row.get("reasoning", row["output"])])
     window = entry.get("max_input_tokens") or entry.get("max_tokens")
-    if isinstance(window, int):
-        row["window"] = window
-    return row
+    return {"rates": rates, "window": window if isinstance(window, int) else None}
 
 
-def _rates(entry: Mapping[str, Any]) -> dict[str, float]:
+def _prices_in(entry: Mapping[str, Any]) -> dict[str, float]:
     return {name: entry[field] for field, name in _FIELDS.items() if _is_price(entry.get(field))}
 
 
@@ -269,19 +253,5 @@ def _is_price(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
-def _parse_price(row: dict[str, Any]) -> Price:
-    longer = sorted((int(above), more) for above, more in row.get("longer", {}).items())
-    return Price(tuple(_parse_rates(above, row | more) for above, more in [(0, {}), *longer]), row.get("window"))
-
-
-def _parse_rates(above: int, row: Mapping[str, float]) -> Rates:
-    """Use the price of input and output for what the table leaves out."""
-    input_price, output_price = row["input"], row["output"]
-    return Rates(
-        above,
-        input_price,
-        row.get("cached", input_price),
-        row.get("written", input_price),
-        output_price,
-        row.get("reasoning", output_price),
-    )
+def _parse_price(row: Mapping[str, Any]) -> Price:
+    return Price(tuple(Rates(*rates) for rates in row["rates"]), row["window"])

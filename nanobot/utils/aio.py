@@ -57,3 +57,32 @@ async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
             yield group
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
+
+
+class Pace:
+    """Limits how much work begins in one iteration of the event loop, first come, first served.
+
+    asyncio runs all ready callbacks in one iteration and polls sockets and timers only between iterations: a thousand
+    tasks that become ready together and work for a millisecond each would block the loop for a second.
+    """
+
+    def __init__(self, max_s: float = 0.008) -> None:
+        self._max_s = max_s
+        self._until: float | None = None
+        """When the time for work is used up; None before the first caller of an iteration."""
+        self._next_iteration: asyncio.Event | None = None
+
+    async def step(self) -> None:
+        """Return at once while there is time, else in a later iteration; one caller is always let through."""
+        loop = asyncio.get_running_loop()
+        while self._until is not None and loop.time() >= self._until:
+            if self._next_iteration is None:
+                self._next_iteration = asyncio.Event()
+                loop.call_soon(self._begin_iteration, self._next_iteration)
+            await self._next_iteration.wait()
+        if self._until is None:
+            self._until = loop.time() + self._max_s
+
+    def _begin_iteration(self, event: asyncio.Event) -> None:
+        self._until = self._next_iteration = None
+        event.set()

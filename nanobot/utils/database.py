@@ -10,11 +10,9 @@ import queue
 import re
 import threading
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
-from os.path import samestat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -23,7 +21,6 @@ from nanobot.utils.files import make_private_folder
 from nanobot.utils.storage_error import os_reason
 
 if TYPE_CHECKING:
-    from os import stat_result
     from sqlite3 import Connection
 
 log = logging.getLogger(__name__)
@@ -103,7 +100,7 @@ class _Work(Generic[T]):
 
 
 class Database:
-    """The thread that owns a connection to the file. Both are opened by the first work, and reopened after a failure.
+    """The thread that owns a connection to the file. Both are opened by the first work.
 
     The process with `is_owner` checks the file when it opens it: a corrupt one is kept beside it, and a new one
     started. Others raise StorageError.
@@ -157,86 +154,66 @@ class Database:
             self._thread.start()
         self._pending.append(_Work(work, done, is_synced))
         if is_urgent and not self._is_urgent:
-            self._set_handover(loop.call_soon(self._hand_over))
             self._is_urgent = True
+            if self._handover is not None:
+                self._handover.cancel()
+            self._handover = loop.call_soon(self._hand_over)
         elif self._handover is None:
-            self._set_handover(loop.call_later(SOON_S, self._hand_over))
+            self._handover = loop.call_later(SOON_S, self._hand_over)
         return done
-
-    def _set_handover(self, handle: asyncio.Handle | None) -> None:
-        if self._handover is not None:
-            self._handover.cancel()
-        self._handover = handle
 
     def _hand_over(self) -> None:
         """Hand all pending work to the thread."""
-        self._set_handover(None)
-        self._is_urgent = False
+        if self._handover is not None:
+            self._handover.cancel()
+        self._handover, self._is_urgent = None, False
         pending, self._pending = self._pending, []
         if pending:
             self._batches.put(pending)
 
     def _run(self) -> None:
-        file = _OpenFile(self.path, self._schema, is_owner=self._is_owner)
-        try:
-            while (batch := self._batches.get()) is not None:
-                last = False
-                with suppress(queue.Empty):
-                    while len(batch) < _MAX_BATCH and not last:
-                        more = self._batches.get_nowait()
-                        last = more is None
-                        batch += more or []
-                self._commit_batch(file, batch)
-                _set_results_in_loops(batch)
-                if last:
-                    break
-            file.recreate_if_deleted()
-        finally:
-            file.close()
-
-    def _commit_batch(self, file: "_OpenFile", batch: list[_Work[Any]]) -> None:
-        try:
-            db = file.connection()
-        except Exception as error:  # raised in the waiting callers
-            for work in batch:
-                work.error = _storage_error(self.path, error)
-        else:
-            self._commit(db, batch)
+        db: Connection | None = None
+        while (batch := self._batches.get()) is not None:
+            with suppress(queue.Empty):
+                while len(batch) < _MAX_BATCH:
+                    if (more := self._batches.get_nowait()) is None:
+                        self._batches.put(None)  # the end, for the next iteration
+                        break
+                    batch += more
+            try:
+                db = db or _connect(self.path, self._schema, is_owner=self._is_owner)
+            except Exception as error:  # raised in the waiting callers; the next batch tries again
+                for work in batch:
+                    work.error = _storage_error(self.path, error)
+            else:
+                self._commit(db, batch)
+            for loop in {work.done.get_loop() for work in batch}:
+                with suppress(RuntimeError):  # the loop is closed: nothing waits any more
+                    loop.call_soon_threadsafe(_set_results, [work for work in batch if work.done.get_loop() is loop])
+        if db is not None:
+            db.close()
 
     def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> None:
         """Run all in one commit; if that fails, each in its own, so that one failure does not affect the others."""
         try:
-            _run_in_transaction(db, batch)
+            # In WAL mode NORMAL syncs at checkpoints only; both survive the process, and keep the file sound.
+            is_synced = any(work.is_synced for work in batch)
+            db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                for work in batch:
+                    work.result = work.do(db)
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
         except Exception as error:  # raised in the waiting callers
             if len(batch) == 1:
                 batch[0].error = _storage_error(self.path, error)
                 return
             for work in batch:
                 self._commit(db, [work])
-
-
-def _run_in_transaction(db: "Connection", batch: list[_Work[Any]]) -> None:
-    # In WAL mode NORMAL syncs at checkpoints only; both survive the process, and keep the file sound.
-    is_synced = any(work.is_synced for work in batch)
-    db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        for work in batch:
-            work.result = work.do(db)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-def _set_results_in_loops(batch: list[_Work[Any]]) -> None:
-    by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Work[Any]]] = defaultdict(list)
-    for work in batch:
-        by_loop[work.done.get_loop()].append(work)
-    for loop, of_loop in by_loop.items():
-        with suppress(RuntimeError):  # the loop is closed: nothing waits any more
-            loop.call_soon_threadsafe(_set_results, of_loop)
 
 
 def _set_results(batch: list[_Work[Any]]) -> None:
@@ -250,60 +227,19 @@ def _set_results(batch: list[_Work[Any]]) -> None:
             work.done.set_result(work.result)
 
 
-class _OpenFile:
-    """The file and its connection, for one thread."""
-
-    def __init__(self, path: Path, schema: str, *, is_owner: bool) -> None:
-        self._path = path
-        self._schema = schema
-        self._is_owner = is_owner
-        self._db: Connection | None = None
-        self._opened: stat_result | None = None
-
-    def connection(self) -> "Connection":
-        """The connection to the file at its path, opened if necessary. Raises what SQLite raises, and OSError."""
-        self.recreate_if_deleted()
-        if self._db is None:
-            self._set(_connect(self._path, self._schema, is_owner=self._is_owner))
-        assert self._db is not None  # noqa: S101 set above
-        return self._db
-
-    def recreate_if_deleted(self) -> None:
-        """If the file was deleted, recreate it with all its data; if another took its place, use that one.
-
-        Otherwise a deleted file would be written to until it is closed, and be gone at the next start.
-        """
-        if self._db is None or self._opened is None:
-            return
-        try:
-            if samestat(self._path.stat(), self._opened):
-                return
-            self.close()
-        except FileNotFoundError:
-            try:
-                self._set(_recreate(self._db, self._path, self._schema))
-            except Exception as error:  # the next commit fails and reports it
-                log.error("%s was deleted and cannot be recreated: %s", self._path.name, os_reason(error))  # noqa: TRY400
-            else:
-                log.error("%s was deleted while it was open; it was recreated with all its data", self._path)  # noqa: TRY400
-
-    def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-
-    def _set(self, db: "Connection") -> None:
-        self._db, self._opened = db, self._path.stat()
-
-
 def _connect(path: Path, schema: str, *, is_owner: bool) -> "Connection":
     import sqlite3  # imported on first use
 
     make_private_folder(path.parent)
     path.touch(0o600, exist_ok=True)
+    db = sqlite3.connect(path, isolation_level=None, timeout=5)
     try:
-        return _open_file(path, schema, is_owner=is_owner)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.executescript(schema)
+        if is_owner:
+            db.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.DatabaseError as error:
+        db.close()
         if isinstance(error, sqlite3.OperationalError) or not is_owner:
             raise  # locked, disk full, not permitted: the file itself is fine
         corrupt_copy = path.with_name(f"{path.name}.{int(time.time())}.corrupt")
@@ -313,38 +249,8 @@ def _connect(path: Path, schema: str, *, is_owner: bool) -> "Connection":
         path.replace(corrupt_copy)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        path.touch(0o600)
-        return _open_file(path, schema, is_owner=True)
-
-
-def _open_file(path: Path, schema: str, *, is_owner: bool) -> "Connection":
-    import sqlite3
-
-    db = sqlite3.connect(path, isolation_level=None, timeout=5)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(schema)
-        if is_owner:
-            db.execute("PRAGMA quick_check(1)").fetchall()
-    except BaseException:
-        db.close()
-        raise
+        return _connect(path, schema, is_owner=False)
     return db
-
-
-def _recreate(db: "Connection", path: Path, schema: str) -> "Connection":
-    """Copy the database to its path and open the copy. Closes `db` first, since closing deletes the WAL file there."""
-    import sqlite3
-
-    make_private_folder(path.parent)
-    copy = path.with_name(f"{path.name}.copy")
-    copy.unlink(missing_ok=True)
-    copy.touch(0o600)
-    with closing(sqlite3.connect(copy)) as target:
-        db.backup(target)
-    db.close()
-    copy.replace(path)
-    return _open_file(path, schema, is_owner=False)
 
 
 def _storage_error(path: Path, error: Exception) -> StorageError:

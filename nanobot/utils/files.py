@@ -62,19 +62,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     path = Path(os.path.realpath(path))
     if mode is None:
         mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
-    temp = path.with_name(f"{_temp_stem(path.name)}{secrets.token_hex(4)}.tmp")
-    try:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, mode)
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if os.name != "nt":
-            os.chmod(temp, mode)  # os.open applied the umask
-        os.replace(temp, path)
-    except BaseException:
-        temp.unlink(missing_ok=True)
-        raise
+    _replace(str(path), content, mode)
     sync_folder(path.parent)
 
 
@@ -82,20 +70,27 @@ def replace_in(folder: int, name: str, data: bytes, *, mode: int) -> None:
     """Replace a file in this open folder atomically, like `write_atomic`, even if its path has changed. A link itself
     is replaced. POSIX only. Raises OSError and leaves no temp file.
     """
-    temp = f"{_temp_stem(name)}{secrets.token_hex(4)}.tmp"
+    _replace(name, data, mode, folder)
+    os.fsync(folder)
+
+
+def _replace(path: str, data: bytes, mode: int, folder: int | None = None) -> None:
+    """Replace a file, of this open folder if given, by a synced temp file beside it."""
+    parent, name = os.path.split(path)
+    temp = os.path.join(parent, f"{_temp_stem(name)}{secrets.token_hex(4)}.tmp")  # noqa: PTH118
     try:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, mode, dir_fd=folder)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(descriptor, mode)  # os.open applied the umask
+            if os.name != "nt":
+                os.fchmod(descriptor, mode)  # os.open applied the umask
             os.fsync(descriptor)
-        os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(temp, path, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temp, dir_fd=folder)
         raise
-    os.fsync(folder)
 
 
 def remove_old_files(folder: Path | int, *, older_than_s: float) -> None:

@@ -1,21 +1,30 @@
-"""The descendants of a child process: finding them and killing them all. Platform differences stay in this module.
+"""The descendants of a child process: finding them, killing them all, and the memory they use.
+
+Platform differences stay in this module.
 
 On POSIX a child gets its own session, so signals do not cross over. A descendant may leave that session, as daemons do;
 to find it anyway, every child carries a mark in its environment, which its descendants inherit and which Linux shows in
 /proc. Elsewhere, process groups and parents are all there is.
 """
 
+import asyncio
+import json
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "NANOBOT_CHILD"
 KILL_TIMEOUT_S = 2.0
+_END_TIMEOUT_S = 0.05
+_INFO_TIMEOUT_S = 10.0
 _PROC = Path("/proc")
 _SCAN_S, _QUIET_S, _SCAN_PIDS = 0.4, 0.03, 64
 
@@ -175,3 +184,102 @@ def _has_mark(pid: int, mark_entry: bytes) -> bool:
         return mark_entry in _PROC.joinpath(str(pid), "environ").read_bytes().split(b"\0")
     except OSError:
         return False
+
+
+class PidNamespace:
+    """A PID namespace of a sandboxed command: when its first process ends, the kernel kills all others.
+
+    A pidfd references that process, since PIDs are reused.
+    """
+
+    def __init__(self, head: int) -> None:
+        """Raises ProcessLookupError if it has ended already."""
+        self.head = head
+        self._pidfd: int | None = os.pidfd_open(head)
+
+    @classmethod
+    def from_info_fd(cls, info_fd: int) -> "PidNamespace | None":
+        """Read the namespace from bwrap's info pipe; None if the program ended without creating one. Blocking. Raises
+        TimeoutError.
+        """
+        data, ready = b"", select.poll()
+        ready.register(info_fd, select.POLLIN)
+        while b"}" not in data:
+            if not ready.poll(_INFO_TIMEOUT_S * 1000):
+                raise TimeoutError(f"its sandbox sent no information within {_INFO_TIMEOUT_S:g} s")
+            if not (chunk := os.read(info_fd, 4096)):
+                return None
+            data += chunk
+        with suppress(ProcessLookupError):
+            return cls(int(json.loads(data)["child-pid"]))
+        return None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the first process is alive: it stays until all others have ended."""
+        if self._pidfd is None:
+            return False
+        ended = select.poll()
+        ended.register(self._pidfd, select.POLLIN)
+        return not ended.poll(0)
+
+    async def has_processes(self) -> bool:
+        """Whether processes are left after its command has ended."""
+        if self.is_alive:
+            with suppress(OSError):  # orphans become children of the first process
+                return bool(_PROC.joinpath(f"{self.head}/task/{self.head}/children").read_bytes())
+        return not await self._wait_ended(_END_TIMEOUT_S)  # no information; give the first process time to notice
+
+    async def end(self) -> bool:
+        """Kill all processes in it; return False if it had ended. All are gone on return, unless that takes over two
+        seconds.
+        """
+        if not self.is_alive or self._pidfd is None:
+            return False
+        signal.pidfd_send_signal(self._pidfd, KILL)
+        await self._wait_ended(KILL_TIMEOUT_S)
+        return True
+
+    async def _wait_ended(self, timeout_s: float) -> bool:
+        if not self.is_alive or self._pidfd is None:
+            return True
+        loop, gone, pidfd = asyncio.get_running_loop(), asyncio.Event(), self._pidfd  # it may be closed meanwhile
+        loop.add_reader(pidfd, gone.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await gone.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(pidfd)
+        return True
+
+    def close(self) -> None:
+        """Close the pidfd. Processes in it continue."""
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+
+
+def memory_in_use() -> int:
+    """Bytes in use on this machine, from proc_meminfo(5); 0 if unknown."""
+    try:
+        text = _PROC.joinpath("meminfo").read_bytes()
+    except OSError:
+        return 0
+    values = dict(re.findall(rb"^(MemTotal|MemAvailable): +(\d+) kB", text, re.MULTILINE))
+    return (int(values.get(b"MemTotal", 0)) - int(values.get(b"MemAvailable", 0))) * 1024 if len(values) == 2 else 0
+
+
+def memory_of(pids: Iterable[int]) -> int:
+    """Bytes used by these processes together, without mapped files, which the system can reclaim. Shared memory counts
+    once. Blocking. From proc_pid_smaps(5); 0 where that is missing.
+    """
+    return sum(map(_share_of, pids))
+
+
+def _share_of(pid: int) -> int:
+    with suppress(OSError):  # it has ended, or belongs to another user
+        text = _PROC.joinpath(str(pid), "smaps_rollup").read_bytes()
+        return sum(map(int, re.findall(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+) kB", text, re.MULTILINE))) * 1024
+    return 0

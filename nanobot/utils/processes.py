@@ -1,6 +1,6 @@
 """Child processes without a terminal that are killed together with all their descendants.
 
-`process_tree` knows the descendants. A program may put its command into a PID namespace (`namespaces`), as sandboxes
+`process_tree` knows the descendants. A program may put its command into a PID namespace (`PidNamespace`), as sandboxes
 do. It then reports the first process of the namespace and waits for us before the command starts: limits set on that
 process apply to all, and when it ends, the kernel kills all others.
 """
@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nanobot.utils.namespaces import PidNamespace
 from nanobot.utils.process_tree import (
     CREATION_FLAGS,
     HANG_UP,
     KILL,
     KILL_TIMEOUT_S,
     MARK,
+    PidNamespace,
     Process,
     descendants_of,
     family_of,

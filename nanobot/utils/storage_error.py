@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from nanobot.errors import StorageError
 
@@ -66,3 +68,12 @@ def storage_error(what: str, error: OSError) -> StorageError:
     advice = _ADVICE.get(errno.errorcode.get(error.errno or 0, ""), "Check the disk and try again.")
     location = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
     return StorageError(f"{what}: {error.strerror or error}{location}. {advice}")
+
+
+@contextmanager
+def storage_errors(what: str) -> Iterator[None]:
+    """Turn an OSError that is raised inside into a StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(what, error) from error

@@ -22,7 +22,7 @@ from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
-from nanobot.session.records import parse_time
+from nanobot.session.lines import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.usage.sums import turn_sums

@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.agent.memory.dream_log import DreamLog
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.scope import OWNERS
 from nanobot.security.credentials import Credential
@@ -65,9 +64,9 @@ class MemoryEndpoints:
 
         def read() -> dict[str, Any]:
             self._store.record_changes()
-            log = DreamLog(self._store)
-            passes = [asdict(dream_pass) for dream_pass in log.passes()[:50]]
-            return {"passes": passes, "active": [dream_pass.number for dream_pass in log.active_passes()]}
+            revisions = self._store.revisions
+            passes = [asdict(dream_pass) for dream_pass in revisions.passes()[:50]]
+            return {"passes": passes, "active": [*revisions.active_passes()]}
 
         return json_response(await asyncio.to_thread(read))
 
@@ -76,9 +75,9 @@ class MemoryEndpoints:
         number = request.path_params["number"]
         if not number.isdecimal():
             raise HttpError(404, "A pass of Dream has a number.")
-        restored = await asyncio.to_thread(DreamLog(self._store).restore, int(number), who="page")
+        restored = await asyncio.to_thread(self._editor.restore, int(number))
         self._services.feed.changed("memory")
-        return json_response({"restored": restored.number})
+        return json_response({"restored": restored})
 
     async def dream(self, request: Request, caller: Credential | None) -> Response:
         """Tidy the memory now."""

@@ -81,7 +81,7 @@ class OverviewEndpoints:
                     for part in view.parts
                     if part["type"] == "approval" and "answer" not in part
                 ],
-                "pairing": [asdict(pending) for pending in pairing.pending if pending.is_valid(now)],
+                "pairing": [asdict(pending) for pending in pairing.pending.values() if pending.is_valid(now)],
                 "goals": [_shown_goal(goal) for goal in goals if goal.state in (GoalState.ASKING, GoalState.WAITING)],
                 "limits": [name for name, left in usage["limits"].items() if name.startswith("left") and left == 0],
                 "problems": report["problems"],

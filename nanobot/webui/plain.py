@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires
-from nanobot.session.records import session_title
+from nanobot.session.reader import session_title
 from nanobot.webui.chat import ChatEndpoints
 from nanobot.webui.files import is_inline_picture
 from nanobot.webui.services import WebServices

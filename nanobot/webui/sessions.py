@@ -18,7 +18,7 @@ from nanobot.security.credentials import Credential
 from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_body, read_json
 from nanobot.session.conversation import format_markdown, to_jsonl
 from nanobot.session.imported import read_conversations
-from nanobot.session.records import session_title
+from nanobot.session.reader import session_title
 from nanobot.webui.services import WebServices
 
 _BUSY_S = 5.0

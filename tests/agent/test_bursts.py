@@ -20,22 +20,21 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
-from nanobot.net.pace import Pace
 from nanobot.providers.resilience.spending import Spending
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import ScriptedProvider
+from nanobot.utils.aio import Pace
 from nanobot.utils.clock import SystemClock
 
 CHATS = 60
 
 
-class Toilsome:
-    """A prompt that takes a second to build by a clock that only goes on while one is built."""
+class CountingPrompt:
+    """A prompt that counts how many were built in each pass of the event loop."""
 
     def __init__(self, prompt: PromptBuilder) -> None:
         self._prompt = prompt
         self._passes = 0
-        self.seconds = 0.0
         self.built = Counter[int]()
         """How many were built, by the pass of the loop."""
 
@@ -54,7 +53,6 @@ class Toilsome:
         note: str = "",
         folder: str = "",
     ) -> str:
-        self.seconds += 1
         self.built[self._passes] += 1
         return self._prompt.runtime_context(channel, chat_id, history, scope=scope, note=note)
 
@@ -67,8 +65,8 @@ def bot_in(home: Path) -> AbstractAsyncContextManager[Runtime]:
     return build_runtime(Config(), data_dir=home, workspace=home / "workspace", provider=provider, environ={})
 
 
-def with_prompt(made: Runtime, home: Path, prompt: Toilsome) -> AgentLoop:
-    """The bot's loop with that prompt, and a pace of five seconds by its clock."""
+def with_prompt(made: Runtime, home: Path, prompt: CountingPrompt) -> AgentLoop:
+    """The bot's loop with that prompt, and no time in a pass but for one turn."""
     clock = SystemClock()
     vitals = AgentStatus(clock)
     spending = Spending(Config(), DataPaths(home), clock)
@@ -84,14 +82,14 @@ def with_prompt(made: Runtime, home: Path, prompt: Toilsome) -> AgentLoop:
         workspace=made.workspace,
         turns_folder=home / "turns",
         traces=TraceRecorder(TraceStore(home / "traces"), clock, made.workspace),
-        pace=Pace(5, lambda: prompt.seconds),
+        pace=Pace(max_s=0),
     )
     return AgentLoop(made.bus, parts)
 
 
 async def test_in_each_pass_of_the_loop_only_as_many_turns_are_built_as_it_has_time_for(tmp_path: Path):
     async with bot_in(tmp_path) as runtime:
-        prompt = Toilsome(runtime.context)
+        prompt = CountingPrompt(runtime.context)
         loop = with_prompt(runtime, tmp_path, prompt)
         messages = [InboundMessage("phone", "ann", str(chat), "hello") for chat in range(CHATS)]
         prompt.watch()
@@ -100,12 +98,12 @@ async def test_in_each_pass_of_the_loop_only_as_many_turns_are_built_as_it_has_t
 
     assert {result.outcome for result in results} == {TurnOutcome.ANSWERED}
     assert prompt.built.total() == CHATS
-    assert max(prompt.built.values()) <= 5
+    assert max(prompt.built.values()) == 1
 
 
 async def test_a_turn_that_waits_for_its_pass_is_stopped_at_once(tmp_path: Path):
     async with bot_in(tmp_path) as runtime:
-        prompt = Toilsome(runtime.context)
+        prompt = CountingPrompt(runtime.context)
         loop = with_prompt(runtime, tmp_path, prompt)
         turns = [
             asyncio.create_task(loop.run_turn(InboundMessage("phone", "ann", str(chat), "hello")))

@@ -28,7 +28,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     manager.save(session)
     words = [str(folder), str(kills), str(seed), "0.02", "0.35"]
     acknowledged = told("tests.programs.fork_and_kill", "consolidating_turns", *words).split()
-    asyncio.run(consolidator(folder, SessionManager(folder)).compact(KEY))
+    asyncio.run(consolidator(folder, SessionManager(folder)).consolidate(KEY, lambda session: 8))
 
     session = SessionManager(folder).get_or_create(KEY)
     gone = [str(row["content"]) for row in session.messages[: session.last_consolidated] if row["role"] == "user"]

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from nanobot.agent.engine.spec import RunLimits
 from nanobot.agent.memory.dream import DreamOutcome
-from nanobot.agent.memory.dream_log import DreamPass, PassOutcome
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.review import AcceptedEdit, EditAction
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, DreamPass, PassOutcome
 from nanobot.agent.scope import Scope
 from nanobot.errors import BudgetExceededError, NanobotError
 from nanobot.messages.types import Provenance
@@ -72,18 +70,6 @@ async def test_a_contradicted_fact_is_replaced_by_the_words_of_a_newer_entry(har
     why = MemoryEditor(harness.memory, harness.clock).why("Hamburg")
     assert "merged from earlier facts by Dream cli:direct" in why
     assert "It replaced: Lives in Berlin." in why
-
-
-@pytest.mark.parametrize("answer", [tidying(), tidying(MERGED)])
-async def test_without_new_history_no_model_is_asked(harness: DreamHarness, answer: LLMResponse):
-    await harness.run(answer)
-
-    for _ in range(7 * 24):
-        harness.clock.advance(3600)
-        assert (await harness.run()).outcome is NOTHING
-
-    assert len(harness.model.requests) == 1
-    assert (await harness.run(by_hand=True)).outcome is NOTHING
 
 
 async def test_a_restart_and_an_edit_by_hand_are_no_news(harness: DreamHarness):
@@ -184,26 +170,6 @@ async def test_a_model_that_never_answers_is_given_up(tmp_path: Path):
     assert "no answer within" in run.reason
 
 
-async def test_a_full_disk_changes_nothing_and_the_next_try_goes_on(
-    harness: DreamHarness, monkeypatch: pytest.MonkeyPatch
-):
-    before = harness.text
-
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr("nanobot.security.files.open.FileLocation.replace", full)
-        disk.setattr("nanobot.security.files.open.FileLocation.append", full)
-        run = await harness.run(tidying(MERGED))
-        assert (await harness.run()).outcome is RESTING
-
-    assert run.outcome is FAILED
-    assert "No space left" in run.reason
-    assert harness.text == before
-    assert (await harness.run(tidying(MERGED), by_hand=True)).outcome is DONE
-
-
 @pytest.mark.parametrize("turn", range(1, 9))
 async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
@@ -297,15 +263,14 @@ async def test_two_at_once_are_one(harness: DreamHarness):
     await pause.reached.wait()
 
     other = await DreamHarness(harness.folder).run()
-    same = await harness.dream.run()
 
-    assert (other.outcome, same.outcome) == (DreamOutcome.BUSY, DreamOutcome.BUSY)
-    await harness.dream.break_off()
-    assert (await work).outcome is NOTHING
+    assert other.outcome is DreamOutcome.BUSY
+    work.cancel()
+    await asyncio.wait([work])
 
 
 async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=2, max_calls=2)
+    harness = DreamHarness(tmp_path, max_batch_size=2, max_iterations=2)
     harness.learns()
     await harness.run(tidying())
     for number in range(5):
@@ -323,7 +288,7 @@ async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: P
 
 
 async def test_a_run_stays_within_its_tokens(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=1, max_calls=9, max_tokens=9_000)
+    harness = DreamHarness(tmp_path, max_batch_size=1, max_iterations=9, max_tokens=9_000)
     harness.learns()
     await harness.run(tidying())
     for number in range(3):
@@ -344,33 +309,8 @@ async def test_a_memory_that_no_call_can_hold_is_not_asked_about(tmp_path: Path)
     assert "dream.modelOverride" in run.reason
 
 
-async def test_memory_that_an_editor_empties_while_its_pass_is_shortened_ends_the_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    harness = DreamHarness(tmp_path, limits=RunLimits(window_tokens=2_000))
-    harness.learns("\n".join(f"- Fact number {number} of many that stand here." for number in range(150)))
-    harness.memory.append_history("[2026-02-27 10:00] One more entry.")
-    looks = 0
-    look = harness.memory.record_changes
-
-    def empty_at_the_second_look(*args: Any) -> None:
-        nonlocal looks
-        looks += 1
-        assert looks < 9, "the pass is planned again and again"
-        if looks == 2:
-            harness.memory.memory_file.write_text("", encoding="utf-8")
-        look(*args)
-
-    monkeypatch.setattr(harness.memory, "record_changes", empty_at_the_second_look)
-
-    run = await harness.run()
-
-    assert run.outcome is FAILED
-    assert harness.text == ""
-
-
 async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=3)
+    harness = DreamHarness(tmp_path, max_batch_size=3)
     harness.learns()
     for number in range(10):
         harness.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
@@ -383,7 +323,7 @@ async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path)
 
 
 async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_path: Path):
-    harness = DreamHarness(tmp_path, batch=2)
+    harness = DreamHarness(tmp_path, max_batch_size=2)
     harness.learns()
     for number in range(5):
         harness.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
@@ -399,7 +339,7 @@ async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_pat
 
 
 async def test_how_old_facts_are_is_told_where_that_is_wanted(tmp_path: Path):
-    harness = DreamHarness(tmp_path, shows_ages=False)
+    harness = DreamHarness(tmp_path, annotate_line_ages=False)
     harness.learns()
 
     await harness.run(tidying())
@@ -508,34 +448,21 @@ async def test_an_edit_that_breaks_a_rule_is_left_out_and_said(harness: DreamHar
     assert harness.text == moved
 
 
-async def test_a_chat_is_tidied_by_itself(tmp_path: Path):
-    owner = DreamHarness(tmp_path)
-    owner.learns("- Has a secret.\n")
-    chat = DreamHarness(tmp_path, scope=Scope("telegram:-100"))
-    chat.learns("- The meeting is on Monday.\n- Meeting: on Monday.\n")
-
-    await chat.run(tidying(replace_("f1 f2", "The meeting is on Monday.")))
-
-    assert "secret" not in str(chat.model.requests)
-    assert chat.text == "- The meeting is on Monday.\n"
-    assert owner.text == "- Has a secret.\n"
-
-
 async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(harness: DreamHarness):
     harness.memory.archive_file.write_text("- Old.\n", encoding="utf-8")
     before = harness.text
     await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
-    after = harness.text
+    after, archived = harness.text, harness.archive
 
-    one = harness.dream.log.restore()
+    one = harness.editor.restore()
 
-    assert one.number == 1
+    assert one == 1
     assert (harness.text, harness.archive) == (before, "- Old.\n")
-    assert harness.dream.log.active_passes() == []
+    assert harness.active == []
     assert (await harness.run()).outcome is NOTHING
     MemoryEditor(harness.memory, harness.clock).undo()
-    assert harness.text == after
-    assert [one.number for one in harness.dream.log.active_passes()] == [1]
+    assert (harness.text, harness.archive) == (after, archived)
+    assert harness.active == [1]
 
 
 async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(harness: DreamHarness):
@@ -545,11 +472,11 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
     await harness.run(tidying({"action": "archive", "ids": ["f3"], "why": "over"}))
     harness.memory.memory_file.write_text(harness.text.replace("# Memory", "# My memory"), encoding="utf-8")
 
-    harness.dream.log.restore(1)
+    harness.editor.restore(1)
 
     assert harness.text == before.replace("# Memory", "# My memory") + "- Plays chess.\n"
     with pytest.raises(NanobotError, match="no Dream pass"):
-        harness.dream.log.restore()
+        harness.editor.restore()
 
 
 async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: DreamHarness):
@@ -558,7 +485,7 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: Dr
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
     harness.memory.change(harness.memory.memory_file, f"{harness.text}{lesson}".encode(), ChangedBy.LESSON)
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert harness.text == before + lesson
 
@@ -569,7 +496,7 @@ async def test_a_restore_that_would_lose_a_later_edit_is_refused(harness: DreamH
     harness.memory.memory_file.write_text(apply_edits, encoding="utf-8")
 
     with pytest.raises(NanobotError, match=r"Lives in Rome\."):
-        harness.dream.log.restore()
+        harness.editor.restore()
 
     assert "Rome" in harness.text
 
@@ -579,22 +506,9 @@ async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(harness
     harness.clock.advance(60)
     MemoryEditor(harness.memory, harness.clock).forget("Lives in Berlin")
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert "Berlin" not in harness.text
-
-
-async def test_a_reset_ends_what_is_under_way_and_what_is_in_the_log_is_not_new_any_more(harness: DreamHarness):
-    pause = Pause()
-    harness.model.script(pause)
-    work = asyncio.create_task(harness.dream.run())
-    await pause.reached.wait()
-
-    await harness.dream.clear()
-
-    assert (await work).outcome is NOTHING
-    harness.model.clear()
-    assert (await harness.run()).outcome is NOTHING
 
 
 async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_lost_by_its_restore(harness: DreamHarness):
@@ -604,7 +518,7 @@ async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_los
     editor.forget("Lives in Berlin")
     editor.undo()
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert harness.text == before
 
@@ -618,7 +532,7 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness
 
     assert "Oslo" in archived
     assert (change.by, harness.text, harness.archive) == (ChangedBy.DREAM, before, "")
-    assert harness.dream.log.active_passes() == []
+    assert harness.active == []
 
 
 async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(harness: DreamHarness):
@@ -626,7 +540,7 @@ async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_re
     fact = MemoryEditor(harness.memory, harness.clock).facts()[0].fact
     harness.memory.change(harness.memory.memory_file, b"- Has a dog.\n", ChangedBy.CONSOLIDATION, archived=[fact])
 
-    harness.dream.log.restore()
+    harness.editor.restore()
 
     assert harness.archive.lstrip() == "## 2026-02-26\n\n- Lives in Berlin.\n"
 
@@ -742,23 +656,20 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
             harness.memory.archive_file.write_bytes(archive)
         found = {fact.key: fact for fact in parse_facts(raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff"))}
         edits = [
-            AcceptedEdit(
-                EditAction(what), FactEdit((fact.key,), "Says it otherwise." if what == "replace" else ""), [fact.text]
-            )
+            (what, FactEdit((fact.key,), "Says it otherwise." if what == "replace" else ""), fact)
             for what, fact in zip(choice, found.values(), strict=False)
         ]
-        text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), [one.edit for one in edits])
-        made = [one for one in edits if one.edit in done]
-        if not made:
+        text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), [edit for _, edit, _ in edits])
+        if not done:
             return
-        with harness.memory.revisions.lock():
-            harness.memory.record_changes()
-            one = DreamPass(0, "2026-02-26T13:21", PassOutcome.CHANGED)
-            data = text.encode("utf-8", "surrogateescape")
-            harness.dream._change(one, data, made)
+        harness.memory.record_changes()
+        data = text.encode("utf-8", "surrogateescape")
+        archived = [fact for what, edit, fact in edits if what == "archive" and edit in done]
+        one = DreamPass(1, "2026-02-26T13:21", PassOutcome.CHANGED)
+        harness.memory.change(harness.memory.memory_file, data, ChangedBy.DREAM, archived=archived, dream=one)
         assert harness.memory.memory_file.read_bytes() == data
 
-        harness.dream.log.restore()
+        harness.editor.restore()
 
         assert harness.memory.memory_file.read_bytes() == raw
         assert (harness.memory.archive_file.read_bytes() if harness.memory.archive_file.exists() else None) == archive

@@ -56,8 +56,8 @@ class Days:
             self.editor.undo()
             self.own = {one for one in self.own if one in self.text}
         else:
-            standing = self.harness.dream.log.active_passes()
-            self.harness.dream.log.restore(standing[-1].number if standing and what == "restores all" else None)
+            standing = self.harness.active
+            self.harness.editor.restore(standing[-1] if standing and what == "restores all" else None)
 
     async def _dream(self, day: int) -> None:
         self.harness.memory.append_history(f"Entry {day}.")

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.memory import revisions as memory_book
@@ -153,6 +153,21 @@ def test_beyond_its_budget_the_least_important_facts_go_to_the_archive_where_a_s
     assert "ARCHIVE.md" in harness.memory.get_memory_context()
 
 
+def test_undoing_what_was_forgotten_in_the_archive_leaves_there_what_had_no_room(tmp_path: Path):
+    harness = EditorHarness(tmp_path)
+    harness.memory.budget_bytes = 30
+    harness.learns("- Is allergic to nuts.\n- Asked about rain today.\n- Talked of snow tonight.")
+    harness.editor.forget("rain")
+    harness.learns("- Is allergic to nuts.\n- Was told of Elbe bridges yesterday.")
+    harness.editor.forget("snow")
+
+    for _ in range(2):
+        harness.editor.undo()
+
+    archive = harness.memory.archive_file.read_text(encoding="utf-8")
+    assert all(word in archive for word in ("rain", "snow", "Elbe"))
+
+
 def test_facts_of_others_words_say_so(harness: EditorHarness):
     harness.learns("- The server is called plum.", "what is it?", provenance=Provenance.MCP)
 
@@ -189,13 +204,14 @@ def planted(harness: EditorHarness, sessions: int, facts: int) -> tuple[int, int
 def test_over_many_sessions_the_planted_facts_stay_within_the_budget(harness: EditorHarness):
     harness.memory.budget_bytes = 600
 
-    answerable, size = planted(harness, 40, 10)
+    answerable, size = planted(harness, 20, 10)
 
     assert answerable == 10
     assert size <= 600
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerable(harness: EditorHarness):
     answerable, size = planted(harness, 500, 100)
 
@@ -275,7 +291,7 @@ def test_the_log_of_changes_stops_growing_and_keeps_what_the_memory_refers_to(
     harness.editor.share("French")
     harness.editor.forget("dog")
     sizes = []
-    for number in range(200):
+    for number in range(45):
         harness.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
         sizes.append(len(harness.memory.revisions.changes()))
 
@@ -305,6 +321,7 @@ LINES = st.sampled_from(
 )
 
 
+@settings(max_examples=40)
 @given(
     before=st.lists(LINES, max_size=8),
     update=st.lists(LINES, max_size=10),
@@ -319,12 +336,12 @@ def test_a_pinned_fact_survives_every_update_word_for_word_and_no_update_pins_on
         memory = MemoryStore(Path(folder), clock=FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)), budget_bytes=budget)
         memory.write_long_term("\n".join(before) + "\n")
         editor = MemoryEditor(memory, FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)))
-        seen = memory.read_for_update()
+        seen = memory.read_long_term()
         facts = [details.fact for details in editor.facts()]
         for fact in [fact for number, fact in enumerate(facts) if number in pins]:
             with suppress(NanobotError):  # the same words may be pinned on another line
                 editor.pin(fact.id)
-        text = memory.read_for_update()
+        text = memory.read_long_term()
         pinned = {(fact.key, fact.text) for fact in parse_facts(text) if fact.pinned}
 
         with suppress(StorageError):  # the line that was pinned meanwhile was changed by the update: nothing is written

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits, find_headings, merge_concurrent_changes
-from nanobot.agent.memory.facts import fact_key, parse_facts
+from nanobot.agent.memory.edits import FactEdit, apply_edits, merge_concurrent_changes
+from nanobot.agent.memory.facts import fact_key, find_headings, parse_facts
 
 MEMORY = (
     "\ufeff# Memory\r\n\r\n## People\r\n- Anna is a friend.\r\n- Friend: Anna\r\n<!-- - no fact -->\r\n\r\n"
@@ -47,7 +47,6 @@ def test_a_fact_moves_behind_what_stands_under_its_heading():
     people, food = text.split("## Food")
     assert people.endswith("<!-- - no fact -->\r\n* Likes tea\r\n  with milk\r\n\r\n")
     assert "tea" not in food
-    assert find_headings(text) == ["Memory", "People", "Food"]
 
 
 def test_what_does_not_stand_there_is_not_edited():
@@ -68,8 +67,12 @@ def test_any_edits_of_any_memory_keep_every_other_line(
         tuple
     )
     texts = st.sampled_from(["", "Says something else", "Likes tea", "not 42"])
+    headings = [name for _, name in find_headings(text.splitlines())]
     edits = data.draw(
-        st.lists(st.builds(FactEdit, keys, texts, st.sampled_from(["", *find_headings(text)])), max_size=4)
+        st.lists(
+            st.builds(FactEdit, keys, texts, st.sampled_from(["", *headings])),
+            max_size=4,
+        )
     )
 
     after, done = apply_edits(text, edits)

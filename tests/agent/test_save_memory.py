@@ -4,7 +4,7 @@ import re
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.memory.edits import FactEdit, apply_edits
@@ -153,7 +153,8 @@ _ROWS = st.fixed_dictionaries(
 )
 
 
-@given(st.lists(_ROWS, max_size=4))
+@settings(max_examples=40)
+@given(st.lists(_ROWS, max_size=2))
 def test_whatever_an_old_file_holds_becomes_a_line_or_none(rows: list[Any]):
     lines = transcript_lines(rows)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory.dream_prompt import DreamInput, review_answer
+from nanobot.agent.memory.dream import DreamInput, review_answer
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.history import HistoryEntry
@@ -55,7 +55,7 @@ STRANGE = [
     ("喜欢绿茶", ["不喜欢绿茶"], "the text without its negation"),
     ("Version 3.12", ["Version 3.1"], "3.12"),
     ("Account -5", ["Account 5"], "-5"),
-    ("Lives in Hamburg", [], "lives"),
+    ("Lives in Hamburg", [], "hamburg"),
 ]
 
 

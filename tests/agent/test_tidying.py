@@ -1,7 +1,6 @@
 """Tidying: old messages go into memory in the background; whatever becomes of that, no turn waits and none is lost."""
 
 import asyncio
-import errno
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -137,9 +136,9 @@ class Ineffective(Consolidator):
     def __init__(self) -> None:
         self.passes = 0
 
-    async def move(self, session_key: str, keep: Any) -> ConsolidationResult:
+    async def consolidate(self, *args: Any, **options: Any) -> ConsolidationResult:
         self.passes += 1
-        return ConsolidationResult(ConsolidationOutcome.DONE if self.passes % 2 else NOTHING, moved=2, share=0.1)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=2, share=0.1)
 
 
 async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
@@ -154,6 +153,7 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
         memory_window=20,
         database=tmp_path / "w",
+        pause_s=0,
     )
     session = sessions.get_or_create(KEY)
     told: list[str] = []
@@ -166,7 +166,7 @@ async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_
         await tidying.wait_done()
         told += tidying.take_notices(KEY)
 
-    assert consolidator.passes == 4  # two, and each time the look whether there is more
+    assert consolidator.passes == 2
     assert len(told) == 1
 
 
@@ -249,16 +249,21 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
 
 
 async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(tmp_path: Path):
-    minded = Minded(*["no call"] * 5)
-    for life in range(6):
-        async with bot_with(tmp_path, minded) as bot:
-            await bot.say("hello")
-            if life == 0:
-                await bot.say("/new")
-            async with asyncio.timeout(5):
-                await bot.settled()
+    """After five tries, each later than the one before; none is due at the next start."""
+    minded, clock = Minded(*["no call"] * 5), FrozenClock(datetime(2026, 2, 26, tzinfo=UTC))
+    waits = 0.0, 10 * 60.0, 20 * 60.0, 40 * 60.0, 80 * 60.0
+    for tries, wait in enumerate(waits):
+        for seconds in (wait - 1, 1) if wait else (0,):
+            asked = len(minded.requests)
+            clock.advance(seconds)
+            async with bot_with(tmp_path, minded, clock=clock) as bot:
+                await bot.say("hello")
+                if not wait:
+                    await bot.say("/new")
+                async with asyncio.timeout(5):
+                    await bot.settled()
+        assert (asked, len(minded.requests)) == (tries, tries + 1)
 
-    assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
     assert "could not be summarised" in entry.content
     assert archive_queue(tmp_path) == {}
@@ -275,13 +280,23 @@ async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: 
     assert MemoryStore(tmp_path / "workspace").read_history() == []
 
 
-async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_path: Path):
-    minded = Minded(saving())
-    async with bot_with(tmp_path, minded, pause_s=2, window=20) as bot:
-        await talk(bot, 14)
-        assert minded.requests == []
+async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Half a memory window of messages after it was due it begins, whoever speaks."""
+    pauses, minded = asyncio.Semaphore(0), Minded(saving())
 
-        await talk(bot, 6, first=14)
+    async def pause(seconds: float) -> None:
+        await pauses.acquire()
+
+    monkeypatch.setattr(ConsolidationScheduler, "sleep", staticmethod(pause))
+    async with bot_with(tmp_path, minded, window=20) as bot:
+        await talk(bot, 10)
+        for number in range(10, 15):
+            assert minded.requests == []
+            await talk(bot, 1, first=number)
+            pauses.release()
+            await asyncio.sleep(0)
         await bot.settled()
 
     assert len(minded.requests) == 1
@@ -332,7 +347,7 @@ async def test_what_was_begun_afresh_meanwhile_stays_as_it_is(tmp_path: Path):
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
-    moving = asyncio.create_task(home.consolidator.move(KEY, lambda session: 8))
+    moving = asyncio.create_task(home.move())
     await pause.reached.wait()
     home.sessions.archive(KEY)
     await home.talk(10, 14)
@@ -387,31 +402,16 @@ def _with_call(result: ChatMessage) -> list[ChatMessage]:
     ]
 
 
-async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    home = ConsolidationHarness(tmp_path)
-    await home.talk(0, 10)
-    home.model.script(saving())
-
-    def full(*args: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("nanobot.security.files.open.write_whole", full)
-    result = await home.consolidator.move(KEY, lambda session: 8)
-
-    assert result.outcome is ConsolidationOutcome.FAILED
-    assert home.cursor == 0
-
-
 async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_path: Path):
     home = ConsolidationHarness(tmp_path)
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
-    moving = asyncio.create_task(home.consolidator.move(KEY, lambda session: 8))
+    moving = asyncio.create_task(home.move())
     await pause.reached.wait()
 
     async with asyncio.timeout(5):
-        idle = await home.consolidator.compact(KEY)
+        idle = await home.move()
         pause.resume.set()
         moved = await moving
 
@@ -424,20 +424,21 @@ async def test_a_consolidation_that_is_ready_is_applied_by_the_turn_that_holds_t
     await home.talk(0, 10)
     pause = Pause()
     home.model.script(pause, saving())
-    moving = asyncio.create_task(home.consolidator.move(KEY, lambda session: 8))
+    moving = asyncio.create_task(home.move())
     await pause.reached.wait()
 
     async with home.sessions.hold(KEY) as session:
-        await home.consolidator.compact_held(session, is_idle=True)
+        other = await home.consolidator.consolidate(KEY, lambda session: 8, held=session)
         before = session.last_consolidated
         pause.resume.set()
         async with asyncio.timeout(5):
             while not session.last_consolidated:
-                await home.consolidator.compact_held(session, is_idle=False)
+                await home.consolidator.apply_ready(session)
                 await asyncio.sleep(0)
         assert not moving.done()
 
     moved = await moving
+    assert other.outcome is NOTHING
     assert (before, home.cursor) == (0, 12)
     assert (moved.outcome, moved.moved) == (ConsolidationOutcome.DONE, 12)
     assert len(home.model.requests) == 1

@@ -29,9 +29,7 @@ from nanobot.config.channels import ChannelsConfig, DiscordConfig
 from nanobot.config.paths import DataPaths
 from nanobot.errors import ConfigError
 from nanobot.messages.types import Provenance
-from nanobot.pairing.codes import VALID_S
-from nanobot.pairing.state import NOBODY, PairedUsers
-from nanobot.pairing.store import MAX_PENDING, REPLACEABLE_AFTER_S, PairingStore
+from nanobot.pairing.store import MAX_PENDING, NOBODY, REPLACEABLE_AFTER_S, VALID_S, PairedUsers, PairingStore
 from nanobot.utils.clock import FrozenClock
 
 OWNER, PERSON = Allowed(Provenance.OWNER), Allowed(Provenance.PERSON)
@@ -302,7 +300,7 @@ async def test_newcomer_pairs_though_a_crowd_holds_all_codes(access: AccessContr
 
 async def test_in_a_group_a_stranger_hears_nothing_and_takes_no_code(access: AccessControl, store: PairingStore):
     assert isinstance(await access.decide(in_group("5")), Ignored)
-    assert store.load().pending == ()
+    assert store.load().pending == {}
 
 
 async def test_a_crowd_leaves_a_place_for_who_comes_when_it_is_spent(access: AccessControl, clock: FrozenClock):

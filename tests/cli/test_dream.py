@@ -12,7 +12,7 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.cli.main import app
 from nanobot.testing.model_server import Calls, FakeModels, Say
-from tests.support.memory import FACTS, learn, replace_
+from tests.support.memory import FACTS, OVER, learn, replace_
 
 
 @pytest.fixture
@@ -40,9 +40,10 @@ def run(*words: str) -> Result:
 
 
 def test_it_tidies_now_shows_what_changed_and_takes_it_back(memory: MemoryStore, server: FakeModels):
-    server.script(Calls(("tidy_memory", {"edits": [replace_("f1 f2", "Lives in Berlin.")]})))
+    server.script(Calls(("tidy_memory", {"edits": [replace_("f1 f2", "Lives in Berlin."), OVER]})))
 
     told = run("dream")
+    tidied, archived = memory.read_long_term(), memory.archive_file.read_bytes()
     again = run("dream")
     log = json.loads(run("dream-log", "--json").stdout)
     shown = run("dream-log")
@@ -52,11 +53,15 @@ def test_it_tidies_now_shows_what_changed_and_takes_it_back(memory: MemoryStore,
     assert "  - Home: Berlin.\n  + Lives in Berlin.\n" in told.stdout
     assert "no model was called" in again.stdout
     assert len(server.chats) == 1
-    assert [(one["number"], one["outcome"], len(one["edits"])) for one in log] == [(1, "changed", 1)]
+    assert [(one["number"], one["outcome"], len(one["edits"])) for one in log] == [(1, "changed", 2)]
     assert "Pass 1" in shown.stdout
     assert "before pass 1" in back.stdout
     assert memory.read_long_term() == FACTS
+    assert not memory.archive_file.exists()
     assert "(restored)" in run("dream-log").stdout
+    assert run("undo").exit_code == 0
+    assert (memory.read_long_term(), memory.archive_file.read_bytes()) == (tidied, archived)
+    assert "(restored)" not in run("dream-log").stdout
 
 
 def test_a_failure_is_said_and_changes_nothing(memory: MemoryStore, server: FakeModels):

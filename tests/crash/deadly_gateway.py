@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nanobot.__main__ import main
-from nanobot.bus.journal import SqliteJournal
+from nanobot.bus.journal import Journal
 from tests.crash.stepped_gateway import point_discord
 from tests.crash.turn_sweep import arm, deadly
 
@@ -31,9 +31,9 @@ def counted(real: Callable[..., Awaitable[Any]], point: Callable[[], None]) -> C
 if __name__ == "__main__":
     point_discord()
     wrapped = deadly(int(sys.argv[1]), sys.argv[2])
-    for name, real in [*vars(SqliteJournal).items()]:
+    for name, real in [*vars(Journal).items()]:
         if inspect.iscoroutinefunction(real):
-            setattr(SqliteJournal, name, counted(real, wrapped("journal", lambda: None)))
+            setattr(Journal, name, counted(real, wrapped("journal", lambda: None)))
     for name in ("send", "sendall"):
         setattr(socket.socket, name, wrapped(name, getattr(socket.socket, name)))
     arm()

@@ -163,7 +163,7 @@ class Marking(Tool):
 
     def __init__(self, name: str, effect: Effect, marks: Path) -> None:
         self.name, self.description = name, f"{name} marks"
-        self.effect = effect  # type: ignore[misc]
+        self.effect = effect
         self._marks = marks
 
     async def execute(self, label: str) -> str:

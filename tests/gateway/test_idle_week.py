@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.memory.dream_schedule import DreamScheduler
-from nanobot.agent.memory.idle import IdleWatch
+from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.config.loader import load_config
 from nanobot.gateway.service import Options, open_gateway
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
@@ -64,7 +64,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
         return await sleep(min(seconds, 0.01), result)
 
     monkeypatch.setattr(asyncio, "sleep", soon_again)
-    monkeypatch.setattr(IdleWatch.__init__, "__defaults__", (soon_again,))
+    monkeypatch.setattr(ConsolidationScheduler, "sleep", staticmethod(soon_again))
     monkeypatch.setattr(DreamScheduler.run, "__defaults__", (soon_again,))
 
 

@@ -1,6 +1,6 @@
 """Every way out of the house is known: who opens connections of their own, or brings a library that does, stands here.
 
-What the agent causes goes through `net/fetch` (or `checked_mcp`), what we ask of models through `net/http`. A
+What the agent causes goes through `net/fetch` (or `checked_mcp`), what we ask of models through `net/pools`. A
 new line in these tables is a decision: can words of a stranger choose where that connection goes?
 """
 
@@ -15,7 +15,7 @@ from tests.house.repo import ROOT, text_of, tracked_files
 
 NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
-    "httpx": {"net/clients", "net/proxied_connection", "net/transport", "net/fetch",
+    "httpx": {"net/http", "net/connection", "net/transport", "net/fetch",
               "providers/accounts/oauth_server", "providers/transcription", "providers/litellm_transport",
               "providers/litellm_provider", "channels/telegram/bot", "channels/rest", "channels/weixin/api",
               "channels/weixin/cdn", "sdk/remote"},
@@ -34,7 +34,7 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp", "sync"},  # what mcp's streams are made of; an event loop in a thread
-    "socket": {"net/dns", "net/listener", "net/http_server", "gateway/loop_monitor", "gateway/control",
+    "socket": {"net/egress", "net/listener", "net/http_server", "gateway/loop_monitor", "gateway/control",
                "channels/email/receive",  # ends a connection
                "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"net/http"},  # reads what the environment says of proxies
@@ -44,10 +44,11 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
 """Who imports what can connect: a file, or a folder with all that is in it."""
 
 CALLS: dict[str, AbstractSet[str]] = {
-    "open_connection": {"net/gateway_socket", "providers/local_servers"},
+    "open_connection": {"net/connection", "net/gateway_socket", "providers/local_servers"},
     "open_unix_connection": {"net/gateway_socket"},
-    "create_connection": {"net/direct_connection"},
-    **dict.fromkeys(["create_unix_connection", "create_datagram_endpoint", "sock_connect"], NOBODY),
+    **dict.fromkeys(
+        ["create_connection", "create_unix_connection", "create_datagram_endpoint", "sock_connect"], NOBODY
+    ),
 }
 """Who connects with what asyncio has."""
 

@@ -42,7 +42,6 @@ ALLOWED = {
         "write_in_place",
     },  # the cache of a server's tools, a file of ours
     "mcp/process_guard.py": {"open"},  # /proc and /dev/null
-    "mcp/server.py": {"open"},  # a connection
     "mcp/transport.py": {"open"},  # both ends of a pipe
     "own/loading.py": {"read_bytes"},  # tools of the owner, which run in this process
     "own/source.py": {"scandir"},  # the same folder

@@ -2,14 +2,13 @@
 
 import base64
 import random
-import time
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 import nanobot.session.manager
-from nanobot.messages.tokens import TOKENS_PER_IMAGE, Scale, estimate_tokens
+from nanobot.messages.tokens import TOKENS_PER_IMAGE, estimate_tokens
 from nanobot.messages.types import ChatMessage
 from tests.support.tokenizer import tokenizer
 
@@ -84,18 +83,3 @@ def test_calls_context_and_reasoning_weigh_too():
 )
 def test_odd_rows_weigh_something_and_raise_nothing(row: Any):
     assert estimate_tokens([row]) >= 0
-
-
-def test_a_scale_weighs_each_row_once():
-    rows: list[ChatMessage] = [{"role": "user", "content": "word and word " * 5_000} for _ in range(400)]
-    scale = Scale()
-    for row in rows:
-        scale.weigh(row)
-
-    started = time.process_time()
-    for _ in range(40):
-        weight = sum(map(scale.weigh, rows))
-    seconds = time.process_time() - started
-
-    assert weight == estimate_tokens(rows)
-    assert seconds < 0.5

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from nanobot.pairing.codes import LONGEST_WAIT_S, MAX_SENDERS, PairingRateLimiter
+from nanobot.pairing.store import LONGEST_WAIT_S, MAX_SENDERS, PairingRateLimiter
 from nanobot.utils.clock import FrozenClock
 
 

@@ -82,7 +82,7 @@ async def test_the_first_owner_of_a_channel_is_made_with_a_code_in_the_terminal(
     assert "still valid" in again
     assert other == "Only an owner may use /restart."
     assert "--owner" not in other
-    assert store.load().pending == ()
+    assert store.load().pending == {}
 
 
 async def test_when_too_many_codes_are_out_nobody_is_invited(store: PairingStore, words: PairingCommands):

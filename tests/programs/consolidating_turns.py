@@ -46,5 +46,5 @@ async def main(folder: Path, number: int) -> None:
                 await sessions.append(session, row)
         os.write(1, b"%d\n" % number)
         if number % 3 == 0:
-            await consolidates.compact("cli:direct")
+            await consolidates.consolidate("cli:direct", lambda session: 8)
         number += 1

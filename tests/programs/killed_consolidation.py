@@ -11,7 +11,7 @@ from nanobot.agent.memory.revisions import RevisionLog
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.security.files.open import FileLocation
 from nanobot.session.manager import SessionManager
-from tests.support.memory import KEY, ConsolidationHarness, saving
+from tests.support.memory import ConsolidationHarness, saving
 
 point = ""
 
@@ -31,8 +31,7 @@ def kill_around(owner: type, name: str) -> None:
 
 
 kill_around(MemoryStore, "append_history")
-kill_around(MemoryStore, "write_long_term")
-kill_around(RevisionLog, "confirm")
+kill_around(RevisionLog, "settle")
 kill_around(FileLocation, "append")
 kill_around(FileLocation, "replace")
 kill_around(SessionManager, "save")
@@ -41,7 +40,7 @@ kill_around(SessionManager, "save")
 async def consolidate(folder: Path) -> None:
     harness = ConsolidationHarness(folder)
     harness.model.script(saving("[2026-02-26 13:21] Talked.", "Likes tea."))
-    await harness.consolidator.compact(KEY)
+    await harness.move()
 
 
 for folder in map(Path, sys.argv[1:]):

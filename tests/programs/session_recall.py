@@ -4,6 +4,7 @@ import sys
 import time
 from pathlib import Path
 
+import nanobot.config.schema  # noqa: F401 every command has loaded it
 from nanobot.session.folder import SessionFolder
 from nanobot.session.search.index import SearchIndex
 from nanobot.session.search.sources import sources_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent import tools as agent_tools
+from nanobot import agent
 from nanobot.agent.events import ToolEnded
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
@@ -113,9 +113,7 @@ def test_a_package_that_cannot_be_used_is_named_and_harms_nothing(
 
 
 def test_a_plugin_takes_the_name_of_no_tool_of_nanobot(tmp_path: Path, site: Path):
-    modules = [
-        importlib.import_module(one.name) for one in pkgutil.walk_packages(agent_tools.__path__, "nanobot.agent.tools.")
-    ]
+    modules = [importlib.import_module(one.name) for one in pkgutil.walk_packages(agent.__path__, "nanobot.agent.")]
     classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
     names = {name for one in classes if issubclass(one, Tool) and isinstance(name := vars(one).get("name"), str)}
     for name in names:

@@ -56,7 +56,23 @@ async def test_a_restart_sees_the_cursor_where_it_was_moved_to(tmp_path: Path):
         assert contents(seen.get_history()) == numbers(30, 42)
         assert contents(seen.messages) == numbers(0, 42)
     records = [json.loads(line) for line in (tmp_path / "sessions" / STEM).read_text().splitlines() if "_type" in line]
-    assert records[-1]["last_consolidated"] == records[-1]["count"] == 30
+    assert records[-1]["last_consolidated"] == 30
+
+
+@pytest.mark.parametrize("edited", [b'"zero, as edited"', b'"0"}\n{"role": "user", "content": "new"'])
+async def test_a_file_that_was_edited_before_its_cursor_shows_what_is_past_it(tmp_path: Path, edited: bytes):
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    await manager.append(session, *turns(0, 40))
+    await manager.move_cursor(session, 30)
+    file = tmp_path / "sessions" / STEM
+    file.write_bytes(file.read_bytes().replace(b'"0"', edited, 1))
+
+    again = SessionManager(tmp_path).get_or_create(KEY)
+
+    assert contents(again.get_history())[-10:] == numbers(30, 40)
+    assert len(again.get_history()) <= 12
+    assert not [*tmp_path.rglob("*.corrupt")]
 
 
 async def test_a_session_without_a_file_has_nothing_past_its_cursor(tmp_path: Path):

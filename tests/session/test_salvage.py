@@ -57,8 +57,8 @@ ODD_LINES: dict[str, bytes] = {
     "NaN inside": b'{"role": "user", "content": "x", "cost": NaN}',
     "huge line": b'{"role": "user", "content": "' + b"x" * 2_000_000 + b'"}',
     "odd record": b'{"_type": "metadata", "key": 5, "created_at": [], "metadata": 7, "offset": "x"}',
-    "lost record": b'{"_type": "metadata", "last_consolidated": 0, "offset": 99999999, "count": 5, "lines": 0}',
-    "record below zero": b'{"_type": "metadata", "last_consolidated": -5, "offset": -1, "count": -1, "lines": -3}',
+    "lost record": b'{"_type": "metadata", "last_consolidated": 0, "offset": 99999999, "messages": 0}',
+    "record below zero": b'{"_type": "metadata", "last_consolidated": -5, "offset": -1, "messages": -3}',
     "a second record": META,
     "blank": b"   ",
     "nothing": b"",
@@ -153,7 +153,7 @@ def test_damage_before_the_cursor_does_not_move_it(tmp_path: Path):
 
     again = SessionManager(tmp_path).get_or_create("cli:direct")
 
-    assert json.loads(file.read_bytes().splitlines()[-1])["last_consolidated"] == 5
+    assert json.loads(file.read_bytes().splitlines()[-1])["last_consolidated"] == 4
     assert [row["content"] for row in again.get_history()] == ["sound 4", "sound 5"]
     assert again.messages[again.last_consolidated]["content"] == "sound 4"
 

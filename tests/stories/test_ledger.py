@@ -105,7 +105,8 @@ async def stopped_in_the_middle(bot: Hasty, a: FakeModels) -> None:
 async def compacted_while_idle(bot: Hasty, a: FakeModels) -> None:
     made, clock = bot.runtime, SystemClock()
     a.script(SAVING)
-    await Consolidator(made.context.memory, made.sessions, made.models, AgentStatus(clock), clock).compact("again")
+    consolidator = Consolidator(made.context.memory, made.sessions, made.models, AgentStatus(clock), clock)
+    await consolidator.consolidate("again", lambda session: 8)
 
 
 def killed_in_the_middle(home: Home, a: FakeModels) -> None:

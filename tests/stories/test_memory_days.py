@@ -1,4 +1,23 @@
-"""Days of a bot that remembers: who is told what, who may change it, and how it is taken back."""
+"""Days of a bot that remembers: who is told what, who may change it, and how it is taken back.
+
+The promises about memory, and the doors that go red without them:
+
+files, names and their formats  agent/test_memory (MemoryStore, HISTORY.md, history.jsonl, daily notes, bytes, links)
+when it consolidates            agent/test_tidying (memoryWindow, half of it stays, window cut, /new, failures, backoff,
+                                nobody waits), agent/test_idle (idleCompactAfterMinutes, the last 8 stay)
+what a summariser is shown      agent/test_save_memory (a line a message, one `save_memory` call, `memory_update` as
+                                text, object or JSON), stories/test_summarisers (bad answers over the wire)
+no message is lost              agent/test_consolidation (kills at each step), agent/test_consolidation_kills,
+                                agent/test_tidying_kills
+whose memory, whose words       here, stories/test_scopes, test_three_people, test_canaries
+/memory, `nanobot memory`       here, agent/test_memory_editing (bytes, undo, budget), cli/test_memory, webui/test_views
+pins                            here, agent/test_memory_editing (any update), agent/test_dream
+/dream, -log, -restore          runtime/test_dreams (when, cost, groups), agent/test_dream (edits, restore),
+                                cli/test_dream, agent/test_dream_kills, agent/test_dream_days (any order of days)
+lessons                         agent/test_lessons
+/reset --all                    here, stories/test_reset
+an idle week costs nothing      gateway/test_idle_week, stories/test_dream_days
+"""
 
 import asyncio
 import json
@@ -81,7 +100,9 @@ async def test_what_the_agent_writes_with_its_tools_is_a_version_that_can_be_tak
     place.write_bytes(b"- Likes tea.\r\n")
     edit = calls(("edit_file", {"path": "memory/MEMORY.md", "old_text": "tea", "new_text": "coffee"}))
 
-    async with open_bot(tmp_path, edit, "Noted.") as bot:
+    other = calls(("write_file", {"path": "notes.txt", "content": "coffee"}))
+
+    async with open_bot(tmp_path, edit, other, "Noted.") as bot:
         await bot.say("I like coffee now")
         why = await bot.say("/memory why coffee")
         taken_back = await bot.say("/memory undo")
@@ -109,15 +130,23 @@ async def test_a_pinned_fact_stays_word_for_word_through_a_consolidation_that_dr
     assert "Likes tea" not in store.read_long_term()
 
 
-async def test_a_pinned_fact_that_the_agent_s_tools_remove_or_reword_is_put_back(tmp_path: Path):
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("write_file", {"path": "memory/MEMORY.md", "content": "# Me\n\n- Likes coffee.\n- In Rome!\n"}),
+        ("exec", {"command": "printf '%s\n' '# Me' '' '- Likes coffee.' '- In Rome!' > memory/MEMORY.md; exit 3"}),
+    ],
+    ids=["by a tool", "by a command that fails"],
+)
+async def test_a_pinned_fact_that_the_agent_s_tools_remove_or_reword_is_put_back(tmp_path: Path, call: Any):
     place = tmp_path / "workspace" / "memory" / "MEMORY.md"
     place.parent.mkdir(parents=True)
     place.write_bytes(b"# Me\n\n- Allergic to nuts. (pinned)\n- Likes tea.\n\n## Home\n- In Rome. (pinned)\n")
-    write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "# Me\n\n- Likes coffee.\n- In Rome!\n"}))
+    config = Config.model_validate({"tools": {"exec": {"sandbox": "none"}}})
 
-    async with open_bot(tmp_path, write, "Noted.", "Hi.") as bot:
+    async with open_bot(tmp_path, calls(call), "Noted.", "Hi.", config=config) as bot:
         await bot.say("tidy my memory")
-        await eventually(lambda: "nuts" in place.read_text(encoding="utf-8"))
+        await eventually(lambda: "coffee" in (text := place.read_text(encoding="utf-8")) and "nuts" in text)
         text = place.read_text(encoding="utf-8")
         await bot.say("/memory undo")
 
@@ -243,20 +272,6 @@ async def test_status_tells_how_full_the_memory_is(tmp_path: Path):
     MemoryStore(tmp_path / "workspace").write_long_term("- Likes plums.\n")
     async with open_bot(tmp_path) as bot:
         assert "Long-term memory: 0.0 of 8.0 KB, 1 fact" in await bot.say("/status")
-
-
-async def test_without_anything_new_no_model_is_asked_for_a_week(tmp_path: Path):
-    minded = Minded(saving())
-    async with bot_with(tmp_path, minded, window=20) as bot:
-        await talk(bot, 10)
-        await bot.settled()
-    for _ in range(7):
-        async with bot_with(tmp_path, minded, window=20) as bot:
-            for command in ("/status", "/memory", "/history"):
-                await bot.say(command)
-                await bot.settled()
-
-    assert len(minded.requests) == 1
 
 
 @pytest.mark.parametrize("chat", ["-100", "7"], ids=["a group", "what others said where the owner reads"])

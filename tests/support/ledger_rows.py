@@ -2,12 +2,11 @@
 
 import sqlite3
 from contextlib import closing
-from datetime import date
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
-from nanobot.usage.ledger import SCHEMA, read_calls, write_calls
+from nanobot.usage.ledger import SCHEMA, write_calls
 from nanobot.usage.types import LedgerRow
 from nanobot.utils.database import reading
 
@@ -46,7 +45,9 @@ def rows_of(data_dir: Path) -> list[LedgerRow]:
 def rows_in(path: Path) -> list[LedgerRow]:
     """The rows of the ledger in this file, oldest first."""
     with reading(path, SCHEMA) as db:
-        return list(read_calls(db, date(2000, 1, 1)))
+        names = [*LedgerRow.__annotations__]
+        rows = db.execute(f"SELECT {', '.join(names)} FROM calls ORDER BY sent_at, id")
+        return [cast("LedgerRow", dict(zip(names, values, strict=True))) for values in rows]
 
 
 def put_rows(data_dir: Path, *rows: LedgerRow) -> None:

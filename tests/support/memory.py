@@ -9,21 +9,21 @@ from typing import Any
 
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
-from nanobot.agent.memory.dream import Dream, DreamPolicy, DreamRun
-from nanobot.agent.memory.dream_log import DreamPass
+from nanobot.agent.memory.dream import Dream, DreamRun
 from nanobot.agent.memory.due import Due, DueTimes
+from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
+from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource, DreamPass
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
-from nanobot.config.schema import Config
+from nanobot.config.schema import Config, DreamConfig
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Finished, LLMResponse, call_context
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
-from nanobot.utils.clock import FrozenClock
+from nanobot.utils.clock import Clock, FrozenClock
 
 KEY = "cli:direct"
 FACTS = (
@@ -87,14 +87,21 @@ class DreamHarness:
     """A memory with some facts that a conversation brought, and who tidies it."""
 
     def __init__(
-        self, folder: Path, *, scope: Scope | None = None, limits: RunLimits | None = None, **policy: Any
+        self,
+        folder: Path,
+        *,
+        scope: Scope | None = None,
+        limits: RunLimits | None = None,
+        limit_s: float = 60.0,
+        **settings: Any,
     ) -> None:
         self.folder = folder
         self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
         self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
         self.model = CauseRecorder()
         self.models = Models(self.model, limits or RunLimits())
-        self.dream = Dream(self.memory, self.models, self.clock, DreamPolicy(**policy))
+        self.editor = MemoryEditor(self.memory, self.clock)
+        self.dream = Dream(self.memory, self.models, self.clock, DreamConfig(**settings), limit_s=limit_s)
 
     def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
         """A consolidation brings this."""
@@ -117,7 +124,12 @@ class DreamHarness:
         return str(self.model.requests[-1][1]["content"])
 
     def passes(self) -> list[DreamPass]:
-        return self.dream.log.passes()
+        return self.memory.revisions.passes()
+
+    @property
+    def active(self) -> list[int]:
+        """Numbers of the passes that can be restored, newest first."""
+        return [*self.memory.revisions.active_passes()]
 
 
 def turn(number: int, steps: int = 0, **fields: str) -> list[ChatMessage]:
@@ -156,8 +168,13 @@ class ConsolidationHarness:
         await self.say(*(row for number in range(first, last) for row in turn(number)))
 
     async def consolidate(self, keep: int = 8) -> ConsolidationResult:
+        """One call, with the session held."""
         async with self.sessions.hold(self.key) as session:
-            return await self.consolidator.consolidate(session, keep=keep)
+            return await self.consolidator.consolidate(self.key, lambda session: keep, held=session, max_calls=1)
+
+    async def move(self) -> ConsolidationResult:
+        """As many calls as are needed; turns of the session go on."""
+        return await self.consolidator.consolidate(self.key, lambda session: 8)
 
     @property
     def cursor(self) -> int:
@@ -193,10 +210,10 @@ class Minded(ScriptedProvider):
 
 @asynccontextmanager
 async def bot_with(
-    home: Path, minded: Minded, pause_s: float = 0, window: int = 20, **defaults: Any
+    home: Path, minded: Minded, pause_s: float = 0, window: int = 20, clock: Clock | None = None, **defaults: Any
 ) -> AsyncIterator[Bot]:
     config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
-    async with open_bot(home, provider=minded, config=config) as bot:
+    async with open_bot(home, provider=minded, config=config, clock=clock) as bot:
         bot.consolidate_after(pause_s)
         yield bot
 

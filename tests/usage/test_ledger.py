@@ -101,10 +101,10 @@ def test_killed_process_leaves_the_rows_of_its_calls(file: Path):
 
 
 def test_many_processes_write_at_once(file: Path):
-    writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(file), str(number)]) for number in range(3)]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(file), str(number)]) for number in range(2)]
 
-    assert [writer.wait(30) for writer in writers] == [0, 0, 0]
-    assert len(rows_in(file)) == 300
+    assert [writer.wait(30) for writer in writers] == [0, 0]
+    assert len(rows_in(file)) == 200
 
 
 async def test_disk_that_fails_costs_no_call_and_is_logged_once(
@@ -122,17 +122,3 @@ async def test_disk_that_fails_costs_no_call_and_is_logged_once(
     assert logged == 1
     assert caplog.messages[-1] == "Model usage is written again"
     assert [found["turn"] for found in rows_in(file)] == ["1", "2", "3"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows lets nobody delete an open file")
-async def test_file_that_is_deleted_comes_back_with_the_rows_of_all_processes(ledger: Ledger, file: Path):
-    other = Ledger(Database(file, SCHEMA))
-    await ledger.write(row(turn="1"))
-    await other.write(row(turn="2"))
-    file.unlink()
-
-    await ledger.write(row(turn="3"))
-    await other.write(row(turn="4"))
-    await other.database.close()
-
-    assert sorted(found["turn"] for found in rows_in(file)) == ["1", "2", "3", "4"]

@@ -146,7 +146,10 @@ def test_the_copy_is_read_until_the_table_changes(tmp_path: Path, source: Path):
     source.write_text(json.dumps({"small": TABLE["house/small"] | {"input_cost_per_token": 7e-06}}), encoding="utf-8")  # type: ignore[operator]
     changed = PriceTable(copy, source).find("small", "house")
 
-    assert json.loads(made)["models"]["house/small"] == {"input": 1e-06, "output": 2e-06, "window": 8000}
+    assert json.loads(made)["models"]["house/small"] == {
+        "rates": [[0, 1e-06, 1e-06, 1e-06, 2e-06, 2e-06]],
+        "window": 8000,
+    }
     assert untouched
     assert again is not None
     assert changed is not None

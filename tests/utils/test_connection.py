@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.net.connection import BodyError, HttpError, parse_server_address
-from nanobot.net.direct_connection import DirectConnection
-from nanobot.net.proxied_connection import ProxiedConnection
+from nanobot.net.connection import DirectConnection, ProxiedConnection
+from nanobot.net.http import BodyError, HttpError, new_client, parse_server_address
 from tests.support.certificates import certificate
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -116,7 +115,8 @@ async def test_a_header_is_said_once_and_the_owner_has_the_last_word_on_the_host
 
 
 async def test_a_connection_is_used_again_once_its_answer_is_read_to_the_end():
-    async with connected(saying(HELLOS["in chunks"], answer(b"again"))) as connection:
+    again = answer(gzip.compress(b"again"), "Content-Encoding: gzip")
+    async with connected(saying(HELLOS["in chunks"], again)) as connection:
         usable = [connection.usable]
         await connection.request("POST", {}, b"")
         usable.append(connection.usable)
@@ -142,6 +142,19 @@ async def test_a_connection_that_the_server_leaves_is_not_used_again(said: bytes
         await connection.request("POST", {}, b"")
         assert await whole(connection) == b"hello"
         await asyncio.sleep(0.02)
+
+        assert not (connection.usable and await connection.is_open())
+
+
+async def test_bytes_that_nobody_asked_for_end_a_connection_though_it_stays_open():
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(GOODBYES["unasked bytes"])
+        await reader.read()  # until the other side has gone
+
+    async with connected(serve) as connection:
+        await connection.request("POST", {}, b"")
+        assert await whole(connection) == b"hello"
 
         assert not connection.usable
 
@@ -193,7 +206,7 @@ async def test_packed_body_through_a_proxy_is_unpacked_only_as_far_as_it_is_read
 
     async with connected(saying(answer(body, "Content-Encoding: gzip"))) as proxy:
         address = f"http://127.0.0.1:{proxy.address.port}"
-        connection = ProxiedConnection.open(parse_server_address("http://models.test/v1"), address, PLAIN, 5)
+        connection = ProxiedConnection(parse_server_address("http://models.test/v1"), new_client(PLAIN, address), 5)
         await connection.request("POST", {}, b"{}")
         sizes = [len(piece)] if (piece := await connection.read()) else []
         while piece := await connection.read():

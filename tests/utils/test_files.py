@@ -47,13 +47,13 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
 def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path):
     open_to_all = tmp_path / "open"
     open_to_all.write_text("x")
-    open_to_all.chmod(0o644)
+    open_to_all.chmod(0o666)
 
     write_atomic(open_to_all, "y")
     write_atomic(tmp_path / "new", "y")
     append_own(tmp_path.resolve() / "log", b"y")
 
-    assert [mode_of(tmp_path / name) for name in ("open", "new", "log")] == [0o644, 0o600, 0o600]
+    assert [mode_of(tmp_path / name) for name in ("open", "new", "log")] == [0o666, 0o600, 0o600]
 
 
 @posix

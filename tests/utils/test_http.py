@@ -1,10 +1,13 @@
 """Connections: one pool a call in flight, handed back warm, never through a proxy to this machine."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
-from nanobot.net.http import HttpPools, is_loopback, proxy_for, ssl_context
+from nanobot.net.connection import Connection
+from nanobot.net.http import is_loopback, parse_server_address, proxy_for, ssl_context
+from nanobot.net.pools import HttpPools
 
 
 async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not():
@@ -17,21 +20,6 @@ async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not()
     await pools.close()
 
 
-async def test_idle_pools_are_bounded_in_number_and_time():
-    pools = HttpPools(max_idle=3, idle_s=0.05)
-
-    async def lend() -> None:
-        async with pools.borrow_client("http://x/"):
-            await asyncio.sleep(0.01)
-
-    await asyncio.gather(*(lend() for _ in range(10)))
-    assert pools.idle <= 3
-    await asyncio.sleep(0.06)
-    await lend()
-    assert pools.idle == 1
-    await pools.close()
-
-
 async def test_what_is_lent_while_the_pools_close_is_closed_when_it_comes_back():
     pools = HttpPools()
 
@@ -39,7 +27,46 @@ async def test_what_is_lent_while_the_pools_close_is_closed_when_it_comes_back()
         await pools.close()
 
     assert client.is_closed
-    assert pools.idle == 0
+
+
+async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeypatch: pytest.MonkeyPatch):
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while await reader.readline():
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+                await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async def get() -> Connection:
+        connection = await pools.connect(address, 5)
+        await connection.request("GET", {})
+        assert [await connection.read(), await connection.read()] == [b"hi", b""]
+        return connection
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = parse_server_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    pools = HttpPools()
+    first = await get()
+    await pools.release(first)
+    again, other = await get(), await get()
+    assert again is first
+
+    monkeypatch.setattr("nanobot.net.pools.KEEP_ALIVE_S", 0.01)
+    await pools.release(again)
+    await asyncio.sleep(0.02)
+    await pools.release(other)
+    assert await get() is other
+    last = await get()
+    assert last is not again
+
+    await pools.close()
+    for connection in (other, last):
+        await pools.release(connection)
+        await asyncio.sleep(0)  # asyncio closes it in its next iteration
+        assert not await connection.is_open()
+    await asyncio.sleep(0.05)  # the server's side
+    server.close()
+    await server.wait_closed()
 
 
 def test_a_pool_is_not_lent_to_another_event_loop_than_its_own():

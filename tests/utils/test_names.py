@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.net.dns import local_address_for, resolve_host
+from nanobot.net.egress import local_address_for, resolve_host
 
 
 async def test_a_name_of_this_machine_has_addresses_ipv4_first():

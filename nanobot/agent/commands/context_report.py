@@ -8,10 +8,9 @@ from itertools import takewhile
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.window.fit import next_eviction
-from nanobot.agent.window.history_view import HistoryView
-from nanobot.agent.window.state import Window
-from nanobot.agent.window.token_budget import Calibration, token_budget
+from nanobot.agent.window.fit import History, next_eviction
+from nanobot.agent.window.requests import RequestRoom, token_budget
+from nanobot.agent.window.state import Calibration, Window
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage
 from nanobot.utils.text import count_noun
@@ -71,7 +70,7 @@ class ContextReport:
 
     @property
     def _visible(self) -> list[ChatMessage]:
-        return HistoryView(self.rows).visible_rows(self.window)
+        return History(self.rows).show(self.window)
 
     def text(self) -> str:
         return "\n".join([*self._parts(), *self._last(), *self._next()])
@@ -91,8 +90,8 @@ class ContextReport:
             yield f"{tokens:>9,}  {name}"
             if name == "system prompt":
                 yield from (f"{part_tokens:>9,}    of it {part}" for part, part_tokens in system.items())
-        reply = token_budget(use.window_tokens, self.model.limits.max_tokens, self._fixed).reply
-        yield f"{reply:>9,}  more are reserved for the reply"
+        room = RequestRoom(self.model.name, use.window_tokens, self.model.limits.max_tokens)
+        yield f"{token_budget(room, self._fixed, Calibration()).reply:>9,}  more are reserved for the reply"
 
     def _last(self) -> Iterator[str]:
         sent, cached = self.last_usage.get("prompt_tokens", 0), self.last_usage.get("cached_tokens", 0)
@@ -101,7 +100,7 @@ class ContextReport:
             yield f"The last request: {sent:,} tokens, {share}."
 
     def _next(self) -> Iterator[str]:
-        eviction = next_eviction(HistoryView(self.rows), self.window)
+        eviction = next_eviction(History(self.rows), self.window)
         if eviction is None:
             yield "Nothing in this conversation can be dropped yet."
         else:

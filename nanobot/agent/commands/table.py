@@ -272,7 +272,7 @@ class SlashCommands:
         assert context.memory is not None  # noqa: S101 else it is not in the table
         model = await context.models.of_session(session)
         before, count = self.report(session, model, call.scope).use, session.message_count - session.last_consolidated
-        reason = await context.memory.compact_now(session)
+        reason = await context.memory.consolidation.compact_now(session)
         moved = count - (session.message_count - session.last_consolidated)
         if not moved:
             return f"Nothing was moved into memory. {reason or 'The last messages of a conversation stay.'}"

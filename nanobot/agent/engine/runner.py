@@ -419,7 +419,6 @@ def _room(spec: RunSpec) -> RequestRoom:
         system=spec.system,
         tools_tokens=spec.tools.tokens,
         max_rows=limits.window_messages,
-        rereadable=frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
     )
 
 

@@ -11,8 +11,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.window.requests import LastRequest
-from nanobot.agent.window.state import Window
-from nanobot.agent.window.token_budget import MAX_ROWS
+from nanobot.agent.window.state import MAX_ROWS, Window
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
 

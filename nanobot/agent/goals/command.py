@@ -9,10 +9,10 @@ from typing import TypeVar
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.commands.table import has_other_authors
 from nanobot.agent.goals import texts
+from nanobot.agent.goals.check import CheckKind, GoalCheck
 from nanobot.agent.goals.goal import Goal, GoalLimits
 from nanobot.agent.goals.service import GoalService, may_stop
 from nanobot.agent.models import SessionModels
-from nanobot.agent.tools.goal import CheckKind, GoalCheck
 from nanobot.errors import NanobotError, StorageError
 
 _Number = TypeVar("_Number", int, float)

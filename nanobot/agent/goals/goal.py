@@ -11,8 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.goals.check import GoalCheck
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance

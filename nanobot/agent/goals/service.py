@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from nanobot.agent.command import is_from_owner
 from nanobot.agent.events import StepEnded
 from nanobot.agent.goals import texts
+from nanobot.agent.goals.check import GoalCheck
 from nanobot.agent.goals.driver import DriverDeps, GoalDriver
 from nanobot.agent.goals.goal import ELSEWHERE, Goal, GoalLimits, GoalState, GoalStore, check_length
 from nanobot.agent.loop import AgentLoop
@@ -23,7 +24,6 @@ from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.subagent.team import goal_notes
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults

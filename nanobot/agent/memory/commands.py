@@ -1,9 +1,11 @@
-"""The `/memory` command. It works on the memory of the chat it is typed in."""
+"""The commands `/memory` and `/dream`. They work on the memory of the chat they are typed in."""
 
 import asyncio
 from collections.abc import Callable
 
 from nanobot.agent.command import TYPED, CommandCall, is_from_owner
+from nanobot.agent.memory.dream_schedule import DreamScheduler
+from nanobot.agent.memory.dream_texts import format_log
 from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.facts import PIN
 from nanobot.agent.memory.revisions import Revision
@@ -14,6 +16,7 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line
 
 _MAX_LOG = 15
+_MAX_PASSES = 20
 _MAX_MATCHES = 20
 USAGE = (
     "/memory lists what is remembered here. /memory why ID-or-TEXT shows where a fact came from, /memory forget "
@@ -28,24 +31,55 @@ messages, where a search finds it. /memory undo restores it."""
 
 
 class MemoryCommands:
-    """Answers `/memory`. `memory_of` returns the memory of a scope."""
+    """Answers the commands. `memory_of` returns the memory of a scope."""
 
-    def __init__(self, memory_of: Callable[[Scope], MemoryStore], clock: Clock) -> None:
+    def __init__(self, memory_of: Callable[[Scope], MemoryStore], dreams: DreamScheduler, clock: Clock) -> None:
         self._memory_of = memory_of
+        self._dreams = dreams
         self._clock = clock
 
-    async def answer(self, call: CommandCall) -> str:
-        """Run the command and return the reply. Never raises."""
+    async def answer(self, name: str, call: CommandCall) -> str:
+        """Run the command of this name and return the reply. Never raises."""
+        if name == "dream":
+            if call.message.origin not in TYPED:
+                return "/dream has to be typed by a person."
+            return (await self._dreams.run_now(call.scope, _sender(call)))[1]
+        answers = {"memory": self._memory, "dream-log": self._dream_log, "dream-restore": self._dream_restore}
         try:
-            return await asyncio.to_thread(self._answer, call)
+            return await asyncio.to_thread(answers[name], call)
         except NanobotError as error:
             return str(error)
 
-    def _answer(self, call: CommandCall) -> str:
+    def _editor(self, call: CommandCall) -> MemoryEditor:
+        return MemoryEditor(self._memory_of(call.scope), self._clock, _sender(call))
+
+    def _dream_log(self, call: CommandCall) -> str:
+        count = call.argument or "3"
+        if not count.isdecimal() or not int(count):
+            return f"How many? For example /dream-log 5; {call.argument[:60]!r} is not a number."
+        memory = self._memory_of(call.scope)
+        memory.record_changes()
+        return format_log(memory.revisions, min(int(count), _MAX_PASSES)) or "Dream has tidied nothing here yet."
+
+    def _dream_restore(self, call: CommandCall) -> str:
+        if call.message.origin not in TYPED:
+            return "/dream-restore has to be typed by a person."
+        number = call.argument.lstrip("#")
+        if number and not number.isdecimal():
+            return (
+                f"Which pass? For example /dream-restore 3; {call.argument[:60]!r} is not one. /dream-log lists them."
+            )
+        restored = self._editor(call).restore(int(number) if number else None, lambda change: _may_undo(call, change))
+        return (
+            f"The memory is restored to before pass {restored}; other changes since then are kept. "
+            "/memory undo takes this back."
+        )
+
+    def _memory(self, call: CommandCall) -> str:
         word, _, rest = call.argument.partition(" ")
         word, rest = word.lower(), rest.strip()
         message, now = call.message, self._clock.now()
-        editor = MemoryEditor(self._memory_of(call.scope), self._clock, message.sender_id or "terminal")
+        editor = self._editor(call)
         if word in ("forget", "pin", "unpin", "undo", "share") and message.origin not in TYPED:
             return f"/memory {word} has to be typed by a person."
         if word in ("", "list", "show"):
@@ -90,6 +124,10 @@ class MemoryCommands:
         return f"Shared with every chat: {editor.share(wanted).text}"
 
 
+def _sender(call: CommandCall) -> str:
+    return call.message.sender_id or "terminal"
+
+
 def _may_undo(call: CommandCall, change: Revision) -> bool:
     """The owner may; in a chat of several, also the person who made the change."""
-    return call.scope.is_owners or is_from_owner(call.message) or change.who == call.message.sender_id
+    return call.scope.is_owners or is_from_owner(call.message) or change.who == _sender(call)

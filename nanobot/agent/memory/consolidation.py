@@ -7,8 +7,9 @@ with other people goes into that chat's memory, also what the owner said there.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
@@ -47,11 +48,8 @@ from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
 
-IDLE_KEEP = 8
-"""Messages an idle session keeps, plus the rest of the turn they start in."""
-
-_MAX_PARTS = 8
-"""Calls for one idle session; a long unconsolidated session continues the next time."""
+_MAX_CALLS = 8
+"""Model calls at once; a long unconsolidated session continues the next time."""
 _MAX_TOKENS = 32_000
 """Conversation per call; larger parts make for worse summaries."""
 _MIN_TOKENS = 500
@@ -60,7 +58,6 @@ _PROMPT_TOKENS = 1_500
 """Our instructions, the schema, and the error of the estimate."""
 _MIN_REPLY_TOKENS = 700
 """For the log entry and a few edits."""
-_RETRY_S = 3600.0
 
 
 class ModelSource(Protocol):
@@ -77,37 +74,16 @@ class ConsolidationOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationResult:
-    """How a consolidation ended. After FAILED everything is as before; DONE may have a reason why no more moved."""
+    """How a consolidation ended. After FAILED what did not move is as before; `reason` tells why it did not."""
 
     outcome: ConsolidationOutcome
     reason: str = ""
     moved: int = 0
     share: float = field(default=1.0, compare=False)
-    """Share of the unconsolidated tokens that could move."""
+    """Share of the unconsolidated tokens that could move at first."""
 
 
 _NOTHING = ConsolidationResult(ConsolidationOutcome.NOTHING)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The messages of one call, from the cursor on."""
-
-    rows: Sequence[ChatMessage]
-    transcript: MemoryTranscript
-
-    @property
-    def count(self) -> int:
-        return len(self.rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A failed consolidation, and the state of the session it failed for."""
-
-    state: tuple[int, int]
-    at: float
-    result: ConsolidationResult
 
 
 class Consolidator:
@@ -121,7 +97,7 @@ class Consolidator:
         status: AgentStatus,
         clock: Clock,
         *,
-        background_model: str | None = None,
+        background_model: Callable[[], str | None] = lambda: None,
         limit_s: float = 180.0,
         others_write: Callable[[str], bool] = lambda session_key: False,
         scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", "")),
@@ -135,123 +111,83 @@ class Consolidator:
         self._models = models
         self._status = status
         self._clock = clock
-        self.background_model = background_model
+        self._background_model = background_model
         self._limit_s = limit_s
         self._others_write = others_write
         self._scope_of = scope_of
         self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
-        self._failures: dict[str, _Failure] = {}
         self._moving: set[str] = set()
-        """Keys of sessions being moved; a caller that holds one must not wait for it."""
+        """Keys of sessions being moved."""
         self._ready: dict[str, _CheckedAnswer] = {}
-        """By session key, a finished consolidation that is applied once the session's turn releases it."""
+        """By session key, a checked answer that waits for the session."""
 
-    async def compact(
-        self, session_key: str, is_idle: Callable[[Session], bool] = lambda session: True
+    async def consolidate(
+        self,
+        session_key: str,
+        keep: Callable[[Session], int],
+        *,
+        held: Session | None = None,
+        max_calls: int = _MAX_CALLS,
     ) -> ConsolidationResult:
-        """Move all but the last messages of an idle session into memory, in at most `_MAX_PARTS` calls, as long as it
-        `is_idle`. Turns of the session do not wait for it.
+        """Move the oldest messages of a session, as many a call as fit, but none of the last `keep(session)` or of the
+        turn these start in.
 
-        Cancelling is safe: checked answers are kept. Never raises for a model or the disk.
+        `held` is the session if the caller holds it. Otherwise it is held to plan and to apply only, so that its turns
+        go on during a model call; a turn may apply what is ready itself. Does nothing if the session is reset
+        meanwhile. Never raises for a model or the disk. Cancelling is safe: a part is kept completely or not at all.
         """
-        moved = 0
-        for _ in range(_MAX_PARTS):
-            result = await self.move(
-                session_key, lambda session: IDLE_KEEP if is_idle(session) else session.message_count
+        if session_key in self._moving:
+            return ConsolidationResult(
+                ConsolidationOutcome.NOTHING, "Older messages are being moved into memory already."
             )
-            if result.outcome is not ConsolidationOutcome.DONE:
-                break
-            moved += result.moved
-        return ConsolidationResult(ConsolidationOutcome.DONE, result.reason, moved) if moved else result
+        self._moving.add(session_key)
+        moved, share = 0, 1.0
+        try:
+            while max_calls > 0 and (part := await self._move_part(session_key, keep, held)) is not None:
+                share = part[1] if not moved else share
+                moved += part[0]
+                max_calls -= 1
+        except (NanobotError, TimeoutError) as error:
+            return replace(self._record_failure(session_key, error), moved=moved, share=share)
+        finally:
+            self._moving.discard(session_key)
+            self._ready.pop(session_key, None)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved, share=share) if moved else _NOTHING
 
-    async def compact_held(self, session: Session, *, is_idle: bool) -> None:
-        """Compact a session that the caller holds, before its next prompt is built: apply a finished consolidation, and
-        make one call if the session was idle.
+    async def _move_part(
+        self, session_key: str, keep: Callable[[Session], int], held: Session | None
+    ) -> tuple[int, float] | None:
+        """Make one call. Return how many messages moved, and the share of those that could; None if none did."""
 
-        Cancelling is safe. Never raises for a model or the disk.
-        """
+        def hold() -> AbstractAsyncContextManager[Session]:
+            return self._sessions.hold(session_key) if held is None else nullcontext(held)
+
+        async with hold() as session:
+            plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
+        if plan is None:
+            return None
+        async with self._lock_of(plan.scope):
+            answer = self._ready[session_key] = await self._ask(plan)
+            async with hold() as session:
+                await self._apply_ready(session)
+                state = (session.created_at, session.last_consolidated)
+        if state != (plan.created_at, answer.end):
+            return None  # reset, or consolidated by another process
+        return len(answer.rows), plan.share
+
+    async def apply_ready(self, session: Session) -> None:
+        """Apply a finished consolidation of a session that the caller holds. Never raises for the disk."""
         try:
             await self._apply_ready(session)
         except NanobotError as error:
             self._record_failure(session.key, error)
-        if is_idle:
-            await self.consolidate(session, keep=IDLE_KEEP)
 
-    async def compact_all(self, session: Session) -> str:
-        """Move all but the last messages of a session that the caller holds, in at most `_MAX_PARTS` calls. Return why
-        not all moved; empty if they did. A failure a moment ago does not count.
-
-        Cancelling is safe. Never raises for a model or the disk.
+    async def consolidate_archived(self, session: Session) -> ConsolidationResult:
+        """Move a part of an archived session and its cursor; its file stays unchanged. Never raises for a model or the
+        disk.
         """
-        if session.key in self._moving:
-            return "Older messages are being moved into memory already."
-        self._failures.pop(session.key, None)
-        for _ in range(_MAX_PARTS):
-            result = await self.consolidate(session, keep=IDLE_KEEP)
-            if result.outcome is not ConsolidationOutcome.DONE:
-                return result.reason
-        return ""
-
-    async def consolidate(self, session: Session, *, keep: int) -> ConsolidationResult:
-        """Move as many of the oldest messages as fit one call, but none of the last `keep` or of the turn these start
-        in. The caller holds the session.
-
-        Never raises for a model or the disk. A failure is retried after an hour or once there is a new message.
-        Cancelling is safe: everything is kept or nothing.
-        """
-        if session.key in self._moving:
-            return _NOTHING
-        state = (session.last_consolidated, session.message_count)
-        failure = self._failures.get(session.key)
-        if failure is not None and failure.state == state and self._clock.monotonic() - failure.at < _RETRY_S:
-            return failure.result
         try:
-            plan = await asyncio.to_thread(self._plan, session, keep)
-            if plan is None:
-                self._failures.pop(session.key, None)
-                return _NOTHING
-            async with self._lock_of(plan.scope):
-                answer = await self._ask(plan)
-                await finish(self._store(session, answer))
-        except (NanobotError, TimeoutError) as error:
-            result = self._record_failure(session.key, error)
-            self._failures[session.key] = _Failure(state, self._clock.monotonic(), result)
-            return result
-        self._failures.pop(session.key, None)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count)
-
-    async def move(self, session_key: str, keep: Callable[[Session], int]) -> ConsolidationResult:
-        """Like `consolidate`, for a session that stays usable: it is not held during the model call. `keep` returns how
-        many of its last messages stay.
-
-        Does nothing if the session was reset in the meantime. Never raises for a model or the disk.
-        """
-        if session_key in self._moving:
-            return _NOTHING
-        self._moving.add(session_key)
-        try:
-            async with self._sessions.hold(session_key) as session:
-                plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
-                if plan is None:
-                    return _NOTHING
-            async with self._lock_of(plan.scope):
-                answer = self._ready[session_key] = await self._ask(plan)
-                async with self._sessions.hold(session_key) as session:
-                    await self._apply_ready(session)
-                    moved = (session.created_at, session.last_consolidated) == (plan.created_at, answer.end)
-        except (NanobotError, TimeoutError) as error:
-            return self._record_failure(session_key, error)
-        finally:
-            self._moving.discard(session_key)
-            self._ready.pop(session_key, None)
-        if not moved:
-            return _NOTHING  # reset, or consolidated by another process
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
-
-    async def move_archived(self, session: Session, done: int) -> ConsolidationResult:
-        """Consolidate an archived session from message number `done` on; its file stays unchanged."""
-        try:
-            plan = await asyncio.to_thread(self._plan_of, session, session.messages[done:], 0)
+            plan = await asyncio.to_thread(self._plan_of, session, session.messages[session.last_consolidated :], 0)
             if plan is None:
                 return _NOTHING
             async with self._lock_of(plan.scope):
@@ -259,12 +195,12 @@ class Consolidator:
                 await finish(asyncio.to_thread(self._write, answer))
         except (NanobotError, TimeoutError) as error:
             return self._record_failure(session.key, error)
-        self._report_done(answer)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=answer.part.count, share=plan.share)
+        session.last_consolidated = answer.end
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(answer.rows))
 
-    async def note_archived(self, session: Session, done: int, stem: str) -> None:
+    async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
-        rows = session.messages[done:]
+        rows = session.messages[session.last_consolidated :]
         people = [row for row in rows if row.get("role") == "user" and not is_synthetic(row)]
         scopes = {self._scope_of(session.key, row) for row in people}
         scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self._memory.scope))
@@ -272,7 +208,7 @@ class Consolidator:
         entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
         await asyncio.to_thread(self._memory_of(scope).append_history, entry)
 
-    def _plan(self, session: Session, keep: int) -> "_ConsolidationPlan | None":
+    def _plan(self, session: Session, keep: int) -> "_Plan | None":
         """Choose the messages to move, from the cursor on. Reads further only if a batch has nothing worth moving."""
         if session.message_count - session.last_consolidated <= keep:
             return None
@@ -286,7 +222,7 @@ class Consolidator:
                 return plan
             batch *= 4
 
-    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_ConsolidationPlan | None":
+    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_Plan | None":
         if len(rows) <= keep:
             return None
         rows = add_provenance(rows, session.key if self._others_write(session.key) else "")
@@ -296,35 +232,55 @@ class Consolidator:
         while len(spans) > 1 and not any(lines[:end]):  # nothing memorable: moves together with the next span
             del spans[0]
             scope, end = spans[0]
-        weights = list(accumulate(estimate_tokens(line) for line in lines))
-        max_rows = min(len(rows) - keep, end)
-        excerpt = _Excerpt(rows, lines, weights, max_rows)
-        if not excerpt.ends:
+        sizes = list(accumulate(estimate_tokens(line) for line in lines))
+        filled = list(accumulate(map(bool, lines)))
+        ends = {
+            at: sizes[at - 1]
+            for at in range(1, min(len(rows) - keep, end) + 1)
+            if filled[at - 1] and (at == len(rows) or is_turn_start(rows, at))
+        }
+        if not ends:
             return None
-        share = weights[excerpt.ends[-1] - 1] / max(weights[-1], 1)
-        return _ConsolidationPlan(session.key, session.created_at, session.last_consolidated, scope, excerpt, share,
-                     str(session.metadata.get("model") or ""), session_summary(session.metadata),
-                     summary_provenance(session.metadata, session.key))  # fmt: skip
+        return _Plan(
+            session.key,
+            session.created_at,
+            session.last_consolidated,
+            scope,
+            rows,
+            ends,
+            share=sizes[max(ends) - 1] / max(sizes[-1], 1),
+            model=str(session.metadata.get("model") or ""),
+            handover=session_summary(session.metadata),
+            handover_trust=summary_provenance(session.metadata, session.key),
+        )
 
-    async def _ask(self, plan: "_ConsolidationPlan") -> "_CheckedAnswer":
+    async def _ask(self, plan: "_Plan") -> "_CheckedAnswer":
         memory = self._memory_of(plan.scope)
-        model = await self._models.get(self.background_model or plan.model or None)
+        model = await self._models.get(self._background_model() or plan.model or None)
         text = await asyncio.to_thread(memory.read_for_model)
         reply, room = _room(model, text)
-        part = plan.excerpt.part(room)
-        own, handover_trust = part.transcript, Provenance.OWNER  # the memory of a chat covers everything said there
+        end = max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))
+        rows = plan.rows[:end]
+        everything = build_transcript(rows, room)
+        own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
             person_is_owner = not self._others_write(plan.session_key)
-            own = build_owner_transcript(part.rows, room, person_is_owner=person_is_owner)
+            own = build_owner_transcript(rows, room, person_is_owner=person_is_owner)
             if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
                 handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):
             async with asyncio.timeout(self._limit_s):
                 saved = await request_consolidation(
-                    model.provider, model.name, text, part.transcript, own, max_tokens=reply, handover=plan.handover,
+                    model.provider,
+                    model.name,
+                    text,
+                    everything,
+                    own,
+                    max_tokens=reply,
+                    handover=plan.handover,
                     handover_trust=handover_trust,
-                )  # fmt: skip
-        return _CheckedAnswer(plan, part, own, saved)
+                )
+        return _CheckedAnswer(plan, rows, own, saved)
 
     async def _apply_ready(self, session: Session) -> None:
         """Apply the finished consolidation of this session, unless the session changed since it was planned."""
@@ -343,20 +299,17 @@ class Consolidator:
             session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
         session.metadata.pop(OLD_SUMMARY, None)
         try:
-            await self._sessions.move_cursor(session, answer.part.count)
+            await self._sessions.move_cursor(session, len(answer.rows))
         except NanobotError:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
-        self._report_done(answer)
 
     def _write(self, answer: "_CheckedAnswer") -> None:
         saved, memory = answer.saved, self._memory_of(answer.plan.scope)
-        source = ChangeSource(answer.plan.session_key, rows=answer.part.rows, provenance=answer.own.provenance)
+        source = ChangeSource(answer.plan.session_key, rows=answer.rows, provenance=answer.own.provenance)
         memory.apply_edits(saved.history_entry, saved.edits, source)
-
-    def _report_done(self, answer: "_CheckedAnswer") -> None:
-        self._status.memory_note = f"{count_noun(answer.part.count, 'message')} moved into memory at {self._now()}"
+        self._status.memory_note = f"{count_noun(len(answer.rows), 'message')} moved into memory at {self._now()}"
 
     def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
@@ -394,35 +347,17 @@ def _room(model: Model, memory: str) -> tuple[int, int]:
     return reply, room
 
 
-class _Excerpt:
-    """Where rows can be split into whole turns; at most the first `max_rows` may go."""
-
-    def __init__(
-        self, rows: Sequence[ChatMessage], lines: Sequence[str], weights: Sequence[int], max_rows: int
-    ) -> None:
-        self._rows = rows
-        self._weights = weights
-        filled = list(accumulate(bool(line) for line in lines))
-        self.ends = [
-            at for at in range(1, max_rows + 1) if filled[at - 1] and (at == len(rows) or is_turn_start(rows, at))
-        ]
-        """Possible row counts; empty if none of the rows has anything to keep."""
-
-    def part(self, room: int) -> _Part:
-        """Return the most whole turns that fit `room` tokens, at least one."""
-        end = max((at for at in self.ends if self._weights[at - 1] <= room), default=self.ends[0])
-        return _Part(self._rows[:end], build_transcript(self._rows[:end], room))
-
-
 @dataclass(frozen=True, slots=True)
-class _ConsolidationPlan:
+class _Plan:
     """Which messages of which session go into which memory, and the session's state when planned."""
 
     session_key: str
     created_at: datetime
     cursor: int
     scope: Scope
-    excerpt: _Excerpt
+    rows: Sequence[ChatMessage]
+    ends: Mapping[int, int]
+    """How many rows make whole turns, and the tokens of each such part."""
     share: float
     model: str
     handover: str
@@ -431,18 +366,18 @@ class _ConsolidationPlan:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedAnswer:
-    """A checked answer for one part."""
+    """A checked answer for the first rows of a plan."""
 
-    plan: _ConsolidationPlan
-    part: _Part
+    plan: _Plan
+    rows: Sequence[ChatMessage]
     own: MemoryTranscript
-    """Source of MEMORY.md; the log entry covers the whole part."""
+    """Source of MEMORY.md; the log entry covers all rows."""
     saved: SaveMemoryAnswer
 
     @property
     def end(self) -> int:
         """Position of the cursor once this is applied."""
-        return self.plan.cursor + self.part.count
+        return self.plan.cursor + len(self.rows)
 
 
 def _by_scope(rows: Sequence[ChatMessage], scope_of: Callable[[ChatMessage], Scope]) -> Iterator[tuple[Scope, int]]:

@@ -7,26 +7,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.status import AgentStatus
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
-from nanobot.errors import NanobotError, StorageError
+from nanobot.errors import StorageError
 from nanobot.session.file_names import key_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
+from nanobot.utils.text import count_noun
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ModelSource
     from nanobot.agent.memory.dream import Dream, DreamOutcome, DreamRun
-    from nanobot.agent.memory.dream_log import DreamPass
     from nanobot.cron.types import CronSchedule
 
 log = logging.getLogger(__name__)
@@ -38,7 +36,6 @@ _MAX_TIMER_S = 3600.0
 """Limit of a timer: timers stop while the machine sleeps, so look at the wall clock this often."""
 _BUSY_S, _MAX_BUSY_WAITS = 300.0, 12
 """While turns are running Dream waits, at most this often."""
-_MAX_SHOWN = 20
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -57,9 +54,7 @@ class DreamScheduler:
         clock: Clock,
         *,
         memory_of: Callable[[Scope], MemoryStore],
-        record_changes: Callable[[Scope], Awaitable[None]],
     ) -> None:
-        """`record_changes` records revisions of changes others made to a scope's memory."""
         self._settings = config.agents.defaults.dream
         self._defaults = config.agents.defaults
         self._memory = memory
@@ -68,8 +63,7 @@ class DreamScheduler:
         self._status = status
         self._clock = clock
         self._memory_of = memory_of
-        self._record_changes = record_changes
-        self._dreams: dict[str, Dream] = {}
+        self._running: dict[Scope, asyncio.Task[DreamRun]] = {}
         self._looks = DueTimes(places.database, "look")
         self._last_run_at = 0.0
         self.problem: str | None = None
@@ -100,7 +94,7 @@ class DreamScheduler:
         await asyncio.to_thread(self._save_last_run)
         failed, runs = (DreamOutcome.FAILED, DreamOutcome.RESTING), []
         for scope in await asyncio.to_thread(self._scopes):
-            run = await self._dream_of(scope).run()
+            run = await self._run(scope)
             if run.passes:
                 log.info("Dream over %s: %s", scope.chat or "the owner's memory", run.passes[-1].outcome.value)
             runs.append(run)
@@ -111,128 +105,68 @@ class DreamScheduler:
         """Run over one memory now. Return the outcome and a text for a person. Never raises for a model or the disk."""
         from nanobot.agent.memory.dream_texts import format_run
 
-        dream = self._dream_of(scope)
-        run = await dream.run(who=who, by_hand=True)
-        last = next(iter(await asyncio.to_thread(dream.log.passes)), None)
+        run = await self._run(scope, who, by_hand=True)
+        last = next(iter(await asyncio.to_thread(self._memory_of(scope).revisions.passes)), None)
         return run.outcome, format_run(run, last, command)
 
-    def format_log(self, scope: Scope, limit: int) -> str:
-        """Format the last `limit` passes over this memory. Blocks; raises StorageError."""
-        from nanobot.agent.memory.dream_texts import format_log
+    async def _run(self, scope: Scope, who: str = "", *, by_hand: bool = False) -> "DreamRun":
+        from nanobot.agent.memory.dream import DreamOutcome, DreamRun
 
-        self._memory_of(scope).record_changes()
-        passes = self._dream_of(scope).log
-        return format_log(passes.passes()[:limit], passes.active_passes()) or "Dream has tidied nothing here yet."
+        if scope in self._running:
+            return DreamRun(DreamOutcome.BUSY)
+        work = self._dream_of(scope).run(who=who, by_hand=by_hand)
+        task = self._running[scope] = asyncio.create_task(work, name="dream")
+        try:
+            await asyncio.wait([task])
+        finally:
+            if self._running.get(scope) is task:
+                await self._break_off(scope)
+        return DreamRun(DreamOutcome.NOTHING, reason="It was cancelled.") if task.cancelled() else task.result()
 
-    def restore(self, scope: Scope, number: int | None, who: str, may: "Callable[[DreamPass], bool]") -> str:
-        """Restore the memory to before a pass. Return a text for a person. Blocks; raises NanobotError."""
-        restored = self._dream_of(scope).log.restore(number, who=who, may=may)
-        return (
-            f"The memory is restored to before pass {restored.number}; other changes since then are kept. "
-            "/memory undo takes this back."
-        )
+    async def _break_off(self, scope: Scope) -> None:
+        """Cancel a run that waits for a model; a write in progress is finished."""
+        if (task := self._running.pop(scope, None)) is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
 
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
-        from nanobot.agent.memory.dream_texts import format_state
-
         with suppress(StorageError):
-            return format_state(*self._dream_of(scope).state())
+            cursor, due = self._dream_of(scope).state()
+            if due.failures:
+                failures = count_noun(due.failures, "time")
+                return f"Dream: failed {failures} in a row, the memory is unchanged: {cursor.error}"
         return None
 
     async def clear(self, scope: Scope) -> None:
         """Treat everything in the log as read, after a reset of this memory. Raises StorageError."""
-        store = self._memory_of(scope)
-        if scope.folder in self._dreams or store.history_file.exists():
-            await self._dream_of(scope).clear()
+        await self._break_off(scope)
+        if self._memory_of(scope).history_file.exists():
+            await asyncio.to_thread(self._dream_of(scope).skip_news)
 
     async def close(self) -> None:
         """Cancel runs that wait for a model, and finish writes in progress."""
-        for dream in self._dreams.values():
-            await dream.break_off()
-
-    def commands(self) -> dict[str, CommandEntry]:
-        """The chat commands of Dream."""
-        return {
-            "dream": CommandEntry(self._dream, "tidy the memory, show what changed"),
-            "dream-log": CommandEntry(self._dream_log, "the last Dream passes", "N"),
-            "dream-restore": CommandEntry(self._dream_restore, "restore the memory before a pass", "ID"),
-        }
-
-    async def _dream(self, call: CommandCall) -> str:
-        if call.message.origin not in TYPED:
-            return "/dream has to be typed by a person."
-        return (await self.run_now(call.scope, _sender(call)))[1]
-
-    async def _dream_log(self, call: CommandCall) -> str:
-        count = call.argument or "3"
-        if not count.isdecimal() or not int(count):
-            return f"How many? For example /dream-log 5; {call.argument[:60]!r} is not a number."
-        try:
-            return await asyncio.to_thread(self.format_log, call.scope, min(int(count), _MAX_SHOWN))
-        except NanobotError as error:
-            return str(error)
-
-    async def _dream_restore(self, call: CommandCall) -> str:
-        if call.message.origin not in TYPED:
-            return "/dream-restore has to be typed by a person."
-        number = call.argument.lstrip("#")
-        if number and not number.isdecimal():
-            return (
-                f"Which pass? For example /dream-restore 3; {call.argument[:60]!r} is not one. /dream-log lists them."
-            )
-        by_owner, who = call.scope.is_owners or is_from_owner(call.message), _sender(call)
-        try:
-            return await asyncio.to_thread(
-                self.restore,
-                call.scope,
-                int(number) if number else None,
-                who,
-                lambda dream_pass: by_owner or dream_pass.who == who,
-            )
-        except NanobotError as error:
-            return str(error)
+        for scope in [*self._running]:
+            await self._break_off(scope)
 
     def _dream_of(self, scope: Scope) -> "Dream":
-        if scope.folder not in self._dreams:
-            from nanobot.agent.memory.dream import Dream, DreamPolicy  # most processes never run Dream
+        from nanobot.agent.memory.dream import Dream  # most processes never run Dream
 
-            settings = self._settings
-            policy = DreamPolicy(
-                self._model,
-                settings.max_batch_size,
-                settings.max_iterations,
-                settings.max_tokens,
-                settings.annotate_line_ages,
-            )
-            self._dreams[scope.folder] = Dream(
-                self._memory_of(scope),
-                self._models,
-                self._clock,
-                policy,
-                record_changes=lambda: self._record_changes(scope),
-            )
-        return self._dreams[scope.folder]
-
-    @property
-    def _model(self) -> str | None:
-        return self._settings.model_override or self._defaults.background_model
-
-    def renew(self) -> None:
-        """Use the model the config names now, from the next run on."""
-        for dream in self._dreams.values():
-            dream.policy = replace(dream.policy, model=self._model)
+        model = self._settings.model_override or self._defaults.background_model
+        return Dream(self._memory_of(scope), self._models, self._clock, self._settings, model=model)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
-        folder = self._memory.memory_dir / "chats"
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-        chats = [scope for name in names if (scope := _scope_of_folder(name)) is not None]
-        if len(chats) < len(names):
-            named = {Path(scope.folder).name for scope in chats}
-            keys = {key for session in self._sessions.list_sessions() for key in _chat_keys(session["key"])}
-            chats += [Scope(key) for key in sorted(keys) if Path(Scope(key).folder).name in {*names} - named]
-        return [OWNERS, *chats]
+        chats = self._memory.memory_dir / "chats"
+        folders = {path.name for path in chats.iterdir() if path.is_dir()} if chats.is_dir() else set()
+        if not folders:
+            return [OWNERS]
+        keys = {key_of(name.rpartition("-")[0]) for name in folders}
+        for session in self._sessions.list_sessions():  # a key may end in a thread
+            parts = session["key"].split(":")
+            keys |= {":".join(parts[:end]) for end in range(2, len(parts) + 1)}
+        scopes = [Scope(key) for key in sorted(keys - {""})]
+        return [OWNERS, *(scope for scope in scopes if Path(scope.folder).name in folders)]
 
     def _due(self) -> float:
         """Return when the next run is due, by the wall clock; a missed run is due now."""
@@ -276,20 +210,3 @@ class DreamScheduler:
 
     def _now(self) -> float:
         return self._clock.now().timestamp()
-
-
-def _sender(call: CommandCall) -> str:
-    return call.message.sender_id or "terminal"
-
-
-def _scope_of_folder(folder: str) -> Scope | None:
-    """Return the chat of a memory folder if the name alone tells it."""
-    stem, dash, _ = folder.rpartition("-")
-    scope = Scope(key_of(stem)) if dash and stem else None
-    return scope if scope is not None and Path(scope.folder).name == folder else None
-
-
-def _chat_keys(key: str) -> list[str]:
-    """Return the keys of the chats a session key may belong to: it may end in a thread."""
-    parts = key.split(":")
-    return [":".join(parts[:end]) for end in range(2, len(parts) + 1)]

@@ -1,10 +1,9 @@
-"""Texts of Dream for people: the result of a run, the log of passes, the status line."""
+"""Texts of Dream for people: the result of a run, and the log of passes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nanobot.agent.memory.dream import DreamOutcome, DreamRun
-from nanobot.agent.memory.dream_log import AppliedEdit, DreamPass, DreamState, PassOutcome
-from nanobot.agent.memory.due import Due
+from nanobot.agent.memory.revisions import AppliedEdit, DreamPass, PassOutcome, RevisionLog
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import clip_line, count_noun
 
@@ -42,23 +41,16 @@ def format_pass(dream_pass: DreamPass, *, restored: bool = False) -> Iterator[st
         yield f"  and {len(lines) - _MAX_LINES} more lines"
 
 
-def format_log(passes: Sequence[DreamPass], active: Sequence[DreamPass]) -> str:
-    """Format passes, newest first."""
-    active_numbers = {dream_pass.number for dream_pass in active}
+def format_log(revisions: RevisionLog, limit: int) -> str:
+    """Format the last passes, newest first; empty if there are none."""
+    active = revisions.active_passes()
     return "\n".join(
         line
-        for dream_pass in passes
+        for dream_pass in revisions.passes()[:limit]
         for line in format_pass(
-            dream_pass, restored=dream_pass.outcome is PassOutcome.CHANGED and dream_pass.number not in active_numbers
+            dream_pass, restored=dream_pass.outcome is PassOutcome.CHANGED and dream_pass.number not in active
         )
     )
-
-
-def format_state(state: DreamState, due: Due) -> str | None:
-    """Describe repeated failures; None if there are none."""
-    if not due.failures:
-        return None
-    return f"Dream: failed {count_noun(due.failures, 'time')} in a row, the memory is unchanged: {state.error}"
 
 
 def _summary(dream_pass: DreamPass) -> str:

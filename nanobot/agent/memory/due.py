@@ -11,9 +11,6 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS memory_revisions (
     memory TEXT NOT NULL, number INTEGER NOT NULL, file TEXT NOT NULL, is_pending INTEGER NOT NULL,
     before BLOB, after BLOB, archived BLOB, revision TEXT NOT NULL, PRIMARY KEY (memory, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS dream_passes (
-    memory TEXT NOT NULL, number INTEGER NOT NULL, change INTEGER, pass TEXT NOT NULL,
-    PRIMARY KEY (memory, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS memory_due (
     kind TEXT NOT NULL, key TEXT NOT NULL, due_at REAL NOT NULL, failures INTEGER NOT NULL, state TEXT NOT NULL,
     PRIMARY KEY (kind, key)) WITHOUT ROWID;

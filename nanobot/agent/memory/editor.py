@@ -10,19 +10,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.memory.edits import FactEdit, apply_edits, merge_concurrent_changes
 from nanobot.agent.memory.facts import (
+    PIN,
     Fact,
     fact_id,
     fact_key,
     fact_words,
     parse_facts,
     remove_facts,
-    replace_fact,
     set_pinned,
 )
 from nanobot.agent.memory.history import parse_history_line
 from nanobot.agent.memory.retention import fact_importance
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, is_initial_snapshot
+from nanobot.agent.memory.revisions import (
+    ChangedBy,
+    ChangeSource,
+    FactOrigin,
+    Revision,
+    is_initial_snapshot,
+    is_like,
+)
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
@@ -119,7 +127,7 @@ class MemoryEditor:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
         with self._memory.revisions.lock():
             self._memory.record_changes()
-            paths = [*self._files(), self._memory.archive_file]
+            paths = self._all_files()
             matches = _matching(
                 wanted,
                 [
@@ -128,26 +136,33 @@ class MemoryEditor:
                     for fact in parse_facts(self._memory.file_text(path))
                 ],
             )
-            keys = {_only(matches, wanted).key}
+            key = _only(matches, wanted).key
             if pinned := next((known.fact for known in matches if known.fact.pinned), None):
                 raise NanobotError(
                     f"It is pinned. Unpin it first: /memory unpin {pinned.id}, or `nanobot memory unpin {pinned.id}` "
                     "in a terminal."
                 )
-            removed: dict[str, Fact] = {}
-            group = None
-            for path in paths:
-                text = self._memory.file_text(path)
-                removed_here = [fact for fact in parse_facts(text) if fact.key in keys]
-                if removed_here:
-                    removed |= {fact.key: fact for fact in removed_here}
-                    data = remove_facts(text, removed_here).encode("utf-8", "surrogateescape")
-                    forgot = [fact.text for fact in removed_here]
-                    change = self._memory.change(
-                        path, data, ChangedBy.FORGET, ChangeSource(who=self._who), forgot=forgot, group=group
-                    )
-                    group = group or (change.number if change is not None else None)
-            return list(removed.values())
+            removed = [known.fact for known in matches if known.fact.key == key]
+
+            def without_it(text: str) -> str:
+                return remove_facts(text, [fact for fact in parse_facts(text) if fact.key == key])
+
+            self._change(paths, without_it, ChangedBy.FORGET, forgot=list({fact.text: None for fact in removed}))
+            return removed[:1]
+
+    def _change(
+        self, paths: Sequence[Path], edit: Callable[[str], str | None], by: ChangedBy, **details: Any
+    ) -> list[Path]:
+        """Edit the texts of files as one change; None removes a file. Return the files that changed."""
+        group, changed = None, []
+        for path in paths:
+            old = self._memory.file_text(path)
+            if (new := edit(old)) != old:
+                data = new.encode("utf-8", "surrogateescape") if new is not None else None
+                change = self._memory.change(path, data, by, ChangeSource(who=self._who), group=group, **details)
+                group = group or (change.number if change is not None else None)
+                changed.append(path)
+        return changed
 
     def undo(self, may: Callable[[Revision], bool] = lambda change: True) -> list[Revision]:
         """Undo the last change and return it. Unrecorded edits by hand are recorded first, as a change of their own.
@@ -161,13 +176,74 @@ class MemoryEditor:
                 raise NanobotError("There is no change to undo.")
             if not all(map(may, group)):
                 raise NanobotError("Somebody else made the last change; only an owner may undo it.")
-            source = ChangeSource(who=self._who)
             for change in reversed(group):
-                path = next(path for path in self._all_files() if path.name == change.file)
-                texts = self._memory.revisions.texts(change.number)
-                self._memory.change(path, texts.before, ChangedBy.UNDO, source, undoes=change.number)
-                self._memory.remove_archived(texts.archived)
+                self._take_back([change], ChangedBy.UNDO)
             return group
+
+    def restore(self, number: int | None = None, may: Callable[[Revision], bool] = lambda change: True) -> int:
+        """Restore the memory to before a Dream pass (by default the last), undoing later passes too. Return the number
+        of the pass.
+
+        Changes by others since then stay. If they cannot be separated from what a pass wrote, nothing is changed.
+        `may` decides whether this person may undo a revision.
+        """
+        memory, log = self._memory, self._memory.revisions
+        with log.lock():
+            memory.record_changes()
+            active = log.active_passes()
+            if number is None:
+                number = next(iter(active), None)
+            if number is None or number not in active:
+                known = ", ".join(map(str, [*active][:10]))
+                raise NanobotError(
+                    f"Dream pass {number} cannot be restored. These can: {known}."
+                    if active
+                    else "There is no Dream pass to restore."
+                )
+            restored = [change for later, change in active.items() if later >= number]
+            if not all(map(may, restored)):
+                raise NanobotError("Somebody else started that pass; only an owner may restore it.")
+            if memory.file_bytes(memory.memory_file) is None:
+                raise NanobotError("The memory was cleared after that pass. Bring it back first with /memory undo.")
+            # what was forgotten since stays forgotten, with the facts that the passes had merged into it
+            undone = log.undone()
+            forgot = [
+                text
+                for change in log.changes()
+                if change.number > restored[-1].number and change.number not in undone
+                for text in change.forgot
+            ]
+            for edit in [edit for change in restored if change.dream for edit in change.dream.edits]:
+                if edit.after and any(is_like(edit.after, text) for text in forgot):
+                    forgot += edit.before
+            self._take_back(restored, ChangedBy.RESTORE, forgot)
+            return number
+
+    def _take_back(self, changes: Sequence[Revision], by: ChangedBy, forgot: Sequence[str] = ()) -> None:
+        """Take back changes of one file, newest first, keeping what others changed since. Facts that are like those in
+        `forgot` do not return. Raises NanobotError on a conflict.
+        """
+        memory, log = self._memory, self._memory.revisions
+        path = next(path for path in self._all_files() if path.name == changes[0].file)
+        data = memory.file_bytes(path)
+        known = {fact.key for fact in parse_facts(memory.file_text(path))}
+        texts = [log.texts(change.number) for change in changes]
+        for text in texts:
+            data = text.before if data == text.after else _rebase(text.after, data, text.before)
+        if data is not None and forgot:
+            content = data.decode("utf-8", "surrogateescape")
+            returning = [
+                fact
+                for fact in parse_facts(content)
+                if fact.key not in known and any(is_like(fact.text, text) for text in forgot)
+            ]
+            data = remove_facts(content, returning).encode("utf-8", "surrogateescape")
+        # what the changes had taken from the archive returns to it
+        block = b"".join(log.texts(number).archived for change in changes for number in reversed(change.undoes))
+        undoes = [change.number for change in changes]
+        memory.change(path, data, by, ChangeSource(who=self._who), undoes=undoes, archived=block)
+        for text in texts:
+            memory.remove_archived(text.archived)
 
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
@@ -177,49 +253,32 @@ class MemoryEditor:
             if fact.key in {other.key for other in parse_facts(text)}:
                 raise NanobotError("It is already shared.")
             line_end = "" if not text or text.endswith("\n") else "\n"
-            data = f"{text}{line_end}- {fact.text}\n".encode("utf-8", "surrogateescape")
-            self._memory.change(self._memory.shared_file, data, ChangedBy.SHARE, ChangeSource(who=self._who))
+            self._change([self._memory.shared_file], lambda text: f"{text}{line_end}- {fact.text}\n", ChangedBy.SHARE)
             return fact
 
     def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
         """Pin or unpin a fact. A pinned fact is not changed or removed by consolidation, Dream or the size limit."""
         with self._memory.revisions.lock():
             fact = _only(_matching(wanted, self.facts()), wanted)
-            group = None
-            for path in self._files():
-                text = self._memory.file_text(path)
-                data = set_pinned(text, {fact.key}, pinned=pinned)
-                if data != text:
-                    change = self._memory.change(
-                        path,
-                        data.encode("utf-8", "surrogateescape"),
-                        ChangedBy.PIN,
-                        ChangeSource(who=self._who),
-                        group=group,
-                    )
-                    group = group or (change.number if change is not None else None)
-            if group is None:
+            if not self._change(self._files(), lambda text: set_pinned(text, {fact.key}, pinned=pinned), ChangedBy.PIN):
                 raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
             return fact
 
     def edit(self, wanted: str, text: str) -> Fact:
         """Change the words of a fact, pinned or not, and return the new one."""
         text = " ".join(text.split())
-        if not parse_facts(f"- {text}\n"):
+        if not (new := parse_facts(f"- {text}\n")):
             raise NanobotError("That is no fact: write it in words. To remove it, forget it.")
         with self._memory.revisions.lock():
             old = _only(_matching(wanted, self.facts()), wanted)
-            group = None
-            for path in self._files():
-                content = self._memory.file_text(path)
-                data = content
-                for fact in reversed([fact for fact in parse_facts(content) if fact.key == old.key]):
-                    data = replace_fact(data, fact, text)
-                if data != content:
-                    encoded, source = data.encode("utf-8", "surrogateescape"), ChangeSource(who=self._who)
-                    change = self._memory.change(path, encoded, ChangedBy.EDIT, source, group=group)
-                    group = group or (change.number if change is not None else None)
-            return parse_facts(f"- {text}\n")[0]
+
+            def with_text(content: str) -> str:
+                pinned = any(fact.pinned for fact in parse_facts(content) if fact.key == old.key)
+                return apply_edits(content, [FactEdit((old.key,), f"{text} {PIN}" if pinned else text)])[0]
+
+            if not self._change(self._files(), with_text, ChangedBy.EDIT) and new[0].text != old.text:
+                raise NanobotError("Another fact already says that.")
+            return new[0]
 
     def clear(self) -> list[str]:
         """Remove this scope's memory from prompts. Return the names of what was cleared.
@@ -228,13 +287,8 @@ class MemoryEditor:
         """
         with self._memory.revisions.lock():
             self._memory.record_changes()
-            cleared, group = [], None
-            files = [self._memory.memory_file] if not self._memory.scope.is_owners else list(self._files())
-            for path in files:
-                if path.exists():
-                    change = self._memory.change(path, None, ChangedBy.RESET, ChangeSource(who=self._who), group=group)
-                    group = group or (change.number if change is not None else None)
-                    cleared.append(path.name)
+            files = [path for path in self._files() if path.exists()]
+            cleared = [path.name for path in self._change(files, lambda text: None, ChangedBy.RESET)]
             if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
                 cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
             return cleared
@@ -257,15 +311,15 @@ class MemoryEditor:
         return [parse_history_line(line) for line in lines] if path.suffix == ".jsonl" else lines
 
     def log(self) -> list[Revision]:
-        """Return all revisions, newest first."""
+        """Return all changes, newest first."""
         self._memory.record_changes()
-        return list(reversed(self._memory.revisions.changes()))
+        changes = self._memory.revisions.changes()
+        return [change for change in reversed(changes) if change.is_change or change.dream is None]
 
-    def _files(self) -> Iterator[Path]:
+    def _files(self) -> list[Path]:
         """The files in this scope's prompts that a person of the scope may change."""
-        yield self._memory.memory_file
-        if self._memory.scope.is_owners:
-            yield self._memory.shared_file
+        memory = self._memory
+        return [memory.memory_file, memory.shared_file] if memory.scope.is_owners else [memory.memory_file]
 
     def _all_files(self) -> list[Path]:
         return [*self._files(), self._memory.archive_file]
@@ -312,11 +366,24 @@ def format_change(change: Revision, now: datetime | None = None) -> str:
     diff = [f"+ {clip_line(str(fact['text']), _SHOWN_CHARS)}" for fact in change.added]
     diff += [f"- {clip_line(text, _SHOWN_CHARS)}" for text in change.removed]
     shown = "; ".join(diff[:4]) + (f"; and {len(diff) - 4} more" if len(diff) > 4 else "")
-    undone = f" of {change.undoes}" if change.undoes is not None else ""
+    undone = f" of {', '.join(map(str, change.undoes))}" if change.undoes else ""
     who = f" ({change.who})" if change.who else ""
     other = "a fact was pinned or unpinned" if change.by is ChangedBy.PIN else "other text"
     shown = shown or ("initial content" if is_initial_snapshot(change) else other)
     return f"{change.number}  {_format_when(change.at, now)}  {change.by}{undone}{who} {change.file}: {shown}"
+
+
+def _rebase(*sides: bytes | None) -> bytes:
+    """Apply the change from the first text to the second one to the third. Raises NanobotError on a conflict."""
+    base, update, current = ((side or b"").decode("utf-8", "surrogateescape") for side in sides)
+    text, conflicts = merge_concurrent_changes(base, update, current)
+    if conflicts:
+        lines = "\n".join(conflicts[:5])
+        raise NanobotError(
+            f"These lines were written later, over what that pass wrote, and would be lost:\n{lines}\nTake them back "
+            "first (/memory undo, or in an editor), then try again."
+        )
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from nanobot.agent.memory.facts import ITEM, Fact, add_fact, fact_key, fact_words, parse_facts
+from nanobot.agent.memory.facts import (
+    ITEM,
+    Fact,
+    add_fact,
+    fact_key,
+    fact_words,
+    find_headings,
+    parse_facts,
+    section_end,
+)
 
 _MARK = "\ufeff"
 
@@ -43,11 +52,6 @@ def apply_edits(text: str, edits: Sequence[FactEdit]) -> tuple[str, list[FactEdi
     return mark + body, done
 
 
-def find_headings(text: str) -> list[str]:
-    """Return the headings that facts may be under, in order."""
-    return list(dict.fromkeys(heading for _, heading in _headings(text.removeprefix(_MARK).splitlines())))
-
-
 def edits_of_update(memory: str, update: str) -> list[FactEdit]:
     """Return the edits that lead from the facts of a memory to those of another text.
 
@@ -58,13 +62,13 @@ def edits_of_update(memory: str, update: str) -> list[FactEdit]:
     new = {fact.key: fact for fact in parse_facts(update)}
     left = {key: fact_words(fact.text) for key, fact in old.items() if key not in new}
     lines = update.splitlines()
-    sections = {name for at, name in _headings(lines) if lines[at].lstrip().startswith("##")}
-    headings = sections.union(find_headings(memory))
+    known = {name for _, name in find_headings(memory.splitlines())}
+    headings = known | {name for at, name in find_headings(lines) if lines[at].lstrip().startswith("##")}
     edits = []
     for key, fact in new.items():
         under = fact.heading if fact.heading in headings else ""
         if key in old:
-            if under and under != old[key].heading and under in find_headings(memory):
+            if under and under != old[key].heading and under in known:
                 edits.append(FactEdit((key,), under=under))
             continue
         words = fact_words(fact.text)
@@ -85,7 +89,7 @@ def merge_concurrent_changes(base: str, update: str, current: str) -> tuple[str,
     Lines are compared by their normalised words; the spelling of `current` wins.
     """
     old, new, current_lines = (text.splitlines(keepends=True) for text in (base, update, current))
-    keys = [[_line_key(line) for line in lines] for lines in (old, new, current_lines)]
+    keys = [[fact_key(line) or line.strip() for line in lines] for lines in (old, new, current_lines)]
     unchanged = {
         block.a + at: block.b + at
         for block in SequenceMatcher(None, keys[0], keys[2], autojunk=False).get_matching_blocks()
@@ -104,8 +108,8 @@ def merge_concurrent_changes(base: str, update: str, current: str) -> tuple[str,
         places = [unchanged[at] for at in range(begin, end) if at in unchanged]
         removed.update(places)
         place = places[0] if places else _position_after(unchanged, begin, len(current_lines))
-        if not places and _headings(new[first:last]):  # a new section must not split an existing one
-            place = next((at for at, _ in _headings(current_lines) if at >= place), len(current_lines))
+        if not places and find_headings(new[first:last]):  # a new section must not split an existing one
+            place = next((at for at, _ in find_headings(current_lines) if at >= place), len(current_lines))
         additions.append((place, range(first, last)))
     present = {key for at, key in enumerate(keys[2]) if at not in removed}
     added_at: dict[int, list[str]] = {}
@@ -134,7 +138,7 @@ def _apply_edit(text: str, edit: FactEdit) -> str | None:
     new_lines = [_line_for(first, lines, edit.text)] if edit.text else []
     if edit.under:
         new_lines = new_lines or lines[first.begin : first.end]
-        end = _section_end(edit.under, lines, cut)
+        end = section_end(lines, edit.under, cut)
         if end is None:
             return None
         place = end
@@ -165,34 +169,6 @@ def _line_for(fact: Fact, lines: Sequence[str], text: str) -> str:
     return lead + text + last[len(last.rstrip("\r\n")) :]
 
 
-def _headings(lines: Sequence[str]) -> list[tuple[int, str]]:
-    """Return number and text of the headings outside code and comments."""
-    headings, fenced, commented = [], False, False
-    for at, line in enumerate(lines):
-        bare = line.strip()
-        if bare.startswith(("```", "~~~")):
-            fenced = not fenced
-        commented = not fenced and (commented or "<!--" in line)
-        if commented:
-            commented = "-->" not in line
-        elif not fenced and bare.startswith("#") and bare.strip("# \t"):
-            headings.append((at, bare.strip("# \t")))
-    return headings
-
-
-def _section_end(heading: str, lines: Sequence[str], cut: set[int]) -> int | None:
-    """Return the line at which a fact is added to a section: after its last one."""
-    headings = _headings(lines)
-    for number, (at, name) in enumerate(headings):
-        if name == heading:
-            end = headings[number + 1][0] if number + 1 < len(headings) else len(lines)
-            filled = [line for line in range(at + 1, end) if lines[line].strip() and line not in cut]
-            if filled:
-                return filled[-1] + 1
-            return at + 2 if at + 1 < end and not lines[at + 1].strip() else at + 1
-    return None
-
-
 def _position_after(unchanged: dict[int, int], base: int, end: int) -> int:
     """Return the line of `current` after the last unchanged line before `base`."""
     before = [unchanged[at] for at in unchanged if at < base]
@@ -200,15 +176,6 @@ def _position_after(unchanged: dict[int, int], base: int, end: int) -> int:
     return max(before) + 1 if before else min(after) if after else end
 
 
-def _line_key(line: str) -> str:
-    return fact_key(line) or line.strip()
-
-
 def _join(lines: Sequence[str]) -> str:
     """Join lines, ending each but the last with a newline."""
-    return "".join(f"{line}\n" if _is_open(line) else line for line in lines[:-1]) + "".join(lines[-1:])
-
-
-def _is_open(line: str) -> bool:
-    """Whether a line has no line break."""
-    return line.splitlines() == [line]
+    return "".join(f"{line}\n" if line.splitlines() == [line] else line for line in lines[:-1]) + "".join(lines[-1:])

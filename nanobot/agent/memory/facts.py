@@ -177,13 +177,30 @@ def add_fact(text: str, heading: str, item: str) -> str:
             below = []
         above = [end] if at and lines[at - 1].lstrip().startswith("#") else []
         return "".join([*lines[:at], *above, f"- {item}{end}", *below, *lines[at:]])
-    ends = [fact.end for fact in parse_facts(text) if fact.heading == heading]
-    titles = [at + 1 for at, line in enumerate(lines) if line.strip() == f"## {heading}"]
-    if not ends and not titles:
+    place = section_end(lines, heading)
+    if place is None:
         gap = end if lines and lines[-1].strip() else ""
         return f"{''.join(lines)}{gap}## {heading}{end}{end}- {item}{end}"
-    at = ends[-1] if ends else titles[0]
-    return "".join([*lines[:at], "" if ends else end, f"- {item}{end}", *lines[at:]])
+    return "".join([*lines[:place], f"- {item}{end}", *lines[place:]])
+
+
+def find_headings(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """Return number and text of the headings outside code and comments."""
+    bare = ((at, line.removeprefix(BOM).strip()) for at, line in _fact_lines(lines))
+    return [(at, line.strip("# \t")) for at, line in bare if line.startswith("#") and line.strip("# \t")]
+
+
+def section_end(lines: Sequence[str], heading: str, ignored: Collection[int] = ()) -> int | None:
+    """Return the line at which a fact is added to a section: after its last one that is not `ignored`."""
+    headings = find_headings(lines)
+    for number, (at, name) in enumerate(headings):
+        if name == heading:
+            end = headings[number + 1][0] if number + 1 < len(headings) else len(lines)
+            filled = [line for line in range(at + 1, end) if lines[line].strip() and line not in ignored]
+            if filled:
+                return filled[-1] + 1
+            return at + 2 if at + 1 < end and not lines[at + 1].strip() else at + 1
+    return None
 
 
 def set_pinned(text: str, keys: Collection[str], *, pinned: bool) -> str:
@@ -195,17 +212,6 @@ def set_pinned(text: str, keys: Collection[str], *, pinned: bool) -> str:
                 body = lines[at].splitlines()[0]
                 mark = f" {PIN}" if pinned and at == fact.end - 1 else ""
                 lines[at] = _PIN.sub("", body) + mark + lines[at][len(body) :]
-    return "".join(lines)
-
-
-def replace_fact(text: str, fact: Fact, item: str) -> str:
-    """Return the text with other words for a fact, otherwise byte for byte. A pinned one stays pinned."""
-    lines = text.splitlines(keepends=True)
-    first, last = lines[fact.begin], lines[fact.end - 1]
-    bullet = ITEM.match(first.removeprefix(BOM))
-    start = first[: first.index(bullet[1])] if bullet is not None else ""
-    line_end = last[len(last.splitlines()[0]) :]
-    lines[fact.begin : fact.end] = [f"{start}{item}{f' {PIN}' if fact.pinned else ''}{line_end}"]
     return "".join(lines)
 
 

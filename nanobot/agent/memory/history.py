@@ -20,10 +20,21 @@ class HistoryEntry:
 
 def parse_entries(text: str) -> Iterator[HistoryEntry]:
     """Parse HISTORY.md. Text before the first stamp is an entry without one."""
-    return (parse_entry(text[begin:end]) for begin, end in entry_spans(text))
+    return (_parse_entry(text[begin:end]) for begin, end in _entry_spans(text))
 
 
-def entry_spans(text: str) -> Iterator[tuple[int, int]]:
+def parse_entries_with_ends(data: bytes, begin: int) -> list[tuple[HistoryEntry, int]]:
+    """Parse the bytes of HISTORY.md from offset `begin` on. Return each entry with the offset where it ends."""
+    text = data.decode("utf-8", "surrogateescape")
+    entries = []
+    for start, stop in _entry_spans(text):
+        piece = text[start:stop].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        end = begin + len(text[:stop].encode("utf-8", "surrogateescape"))
+        entries.append((_parse_entry(piece), end))
+    return entries
+
+
+def _entry_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each entry of HISTORY.md."""
     starts = [match.start() for match in STAMP.finditer(text)]
     for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
@@ -31,7 +42,7 @@ def entry_spans(text: str) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
-def parse_entry(piece: str) -> HistoryEntry:
+def _parse_entry(piece: str) -> HistoryEntry:
     piece = piece.strip()
     stamp = STAMP.match(piece)
     return HistoryEntry(stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip())

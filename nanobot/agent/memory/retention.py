@@ -65,7 +65,7 @@ def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> flo
     """Rate a fact by what it says, who wrote it, how often it was stated, and its age."""
     if origin is None:
         return fact_weight(fact) + _AUTHOR_WEIGHT[ChangedBy.HAND]
-    days = max((now - _time(origin.change.at, now)).total_seconds() / 86_400, 0.0)
+    days = max((now.timestamp() - _seconds(origin.change.at, now.timestamp())) / 86_400, 0.0)
     recency = 1.0 / (1.0 + days / _LONG_DAYS)
     return fact_weight(fact) + _AUTHOR_WEIGHT.get(origin.change.by, 0.0) + log2(1 + origin.mentions) + recency
 
@@ -86,20 +86,12 @@ def _is_forgotten(fact: Fact, revisions: RevisionLog, source: ChangeSource) -> b
         for row in source.rows
         if row.get("role") == "user" and len(words & fact_words(shown_text(row))) >= 0.5 * len(words)
     ]
-    forgotten = max(_moment(at) for at in times)
-    return not any(_moment(at) > forgotten for at in mentions)
+    forgotten = max(_seconds(at) for at in times)
+    return not any(_seconds(at) > forgotten for at in mentions)
 
 
-def _moment(timestamp: str) -> float:
+def _seconds(timestamp: str, default: float = 0.0) -> float:
     try:
         return datetime.fromisoformat(timestamp).timestamp()
     except (ValueError, OverflowError, OSError):
-        return 0.0
-
-
-def _time(timestamp: str, now: datetime) -> datetime:
-    try:
-        time = datetime.fromisoformat(timestamp)
-    except ValueError:
-        return now
-    return time if time.tzinfo is not None else time.replace(tzinfo=now.tzinfo)
+        return default

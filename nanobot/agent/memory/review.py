@@ -2,7 +2,7 @@
 
 Facts that no edit names stay. An edit that breaks a rule is dropped with a reason. An answer that cannot be parsed, or
 would lose many facts at once, changes nothing. Consolidation may add what was said; Dream may only use the words of the
-facts and log entries that it names. Pure, no I/O.
+facts and log entries that it names. No disk here.
 """
 
 import json
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits, find_headings
-from nanobot.agent.memory.facts import Fact, fact_key, find_lost_facts, parse_facts
+from nanobot.agent.memory.edits import FactEdit, apply_edits
+from nanobot.agent.memory.facts import Fact, fact_key, fact_words, find_headings, find_lost_facts, parse_facts
 from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
-from nanobot.errors import ProviderError
-from nanobot.messages.types import Provenance, least_trusted
-from nanobot.providers.base import ToolCallRequest, parse_arguments
+from nanobot.errors import NanobotError, ProviderError
+from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted
+from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response, parse_arguments
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip_line
 
@@ -259,7 +259,7 @@ class _EditChecker:
         if unknown := find_unknown_word(text, sources):
             raise _RefusedError(f"{unknown!r} is in none of its sources")
         newer = [entry.content for entry in entries]
-        if all(is_empty_fact(text, known.fact.text, newer) for known in facts):
+        if all(_keeps_little(text, known.fact.text, newer) for known in facts):
             raise _RefusedError(
                 f"it keeps little of {clip_line(facts[0].fact.text, _SHOWN_CHARS)!r} and adds nothing newer"
             )
@@ -269,7 +269,7 @@ class _EditChecker:
         return text
 
     def _target_heading(self, heading: str, facts: Sequence[KnownFact]) -> str:
-        if heading not in find_headings(self.rules.memory):
+        if heading not in {name for _, name in find_headings(self.rules.memory.splitlines())}:
             raise _RefusedError(f"there is no heading {clip_line(heading, _SHOWN_CHARS)!r}")
         if len(facts) != 1:
             raise _RefusedError("it moves several facts; move one at a time")
@@ -278,83 +278,33 @@ class _EditChecker:
         return heading
 
 
-_SMALL = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and are as at be been by did do does for from had has have he her his i in into is it its my of on or "
-        "she since that the their them they this to until was were which who with you your user owner s",
-    )
+_NOT = re.compile(
+    r"\b(?:not|no|never|none|nobody|nothing|without|cannot|nicht|keine?|jamais)\b|n['’]t\b|[不没沒無无非未]",
+    re.IGNORECASE,
 )
-"""Words without a claim of their own."""
-_NOT = frozenset(
-    {
-        "not",
-        "no",
-        "never",
-        "none",
-        "nobody",
-        "nothing",
-        "without",
-        "longer",
-        "cannot",
-        "nicht",
-        "kein",
-        "keine",
-        "jamais",
-    }
-)
-_NOT_CJK = frozenset("不没沒無无非未")
-_CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_ENDS = ("ing", "ies", "ed", "es", "s", "y", "e")
 
 
 def find_unknown_word(text: str, sources: Sequence[str]) -> str:
-    """Return a word of the text that no source has, or a note that its "not" was lost; empty if there is none."""
-    known = {word for source in sources for word in fact_key(source).split()}
-    stems = {_stem(word) for word in known}
-    letters = {letter for word in known if _CJK.search(word) for letter in word}
-    words = fact_key(text).split()
-    for word in words:
-        if _CJK.search(word):
-            if unknown := next((letter for letter in word if letter not in letters), ""):
-                return unknown
-        elif word not in known and word not in _SMALL and (word in _NOT or _stem(word) not in stems or _digits(word)):
-            return word
-    if all(map(_denies, sources)) and not _denies(text):
-        return "the text without its negation"
-    return ""
-
-
-def is_empty_fact(text: str, fact: str, newer: Sequence[str] = ()) -> bool:
-    """Whether a text keeps less than half of a fact's claims and adds none from `newer`. Always False for scripts
-    without spaces between words.
+    """Return a name, a number or a "not" of the text that no source has, or a note that its "not" was lost; empty if
+    there is none. Names are capitalised; the first word may be any.
     """
-    claims = _claims(fact)
-    if _CJK.search(fact):
-        return False
-    kept = _claims(text)
-    if kept - claims and any((kept - claims) & _claims(entry) for entry in newer):
-        return False
-    return len(claims & kept) * 2 < len(claims)
+    known = {word for source in sources for word in fact_key(source).split()}
+    for at, word in enumerate(text.split()):
+        is_name = at > 0 and word.lstrip("\"'([*_")[:1].isupper()
+        for token in fact_key(word).split():
+            if token not in known and (any(map(str.isdigit, token)) or (is_name and len(token) > 1)):
+                return token
+    denial, denied = _NOT.search(text), [_NOT.search(source) is not None for source in sources]
+    if denial is not None and not any(denied):
+        return denial[0].lower()
+    return "the text without its negation" if denial is None and denied and all(denied) else ""
 
 
-def _claims(text: str) -> set[str]:
-    return {_stem(word) for word in fact_key(text).split() if word not in _SMALL}
-
-
-def _denies(text: str) -> bool:
-    words = fact_key(text).split()
-    shortened = "n't" in text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").lower()
-    return shortened or any(word in _NOT or not _NOT_CJK.isdisjoint(word) for word in words)
-
-
-def _stem(word: str) -> str:
-    end = next((end for end in _ENDS if word.endswith(end) and len(word) - len(end) >= 3), "")
-    return word[: len(word) - len(end)] if end else word
-
-
-def _digits(word: str) -> bool:
-    return any(map(str.isdigit, word))
+def _keeps_little(text: str, fact: str, newer: Sequence[str]) -> bool:
+    """Whether a text keeps less than half of a fact's words and adds none from `newer`."""
+    words, kept = fact_words(fact), fact_words(text)
+    adds = any((kept - words) & fact_words(entry) for entry in newer)
+    return not adds and len(words & kept) * 2 < len(words)
 
 
 def _edit_list(value: object) -> list[object] | None:
@@ -374,22 +324,42 @@ def _one_line(heading: str) -> str:
     return clip_line(" ".join(heading.split()), _SHOWN_CHARS)
 
 
-def call_arguments(call: ToolCallRequest) -> Mapping[str, object]:
-    """Return a call's arguments: an object, JSON text of one, or a list with one, as some servers send.
+async def ask_model(
+    provider: LLMProvider, model: str, request: Sequence[ChatMessage], tool: ToolSchema, max_tokens: int
+) -> LLMResponse:
+    """Ask a model for a call of this tool. Raises ProviderError, whatever the provider raises. Cancelling is safe."""
+    try:
+        response = await provider.chat(
+            messages=request, tools=[tool], model=model, max_tokens=max_tokens, temperature=0.1
+        )
+    except NanobotError:
+        raise
+    except Exception as error:  # a custom provider may raise anything; nothing is lost
+        raise UnusableAnswerError(f"The model call failed: {type(error).__name__}: {error}") from error
+    if response.finish_reason == "error":
+        raise error_from_response(response)
+    return response
 
-    Raises UnusableAnswerError.
+
+def call_arguments(response: LLMResponse, name: str) -> Mapping[str, object]:
+    """Return the arguments of the one call in an answer: an object, JSON text of one, or a list with one, as some
+    servers send. Raises UnusableAnswerError.
     """
-    arguments: object = call.arguments
-    if isinstance(arguments, str):
+    if response.finish_reason == "length":
+        raise UnusableAnswerError("The model's answer was cut off by the length limit.")
+    calls = [call for call in response.tool_calls if call.name == name]
+    if len(calls) != 1:
+        raise UnusableAnswerError(f"The model called {name} {len(calls)} times instead of once.")
+    arguments: object = calls[0].arguments
+    problem = calls[0].problem
+    if isinstance(arguments, str) and problem is None:
         arguments, problem = parse_arguments(arguments)
-        if problem is not None:
-            raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {problem}.")
-    if call.problem is not None:
-        raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {call.problem}.")
+    if problem is not None:
+        raise UnusableAnswerError(f"The model's {name} call cannot be read: {problem}.")
     if isinstance(arguments, list) and len(arguments) == 1:
         arguments = arguments[0]
     if not isinstance(arguments, dict):
-        raise UnusableAnswerError(f"The model's {call.name} call has no object as arguments.")
+        raise UnusableAnswerError(f"The model's {name} call has no object as arguments.")
     return arguments
 
 

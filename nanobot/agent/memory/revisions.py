@@ -8,12 +8,12 @@ A change is written as a pending revision, then to the file, then the revision i
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanobot.agent.memory.due import SCHEMA
 from nanobot.agent.memory.facts import Fact, fact_words, parse_facts
@@ -27,9 +27,6 @@ from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import clip_line
-
-if TYPE_CHECKING:
-    from sqlite3 import Connection
 
 _QUOTED = 300
 _KEPT_CHANGES = 1_000
@@ -110,6 +107,46 @@ class ChangeSource:
 UNKNOWN_SOURCE = ChangeSource()
 
 
+class PassOutcome(StrEnum):
+    """How a Dream pass ended."""
+
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedEdit:
+    """An edit of a Dream pass, as shown to people."""
+
+    action: str
+    before: Sequence[str]
+    after: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DreamPass:
+    """What a revision tells of a Dream pass: one model call and what it changed, perhaps nothing."""
+
+    number: int
+    at: str
+    outcome: PassOutcome
+    reason: str = ""
+    who: str = ""
+    model: str = ""
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usd: float | None = None
+    entries: int = 0
+    """New log entries it was shown."""
+    bytes_before: int = 0
+    bytes_after: int = 0
+    edits: Sequence[AppliedEdit] = ()
+    refused: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """A change of one file."""
@@ -121,18 +158,20 @@ class Revision:
     is_first: bool = False
     """Whether there was no file before."""
     is_change: bool = True
-    """Whether the text changed; otherwise facts were only stated again."""
+    """Whether the text changed; otherwise facts were only stated again, or a Dream pass changed nothing."""
     added: Sequence[dict[str, Any]] = ()
     """Facts: key, text, and the origin of each."""
     removed: Sequence[str] = ()
     who: str = ""
-    undoes: int | None = None
+    undoes: Sequence[int] = ()
+    """Numbers of the revisions it takes back, newest first."""
     group: int | None = None
     """Number of the first revision of a group that was one action."""
     forgot: Sequence[str] = ()
     """Texts of facts that must not be learned again from older messages."""
     mentioned: Sequence[str] = ()
     """Keys of facts that were stated again."""
+    dream: DreamPass | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The change for programs, without the stored texts."""
@@ -144,7 +183,7 @@ class Revision:
             "added": [dict(entry) for entry in self.added],
             "removed": list(self.removed),
             "who": self.who,
-            "undoes": self.undoes,
+            "undoes": self.undoes[0] if self.undoes else None,
         }
 
 
@@ -182,22 +221,10 @@ class RevisionLog:
         self._mutex = threading.RLock()
         self._depth = 0
 
-    @contextmanager
-    def reading(self) -> Iterator["Connection"]:
-        """A connection to read the tables from. Raises StorageError."""
-        with reading(self.database, SCHEMA) as db:
-            yield db
-
-    @contextmanager
-    def writing(self) -> Iterator["Connection"]:
-        """A transaction. Raises StorageError."""
-        with writing(self.database, SCHEMA) as db:
-            yield db
-
     def changes(self) -> list[Revision]:
         """Return all revisions, oldest first; none if the database cannot be read. Parses only new ones."""
         try:
-            with self._mutex, self.reading() as db:
+            with self._mutex, reading(self.database, SCHEMA) as db:
                 where = "FROM memory_revisions WHERE memory = ? AND number"
                 last = (self.memory, self._known[-1].number if self._known else 0)
                 count, _, text = db.execute(f"SELECT COUNT(*), MAX(number), revision {where} <= ?", last).fetchone()
@@ -213,7 +240,7 @@ class RevisionLog:
 
     def texts(self, number: int) -> RevisionTexts:
         """Return the texts of a revision. Raises StorageError if they were dropped."""
-        with self.reading() as db:
+        with reading(self.database, SCHEMA) as db:
             row = db.execute(
                 "SELECT before, after, archived FROM memory_revisions WHERE memory = ? AND number = ?",
                 (self.memory, number),
@@ -253,24 +280,23 @@ class RevisionLog:
         *,
         is_pending: bool = False,
         archived: bytes = b"",
-        undoes: int | None = None,
+        undoes: Sequence[int] = (),
         group: int | None = None,
         forgot: Sequence[str] = (),
         mentioned: Sequence[str] = (),
-        also: Callable[["Connection", Revision], None] | None = None,
+        dream: DreamPass | None = None,
     ) -> Revision | None:
-        """Store that a file has this content, or is about to. Return the revision, None if nothing changes. `also`
-        writes in the same transaction.
+        """Store that a file has this content, or is about to. Return the revision, None if there is nothing to store.
 
         Raises StorageError.
         """
-        with self.writing() as db:
+        with writing(self.database, SCHEMA) as db:
             row = db.execute(
                 "SELECT after FROM memory_revisions WHERE memory = ? AND file = ? ORDER BY number DESC LIMIT 1",
                 (self.memory, file),
             ).fetchone()
             before = row[0] if row is not None else None
-            if data == before and not (forgot or mentioned):
+            if data == before and not (archived or forgot or mentioned or undoes or dream):
                 return None
             old, new = _facts(before), _facts(data)
             last = db.execute("SELECT MAX(number) FROM memory_revisions WHERE memory = ?", (self.memory,)).fetchone()
@@ -292,48 +318,76 @@ class RevisionLog:
                 group=group,
                 forgot=[encodable(text) for text in forgot],
                 mentioned=[encodable(key) for key in mentioned],
+                dream=dream,
             )
             db.execute(
                 "INSERT INTO memory_revisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (self.memory, change.number, file, is_pending, before, data, archived, _to_text(change)),
+                (
+                    self.memory,
+                    change.number,
+                    file,
+                    is_pending,
+                    before,
+                    data,
+                    archived,
+                    codec.to_json(change, exclude_defaults=True),
+                ),
             )
-            if also is not None:
-                also(db, change)
         if change.number % _SWEEP_EVERY == 0:
             self._sweep()
         return change
 
+    def recorded(self) -> dict[str, bytes | None]:
+        """Return the last recorded content of each file, by its name. Raises StorageError."""
+        with reading(self.database, SCHEMA) as db:
+            query = "SELECT file, after, MAX(number) FROM memory_revisions WHERE memory = ? GROUP BY file"
+            return {file: data for file, data, _ in db.execute(query, (self.memory,))}
+
     def pending(self) -> list[Revision]:
         """Return revisions that were not confirmed, oldest first. Raises StorageError."""
-        with self.reading() as db:
+        with reading(self.database, SCHEMA) as db:
             rows = db.execute(
                 "SELECT revision FROM memory_revisions WHERE memory = ? AND is_pending ORDER BY number", (self.memory,)
             )
             return [codec.from_json(Revision, text) for (text,) in rows]
 
-    def confirm(self, change: Revision) -> None:
-        """Store that a pending revision was applied. Raises StorageError."""
-        with self.writing() as db:
-            where = "memory = ? AND number = ?"
-            db.execute(f"UPDATE memory_revisions SET is_pending = 0 WHERE {where}", (self.memory, change.number))  # noqa: S608
+    def settle(self, change: Revision, *, was_applied: bool) -> None:
+        """Confirm a pending revision, or delete it if it was not applied. Raises StorageError."""
+        with writing(self.database, SCHEMA) as db:
+            action = "UPDATE memory_revisions SET is_pending = 0" if was_applied else "DELETE FROM memory_revisions"
+            db.execute(f"{action} WHERE memory = ? AND number = ?", (self.memory, change.number))
 
-    def delete(self, change: Revision) -> None:
-        """Delete a revision that was not applied, with its Dream pass. Raises StorageError."""
-        with self.writing() as db:
-            this = (self.memory, change.number)
-            db.execute("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", this)
-            db.execute("DELETE FROM dream_passes WHERE memory = ? AND change = ?", this)
+    def undone(self) -> set[int]:
+        """Return the numbers of the revisions that were taken back, and not brought back by undoing a restore."""
+        undone: set[int] = set()
+        for change in reversed(self.changes()):
+            if change.number not in undone:
+                undone.update(change.undoes)
+        return undone
+
+    def active_passes(self) -> dict[int, Revision]:
+        """Return the Dream passes that changed something and were not taken back, by pass number, newest first."""
+        undone = self.undone()
+        return {
+            change.dream.number: change
+            for change in reversed(self.changes())
+            if change.dream is not None and change.is_change and change.number not in undone
+        }
+
+    def passes(self) -> list[DreamPass]:
+        """Return all Dream passes, newest first."""
+        return [change.dream for change in reversed(self.changes()) if change.dream is not None]
 
     def last_undoable(self) -> list[Revision]:
         """Return the newest change that is neither an undo nor undone, with the rest of its group; empty if there is
-        none. The initial snapshot of a file cannot be undone.
+        none. The initial snapshot of a file cannot be undone, nor can what a look at the archive finds in it: mostly
+        facts that another revision put there.
         """
-        changes = self.changes()
-        undone: set[int] = set()
+        changes, undone = self.changes(), self.undone()
         for change in reversed(changes):
-            if change.undoes is not None:
-                undone.add(change.undoes)
-            elif change.number not in undone and change.is_change and not is_initial_snapshot(change):
+            is_snapshot = change.by is ChangedBy.HAND and (change.is_first or change.file == "ARCHIVE.md")
+            is_undo = change.by is ChangedBy.UNDO or not change.is_change or is_snapshot
+            if change.number not in undone and not is_undo:
                 first = change.group or change.number
                 return [
                     change
@@ -356,17 +410,15 @@ class RevisionLog:
 
     def forgotten(self) -> list[tuple[str, str]]:
         """Return the forgotten facts and when each was forgotten, without undone ones."""
-        changes = self.changes()
-        undone = {change.undoes for change in changes}
-        return [(text, change.at) for change in changes if change.number not in undone for text in change.forgot]
+        undone = self.undone()
+        return [(text, change.at) for change in self.changes() if change.number not in undone for text in change.forgot]
 
     def _sweep(self) -> None:
         """Drop the texts of old revisions, and old revisions that nothing refers to."""
-        changes, origins = self.changes(), self.origins()
-        undone = {change.undoes for change in changes}
+        changes, origins, undone = self.changes(), self.origins(), self.undone()
         newest = {change.file: change.number for change in changes}
         current = {key for number in newest.values() for key in _facts(self.texts(number).after)}
-        with self.writing() as db:
+        with writing(self.database, SCHEMA) as db:
             for change in changes[:-_KEPT_CHANGES]:
                 if change.number in newest.values():
                     continue
@@ -407,7 +459,3 @@ def encodable(text: str) -> str:
 
 def _facts(data: bytes | None) -> dict[str, Fact]:
     return {fact.key: fact for fact in parse_facts((data or b"").decode("utf-8-sig", "replace"))}
-
-
-def _to_text(change: Revision) -> str:
-    return codec.to_json(change, exclude_defaults=True)

@@ -18,6 +18,7 @@ from nanobot.agent.memory.review import (
     EditRules,
     KnownFact,
     UnusableAnswerError,
+    ask_model,
     call_arguments,
     check_losses,
     clean_text,
@@ -25,7 +26,6 @@ from nanobot.agent.memory.review import (
     is_refusal,
     review_edits,
 )
-from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import (
@@ -37,11 +37,7 @@ from nanobot.messages.types import (
     least_trusted,
     stored_provenance,
 )
-from nanobot.providers.base import (
-    LLMProvider,
-    LLMResponse,
-    error_from_response,
-)
+from nanobot.providers.base import LLMProvider, LLMResponse
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip, clip_line
 
@@ -189,16 +185,7 @@ async def request_save_memory(
         f"# The older part of the conversation\n\n<conversation>\n{transcript.text}\n</conversation>"
     )
     request: list[ChatMessage] = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
-    try:
-        response = await provider.chat(
-            messages=request, tools=[SAVE_MEMORY], model=model, max_tokens=max_tokens, temperature=0.1
-        )
-    except NanobotError:
-        raise
-    except Exception as error:  # a custom provider may raise anything; nothing is lost
-        raise UnusableAnswerError(f"The model call failed: {type(error).__name__}: {error}") from error
-    if response.finish_reason == "error":
-        raise error_from_response(response)
+    response = await ask_model(provider, model, request, SAVE_MEMORY, max_tokens)
     saved = check_answer(response, memory)
     mark = IN_PART.get(transcript.provenance)
     return replace(saved, history_entry=f"{saved.history_entry}\n{mark}") if mark else saved
@@ -238,12 +225,7 @@ async def request_consolidation(
 
 def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:
     """Check an answer against the current memory. Raises UnusableAnswerError, which says what is wrong."""
-    calls = [call for call in response.tool_calls if call.name == TOOL_NAME]
-    if response.finish_reason == "length":
-        raise UnusableAnswerError("The model's answer was cut off by the length limit.")
-    if len(calls) != 1:
-        raise UnusableAnswerError(f"The model called {TOOL_NAME} {len(calls)} times instead of once.")
-    arguments = call_arguments(calls[0])
+    arguments = call_arguments(response, TOOL_NAME)
     entry = _text_argument(arguments, "history_entry")
     if not any(map(str.isalnum, entry)):
         raise UnusableAnswerError("The model's history_entry is empty.")

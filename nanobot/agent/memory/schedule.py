@@ -1,16 +1,19 @@
 """When sessions are consolidated: in the background, after turns.
 
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
-turns; consolidation then waits for a short pause in the conversation. Failed or ineffective consolidations are retried
-with exponential backoff. Sessions archived by `/new` are queued until they are consolidated. Backoffs and queue are in
-the database, so the next process goes on with them.
+turns; consolidation then waits for a short pause in the conversation. Where that is configured, it is also due once it
+was idle for some time; what was missed while nanobot was not running is done before its next prompt is built. Sessions
+archived by `/new` are queued until they are consolidated. Failed or ineffective consolidations are retried with
+exponential backoff. Backoffs and queue are in the database, so the next process goes on with them.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,26 +21,29 @@ from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import stem_of
+from nanobot.session.lines import parse_time
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
 from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import ProcessLock
 
 if TYPE_CHECKING:
-    from nanobot.agent.memory.consolidation import Consolidator
+    from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
 
 log = logging.getLogger(__name__)
 
 KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
-_MAX_CALLS = 8
-"""Model calls per pass."""
+_IDLE_KEEP = 8
+"""Messages an idle session keeps, plus the rest of the turn they start in."""
 _MAX_CONCURRENT = 4
 _MIN_SHARE = 0.15
 """Share of the window a pass must free to be worth it."""
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
+_COMPACT_NOW_S = 100.0
+"""Time limit of `/compact`, below that of a command."""
 
 _FREES_NOTHING = (
     "The last messages of this conversation fill the context window: consolidating older ones frees little. From now "
@@ -48,6 +54,9 @@ _FREES_NOTHING = (
 class ConsolidationScheduler:
     """Consolidates all sessions in the background. `on_session_saved` and `on_session_archived` return at once."""
 
+    sleep = staticmethod(asyncio.sleep)
+    """How it waits for a pause; tests replace it."""
+
     def __init__(
         self,
         open_consolidator: "Callable[[], Awaitable[Consolidator]]",
@@ -56,57 +65,70 @@ class ConsolidationScheduler:
         *,
         memory_window: int,
         database: Path,
+        idle_s: float = 0,
         pause_s: float = 1.0,
     ) -> None:
         """`open_consolidator` imports and creates it when first awaited. `database` has the due times. A
-        consolidation waits until nobody has spoken for `pause_s`.
+        consolidation waits until nobody has spoken for `pause_s`; after `idle_s`, all but the last messages move
+        (0: never).
         """
         self._open_consolidator = open_consolidator
         self._sessions = sessions
         self._clock = clock
         self._window = memory_window
-        self._queue = DueTimes(database, "archive")
+        self._few_messages = max(10, memory_window // 10)
+        self._idle_s = idle_s
+        self.pause_s = pause_s
+        self._archived = DueTimes(database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
         self._archive_lock = database.parent / "memory" / "archive.lock"
-        self.pause_s = pause_s
-        self._waiting: dict[str, int] = {}
-        """By session that waits for a pause, its number of messages after the last turn."""
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stored_backoffs = DueTimes(database, "session")
-        self._backoffs: dict[str, Due] = {}
-        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
-        self._notices: dict[str, list[str]] = {}
+        self._archive_at = 0.0
+        """When the next archived session is due; at first, that is unknown."""
         self._current_stem = ""
         """Stem of the archived session being consolidated."""
-        self._has_resumed = False
-        self._has_backoffs = False
+        self._stored_backoffs = DueTimes(database, "session")
+        self._backoffs: dict[str, Due] | None = None
+        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
+        self._counts: dict[str, int] = {}
+        """By session that waits for a pause, its number of messages after the last turn."""
+        self._waits: dict[str, asyncio.Task[None]] = {}
+        """By session, what waits for it to be idle; "" waits for the next archived session."""
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._notices: dict[str, list[str]] = {}
+        self._is_opened = False
         self._closed = False
 
     def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
-        if session.key in self._waiting:
-            self._waiting[session.key] = session.message_count
+        key, count = session.key, session.message_count
+        if key in self._counts:
+            self._counts[key] = count
         elif self._is_due(session):
-            self._begin(session.key, lambda: self._consolidate_in_pause(session.key, session.message_count))
-        if not self._has_resumed:  # archived sessions queued by a previous process
+            self._begin(key, partial(self._consolidate_in_pause, key, count))
+        if self._idle_s:
+            consolidate = partial(self._run, key, count, self._rows_to_keep_idle)
+            self._begin_after(self._idle_s, key, consolidate)
+        if self._now() >= self._archive_at:
             self.resume_archived()
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Queue a session that was moved to this file of the archive. Never raises."""
         self.forget(session_key)
         try:
-            await asyncio.to_thread(self._queue.put, file.stem, Due(self._now()))
+            await asyncio.to_thread(self._archived.put, file.stem, Due(self._now()))
         except NanobotError as error:
             log.warning("%s could not be queued for consolidation: %s", file, error)
-        self._has_resumed = True
-        self._begin("", self._consolidate_archive)
+        if (task := self._tasks.get("")) is not None:  # it may have seen the last one already
+            task.add_done_callback(lambda done: self.resume_archived())
+        self.resume_archived()
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session, and clear its backoff."""
-        if (task := self._tasks.get(session_key)) is not None:
-            task.cancel()
-        self._backoffs.pop(session_key, None)
+        for task in (self._tasks.get(session_key), self._waits.pop(session_key, None)):
+            if task is not None:
+                task.cancel()
+        (self._backoffs or {}).pop(session_key, None)
         self._notices.pop(session_key, None)
 
     async def forget_archived(self, session_key: str) -> int:
@@ -117,14 +139,13 @@ class ConsolidationScheduler:
         if self._current_stem.startswith(own) and (task := self._tasks.get("")) is not None:
             task.cancel()
             await asyncio.wait([task])
-        waiting = await asyncio.to_thread(self._queue.all)
+        waiting = await asyncio.to_thread(self._archived.all)
         for stem in (stems := [stem for stem in waiting if stem.startswith(own)]):
-            await asyncio.to_thread(self._queue.delete, stem)
+            await asyncio.to_thread(self._archived.delete, stem)
         return len(stems)
 
     def resume_archived(self) -> None:
-        """Consolidate queued archived sessions, also those of a previous process. Neither blocks nor raises."""
-        self._has_resumed = True
+        """Consolidate archived sessions that are due, also those of a previous process. Neither blocks nor raises."""
         self._begin("", self._consolidate_archive)
 
     def take_notices(self, session_key: str) -> Sequence[str]:
@@ -133,7 +154,7 @@ class ConsolidationScheduler:
 
     def failure_count(self, session_key: str) -> int:
         """Return the number of consecutive failures of a session."""
-        return self._backoffs.get(session_key, Due()).failures
+        return (self._backoffs or {}).get(session_key, Due()).failures
 
     @property
     def is_busy(self) -> bool:
@@ -148,92 +169,141 @@ class ConsolidationScheduler:
     async def close(self) -> None:
         """Cancel pending model calls, finish writes, and start no more."""
         self._closed = True
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._waits.values()]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
+    async def compact(self, session: Session) -> None:
+        """Compact a held session before its next prompt is built: apply a finished consolidation, or make one call if
+        the session was idle. Cancelling is safe; never raises for a model or the disk.
+        """
+        if self._is_opened:
+            await (await self._open_consolidator()).apply_ready(session)
+        if self._is_idle(session):
+            has_failed = self._known_backoffs().get(session.key, Due()).failures > 0
+            if not has_failed or self._is_backoff_over(session):
+                await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
+
+    async def compact_now(self, session: Session) -> str:
+        """Move all but the last messages of a held session into memory. Return why fewer moved; empty if all did."""
+        try:
+            async with asyncio.timeout(_COMPACT_NOW_S):
+                result = await self._run(session.key, session.message_count, lambda session: _IDLE_KEEP, held=session)
+        except TimeoutError:
+            return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
+        return result.reason
+
+    def _begin(self, key: str, work: Callable[[], Awaitable[object]]) -> None:
+        if self._closed or key in self._tasks:
+            return
+
+        async def run_safely() -> None:
+            try:
+                await work()
+            except Exception:  # must not keep other sessions from being consolidated
+                log.exception("Old messages could not be moved into memory")
+
+        task = asyncio.create_task(run_safely(), name=f"consolidation of {key or 'the archive'}")
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._tasks.pop(key, None))
+
+    def _begin_after(self, seconds: float, key: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Begin work after some time by the clock; an earlier wait for the same key ends."""
+        due = self._now() + seconds
+
+        async def wait() -> None:
+            while (left := due - self._now()) > 0:
+                await self.sleep(left)
+            del self._waits[key]  # from here on, another turn does not cancel it
+            self._begin(key, work)
+
+        if (waiting := self._waits.pop(key, None)) is not None:
+            waiting.cancel()
+        if not self._closed:
+            self._waits[key] = asyncio.create_task(wait(), name="wait for a consolidation")
+
+    def _known_backoffs(self) -> dict[str, Due]:
+        """The backoffs; those of a previous process are read when first needed."""
+        if self._backoffs is None:
+            self._backoffs = {}
+            with suppress(StorageError):
+                self._backoffs = self._stored_backoffs.all()
+        return self._backoffs
+
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
         if unconsolidated < self._window and _window_start(session) <= session.last_consolidated:
             return False
-        if not self._has_backoffs:
-            self._has_backoffs = True
-            with suppress(StorageError):
-                self._backoffs = self._stored_backoffs.all() | self._backoffs
-        backoff = self._backoffs.get(session.key, Due())
-        return self._now() >= backoff.at or session.message_count >= backoff.state.get("messages", 0)
+        return self._is_backoff_over(session)
 
-    def _begin(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
-        if self._closed or key in self._tasks:
-            return
-        task = asyncio.create_task(self._run_safely(work), name=f"consolidation of {key or 'the archive'}")
-        self._tasks[key] = task
-        task.add_done_callback(lambda done: self._tasks.pop(key, None))
+    def _is_backoff_over(self, session: Session) -> bool:
+        due = self._known_backoffs().get(session.key, Due())
+        return self._now() >= due.at or session.message_count >= due.state.get("messages", 0)
 
-    async def _run_safely(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception:  # must not keep other sessions from being consolidated
-            log.exception("Old messages could not be moved into memory")
+    def _is_idle(self, session: Session) -> bool:
+        """Whether the session's last message is older than the configured idle time."""
+        last = session.last_message
+        last_time = parse_time(last.get("timestamp")) if last is not None and self._idle_s else None
+        now = self._clock.now().replace(tzinfo=None)
+        return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
 
     async def _consolidate_in_pause(self, key: str, count: int) -> None:
         """Consolidate once nobody speaks, but after at most half a memory window of new messages."""
-        self._waiting[key] = count
+        self._counts[key] = count
         try:
             previous = -1
-            while previous != self._waiting[key] and self._waiting[key] < count + self._window // 2:
-                previous = self._waiting[key]
-                await asyncio.sleep(self.pause_s)
+            while previous != self._counts[key] and self._counts[key] < count + self._window // 2:
+                previous = self._counts[key]
+                await self.sleep(self.pause_s)
         finally:
-            count = self._waiting.pop(key)
-        async with self._slots:
-            await self._consolidate(key, count)
+            count = self._counts.pop(key)
+        result = await self._run(key, count, self._rows_to_keep)
+        if not result.reason:
+            await self._set_backoff(key, self._due_after_pass(result, key, count))
 
-    async def _consolidate(self, key: str, count: int) -> None:
-        """Run one pass over a live session with `count` messages."""
+    async def _run(
+        self, key: str, count: int, keep: Callable[[Session], int], held: Session | None = None, **options: int
+    ) -> "ConsolidationResult":
+        """Consolidate a session with `count` messages, and set or clear its backoff."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
         consolidator = await self._open_consolidator()
-        moved, share = 0, 1.0
-        for _ in range(_MAX_CALLS):
-            result = await consolidator.move(key, self._rows_to_keep)
-            if result.outcome is not ConsolidationOutcome.DONE:
-                break
-            share = result.share if not moved else share
-            moved += result.moved
-        before = self._backoffs.pop(key, Due())
+        self._is_opened = True
+        async with self._slots if held is None else nullcontext():
+            result = await consolidator.consolidate(key, keep, held=held, **options)
+        before = self._known_backoffs().get(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
             due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-            due = replace(due, state={"messages": count + self._few_messages * 2 ** min(before.failures, 8)})
-        elif not moved:  # the last turns stay, and there are no others yet; no model was asked
-            due = Due(self._now() + _MAX_BACKOFF_S, state={"messages": count + min(self._few_messages, KEPT_TURNS)})
-        else:
-            due = self._due_after_pass(before, share, key, count)
-        self._backoffs[key] = due
+            messages = count + self._few_messages * 2 ** min(before.failures, 8)
+            await self._set_backoff(key, replace(due, state={"messages": messages}))
+        elif result.moved and before.failures:
+            await self._set_backoff(key, Due())
+        return result
+
+    async def _set_backoff(self, key: str, due: Due) -> None:
+        """Set the backoff of a session, after a failure or without effect also for the next process."""
+        self._known_backoffs()[key] = due
+        is_kept = due.failures or due.state.get("ineffective")
         try:
-            if due.failures or due.state.get("ineffective"):
-                await asyncio.to_thread(self._stored_backoffs.put, key, due)
-            elif before.failures or before.state.get("ineffective"):
-                await asyncio.to_thread(self._stored_backoffs.delete, key)
+            await asyncio.to_thread(
+                lambda: self._stored_backoffs.put(key, due) if is_kept else self._stored_backoffs.delete(key)
+            )
         except StorageError as error:
             log.warning("%s", error)
 
-    def _now(self) -> float:
-        return self._clock.now().timestamp()
-
-    def _due_after_pass(self, before: Due, share: float, key: str, count: int) -> Due:
+    def _due_after_pass(self, result: "ConsolidationResult", key: str, count: int) -> Due:
         """Return when it is due again. A second ineffective pass in a row waits longer and notifies the person."""
-        times = before.state.get("ineffective", 0) + 1 if share < _MIN_SHARE else 0
+        at = self._now() + _MAX_BACKOFF_S
+        if not result.moved:  # the last turns stay, and there are no others yet; no model was asked
+            return Due(at, state={"messages": count + min(self._few_messages, KEPT_TURNS)})
+        before = self._known_backoffs().get(key, Due())
+        times = before.state.get("ineffective", 0) + 1 if result.share < _MIN_SHARE else 0
         if times == 2:
             self._notices.setdefault(key, []).append(_FREES_NOTHING)
         wait = self._few_messages if times < 2 else max(self._window, self._few_messages)
-        return Due(self._now() + _MAX_BACKOFF_S, state={"messages": count + wait, "ineffective": times})
-
-    @property
-    def _few_messages(self) -> int:
-        return max(10, self._window // 10)
+        return Due(at, state={"messages": count + wait, "ineffective": times})
 
     def _rows_to_keep(self, session: Session) -> int:
         """Return how many of the last messages stay. Blocks if they have to be loaded."""
@@ -242,55 +312,54 @@ class ConsolidationScheduler:
             keep = min(keep, session.message_count - start)
         return max(keep, _messages_of_turns(session, KEPT_TURNS))
 
+    def _rows_to_keep_idle(self, session: Session) -> int:
+        return _IDLE_KEEP if self._is_idle(session) else session.message_count
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
+
     async def _consolidate_archive(self) -> None:
-        """Consolidate the queued archived sessions, one after another."""
-        if not await asyncio.to_thread(self._queue.all):
-            return
-        await asyncio.sleep(self.pause_s)
-        await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
-        lock = ProcessLock(self._archive_lock)
-        if not lock.try_acquire():
-            return  # another process does it
-        try:
-            tried: set[str] = set()
-            while stem := await self._next_archived(tried):
-                tried.add(stem)
-                self._current_stem = stem
-                await self._consolidate_archived(stem)
-        finally:
-            self._current_stem = ""
-            lock.release()
+        """Consolidate the archived sessions that are due, one after another, and wait for the next one."""
+        if await self._next_archived() is not None:
+            await self.sleep(self.pause_s)
+            await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
+            lock = ProcessLock(self._archive_lock)
+            if lock.try_acquire():
+                try:
+                    while (due := await self._next_archived()) is not None:
+                        await self._consolidate_archived(self._current_stem, due)
+                finally:
+                    self._current_stem = ""
+                    lock.release()
+            else:
+                self._archive_at = self._now() + _BACKOFF_S  # another process does it
+        if self._archive_at < inf:
+            self._begin_after(self._archive_at - self._now(), "", self._consolidate_archive)
 
-    async def _next_archived(self, tried: set[str]) -> str:
-        """Return the session that has been queued longest and was not tried; empty if there is none."""
-        queue = await asyncio.to_thread(self._queue.all)
-        return min(queue.keys() - tried, key=lambda stem: queue[stem].at, default="")
+    async def _next_archived(self) -> Due | None:
+        """Select the archived session that has been due longest; None if none is due yet."""
+        queue = await asyncio.to_thread(self._archived.all)
+        self._archive_at, self._current_stem = min(((due.at, stem) for stem, due in queue.items()), default=(inf, ""))
+        return queue[self._current_stem] if self._archive_at <= self._now() else None
 
-    async def _consolidate_archived(self, stem: str) -> None:
+    async def _consolidate_archived(self, stem: str, due: Due) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
         consolidator = await self._open_consolidator()
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
-        if session is None:
-            await asyncio.to_thread(self._queue.delete, stem)
-            return
-        due = await asyncio.to_thread(self._queue.get, stem)
-        done = max(due.state.get("done", 0), session.last_consolidated)
-        while True:
-            result = await consolidator.move_archived(session, done)
-            if result.outcome is not ConsolidationOutcome.DONE:
-                break
-            done += result.moved
-            due = replace(due, state={"done": done})
-            await asyncio.to_thread(self._queue.put, stem, due)
-        if result.outcome is ConsolidationOutcome.FAILED:
-            due = replace(due, failures=due.failures + 1)
-            if due.failures < _MAX_TRIES:
-                await asyncio.to_thread(self._queue.put, stem, due)
-                return
-            await consolidator.note_archived(session, done, stem)
-        await asyncio.to_thread(self._queue.delete, stem)
+        if session is not None:
+            session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
+            while (result := await consolidator.consolidate_archived(session)).outcome is ConsolidationOutcome.DONE:
+                due = replace(due, state={"done": session.last_consolidated})
+                await asyncio.to_thread(self._archived.put, stem, due)
+            if result.outcome is ConsolidationOutcome.FAILED:
+                due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+                if due.failures < _MAX_TRIES:
+                    await asyncio.to_thread(self._archived.put, stem, due)
+                    return
+                await consolidator.note_archived(session, stem)
+        await asyncio.to_thread(self._archived.delete, stem)
 
 
 def _window_start(session: Session) -> int:

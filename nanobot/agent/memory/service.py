@@ -10,13 +10,12 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.memory.dream_schedule import DreamScheduler
-from nanobot.agent.memory.idle import IdleWatch
 from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore, file_stamp
 from nanobot.agent.models import SessionModels
@@ -29,7 +28,6 @@ from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
 from nanobot.session.manager import Session, SessionManager
-from nanobot.session.records import parse_time
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import count_noun
@@ -43,9 +41,6 @@ log = logging.getLogger(__name__)
 
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
 """Tools that may change a memory file."""
-_MAX_SCOPES = 256
-_COMPACT_NOW_S = 100.0
-"""Time limit of `/compact`, below that of a command."""
 _MAX_TURN_ROWS = 400
 """Rows of a turn that are reviewed for failures."""
 
@@ -77,12 +72,9 @@ class MemoryService:
         self._clock = clock
         self._others_write = others_write
         self._scope_of = scope_of
-        self._idle_s = self._defaults.idle_compact_after_minutes * 60
         self._recorded: dict[Scope, tuple[object, ...]] = {}
         """By scope, the stamps of its files when they were last recorded."""
-        self._stores: dict[Scope, MemoryStore] = {}
-        self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
-        """Scopes that a tool call has changed since: the session key, and the rows of the turn."""
+        self._store_of = lru_cache(maxsize=256)(memory.of)
         self._tasks: set[asyncio.Task[None]] = set()
         self.consolidation = ConsolidationScheduler(
             self._open_consolidator,
@@ -90,6 +82,7 @@ class MemoryService:
             clock,
             memory_window=self._defaults.memory_window,
             database=places.database,
+            idle_s=self._defaults.idle_compact_after_minutes * 60,
         )
         self.dreams = DreamScheduler(
             config,
@@ -100,7 +93,6 @@ class MemoryService:
             status,
             clock,
             memory_of=self._memory_of,
-            record_changes=self._record_if_changed,
         )
 
     @cached_property
@@ -113,19 +105,14 @@ class MemoryService:
             self._models,
             self._status,
             self._clock,
-            background_model=self._defaults.background_model,
+            background_model=lambda: self._defaults.background_model,
             others_write=self._others_write,
             scope_of=self._scope_of,
         )
 
-    @property
-    def _has_consolidator(self) -> bool:
-        return "_consolidator" in self.__dict__
-
     async def _open_consolidator(self) -> "Consolidator":
         """Return the one consolidator. It is imported in a thread, but created by the event loop, so only once."""
-        if not self._has_consolidator:
-            await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
+        await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
         return self._consolidator
 
     @cached_property
@@ -133,12 +120,6 @@ class MemoryService:
         from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
 
         return Lessons(self._memory, self._database, self._clock, others_write=self._others_write)
-
-    def renew(self) -> None:
-        """Use the background model the config names now."""
-        if self._has_consolidator:
-            self._consolidator.background_model = self._defaults.background_model
-        self.dreams.renew()
 
     def on_session_saved(self, session: Session, scope: Scope) -> None:
         """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
@@ -149,12 +130,12 @@ class MemoryService:
         """Like `on_session_saved`, for sessions that are not consolidated, such as a subagent's."""
         if scope.is_owners:
             self._learn(session)
-        known = self._recorded.get(scope)
-        if known is not None and known != self._stamps(scope):
-            last = session.last_message
-            turn_id = last.get("turn_id") if last is not None else None
-            rows = [row for row in session.get_history() if row.get("turn_id") == turn_id]
-            self._in_background(self._record(scope, session.key, rows))
+        if scope in self._recorded and self._recorded[scope] != self._stamps(scope):  # by a call that failed, perhaps
+            rows, _ = _last_turn(session)
+            by_agent = any(
+                "memory" in call["function"]["arguments"].lower() for row in rows for call in row.get("tool_calls", ())
+            )
+            self._in_background(asyncio.to_thread(self._record, scope, session.key, rows if by_agent else None))
 
     def _learn(self, session: Session) -> None:
         """Count failures of the last turn; then, and once a day while nanobot runs, remove old lessons."""
@@ -187,21 +168,19 @@ class MemoryService:
         the arguments. Never denies a call.
         """
         scope = planned.context.scope
-        if planned.call.name in _WRITERS and self._recorded.get(scope) != self._stamps(scope):
-            await self._record(scope)
+        if planned.call.name in _WRITERS:
+            await self._record_if_changed(scope)
         verdict = await asyncio.to_thread(self._check_repetition, planned) if planned.required_access else Verdict()
         if planned.call.name in _WRITERS:
             return replace(verdict, on_success=(partial(self._after_call, planned),))
         return verdict
 
     def _after_call(self, planned: PlannedCall) -> None:
-        """After a writing call: attribute the change to the agent, so that a concurrent turn does not record an edit by
-        hand.
-        """
+        """Attribute what a writing call has changed to the agent."""
         context = planned.context
         if self._recorded.get(context.scope) != self._stamps(context.scope):
             rows = [row for row in planned.rows if row.get("turn_id") == context.turn_id]
-            self._by_agent[context.scope] = (context.session_key, rows)
+            self._record(context.scope, context.session_key, rows)
 
     def _check_repetition(self, planned: PlannedCall) -> Verdict:
         """Taint a call whose arguments repeat a remembered fact that did not come from the owner."""
@@ -219,31 +198,22 @@ class MemoryService:
             Verdict() if repeated is not memory_row else Verdict(entered=provenance, source="what is remembered here")
         )
 
-    async def _record(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] = ()) -> None:
-        """Record the memory as a revision, by the agent if the rows of the turn may have changed it."""
-        stamps, agent_change = self._stamps(scope), self._by_agent.pop(scope, None)
-        by_agent = agent_change is not None or any(map(_may_write_memory, rows))
-        if agent_change is not None and agent_change[0] != session_key:
-            session_key, rows = agent_change
+    def _record(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] | None = None) -> None:
+        """Record the memory as a revision: by the agent, in the turn with these rows, or else by hand. Blocks."""
+        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 
-        def record() -> None:
-            from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
-
-            by = ChangedBy.AGENT if by_agent else ChangedBy.HAND
-            self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows if by_agent else ()))
-
+        stamps = self._stamps(scope)
         try:
-            await finish(asyncio.to_thread(record))
+            by = ChangedBy.HAND if rows is None else ChangedBy.AGENT
+            self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows or ()))
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
-        while len(self._recorded) >= _MAX_SCOPES:
-            del self._recorded[next(iter(self._recorded))]
         self._recorded[scope] = stamps
 
     async def _record_if_changed(self, scope: Scope) -> None:
-        """Record the memory if a tool or an editor changed it."""
+        """Record the memory if an editor changed it."""
         if self._recorded.get(scope) != self._stamps(scope):
-            await self._record(scope)
+            await finish(asyncio.to_thread(self._record, scope))
 
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Return stamps that change with the memory files."""
@@ -284,25 +254,23 @@ class MemoryService:
     def commands(self) -> dict[str, CommandEntry]:
         """The chat commands of memory and Dream."""
 
-        async def memory(call: CommandCall) -> str:
+        async def answer(name: str, call: CommandCall) -> str:
             from nanobot.agent.memory.commands import MemoryCommands
 
-            return await MemoryCommands(self._memory_of, self._clock).answer(call)
+            return await MemoryCommands(self._memory_of, self.dreams, self._clock).answer(name, call)
 
-        usage = "[why|forget|pin|unpin|undo|share|search|log] ..."
         return {
-            "memory": CommandEntry(memory, "show and change what is remembered", usage),
-            **self.dreams.commands(),
+            name: CommandEntry(partial(answer, name), description, usage)
+            for name, description, usage in (
+                ("memory", "show and change what is remembered", "[why|forget|pin|unpin|undo|share|search|log] ..."),
+                ("dream", "tidy the memory, show what changed", ""),
+                ("dream-log", "the last Dream passes", "N"),
+                ("dream-restore", "restore the memory before a pass", "ID"),
+            )
         }
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
-        if scope == self._memory.scope:
-            return self._memory
-        while len(self._stores) >= _MAX_SCOPES:
-            del self._stores[next(iter(self._stores))]
-        if scope not in self._stores:
-            self._stores[scope] = self._memory.of(scope)
-        return self._stores[scope]
+        return self._memory if scope == self._memory.scope else self._store_of(scope)
 
     async def close(self) -> None:
         """Stop; unfinished consolidations resume at the next start."""
@@ -310,40 +278,6 @@ class MemoryService:
         await self.dreams.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
-
-    async def compact(self, session: Session) -> None:
-        """Compact a held session before its next prompt is built: apply a finished consolidation, or consolidate if the
-        session was idle. Cancelling is safe; never raises for a model or the disk.
-        """
-        is_idle = self._is_idle(session)
-        if is_idle or self._has_consolidator:
-            await (await self._open_consolidator()).compact_held(session, is_idle=is_idle)
-
-    async def compact_now(self, session: Session) -> str:
-        """Move all but the last messages of a held session into memory. Return why fewer moved; empty if all did."""
-        try:
-            async with asyncio.timeout(_COMPACT_NOW_S):
-                return await (await self._open_consolidator()).compact_all(session)
-        except TimeoutError:
-            return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
-
-    def _is_idle(self, session: Session) -> bool:
-        """Whether the session's last message is older than the configured idle time."""
-        last = session.last_message
-        last_time = parse_time(last.get("timestamp")) if last is not None and self._idle_s else None
-        return (
-            last_time is not None
-            and (self._clock.now().replace(tzinfo=None) - last_time).total_seconds() >= self._idle_s
-        )
-
-    def idle_watch(self) -> IdleWatch | None:
-        """Return the watch that compacts idle sessions; None if it is disabled."""
-        if not self._idle_s:
-            return None
-        return IdleWatch(self._compact_idle, self._idle_s, self._clock)
-
-    async def _compact_idle(self, session_key: str) -> None:
-        await (await self._open_consolidator()).compact(session_key, self._is_idle)
 
 
 def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:
@@ -370,8 +304,3 @@ def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
     rows = session.since(session.message_count - min(session.rows_in_memory, _MAX_TURN_ROWS))
     begin = next((at for at, row in enumerate(rows) if row.get("turn_id") == turn_id), len(rows))
     return rows[begin:], rows[:begin]
-
-
-def _may_write_memory(row: ChatMessage) -> bool:
-    """Whether a call in this row names a memory file."""
-    return any("memory" in call["function"]["arguments"].lower() for call in row.get("tool_calls", ()))

@@ -149,9 +149,13 @@ class MemoryStore:
 
         with self.revisions.lock():
             self._settle_pending()
+            recorded = self.revisions.recorded()
             for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
+                data = self.file_bytes(file)
+                if data == recorded.get(file.name):
+                    continue
                 by, source = by or ChangedBy.HAND, source or UNKNOWN_SOURCE
-                change = self.revisions.add(file.name, self.file_bytes(file), by, source)
+                change = self.revisions.add(file.name, data, by, source)
                 if change is not None and by is ChangedBy.AGENT:
                     self._restore_pinned(file, change)
 
@@ -179,20 +183,21 @@ class MemoryStore:
         by: "ChangedBy",
         source: "ChangeSource | None" = None,
         *,
-        archived: "Sequence[Fact]" = (),
+        archived: "Sequence[Fact] | bytes" = (),
         **details: Any,
     ) -> "Revision | None":
-        """Replace the content of one of the memory files (None deletes it), append facts to the archive, and record the
-        revision. An unrecorded edit is recorded first, as a revision of its own. Raises StorageError; the files are
-        then unchanged.
+        """Replace the content of one of the memory files (None deletes it), append facts, or what an earlier revision
+        had appended, to the archive, and record the revision. An unrecorded edit is recorded first, as a revision of
+        its own. Raises StorageError; the files are then unchanged.
         """
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
         log = self.revisions
         with log.lock():
             self._settle_pending()
-            log.add(file.name, self.file_bytes(file), ChangedBy.HAND)
-            block = self._archive_block(archived)
+            if (current := self.file_bytes(file)) != log.recorded().get(file.name):
+                log.add(file.name, current, ChangedBy.HAND)
+            block = archived if isinstance(archived, bytes) else self._archive_block(archived)
             source = source or UNKNOWN_SOURCE
             change = log.add(file.name, data, by, source, is_pending=True, archived=block, **details)
             if change is None:
@@ -207,7 +212,7 @@ class MemoryStore:
                     self._settle_pending()
                 raise
             with suppress(StorageError):  # it was applied; the next look confirms it
-                log.confirm(change)
+                log.settle(change, was_applied=True)
             return change
 
     def _settle_pending(self) -> None:
@@ -222,9 +227,9 @@ class MemoryStore:
             )
             if change.is_change and current == texts.before:
                 self.remove_archived(texts.archived)
-                log.delete(change)
+                log.settle(change, was_applied=False)
             else:  # applied, perhaps edited since
-                log.confirm(change)
+                log.settle(change, was_applied=True)
 
     def remove_archived(self, block: bytes) -> None:
         """Remove from the archive what a revision appended, if it is still there unchanged. Raises StorageError."""
@@ -248,8 +253,6 @@ class MemoryStore:
     def _put(self, file: Path, data: bytes | None) -> None:
         if data is None:
             self._remove(file)
-        elif file == self.memory_file and (text := _text_of(data)) is not None:
-            self.write_long_term(text)
         else:
             self._write(file, data)
 
@@ -262,24 +265,18 @@ class MemoryStore:
             except FileNotFoundError:
                 return None
 
-    def read_for_update(self) -> str:
-        """Return MEMORY.md to be rewritten. Raises StorageError if it cannot be read completely."""
-        try:
-            with open(self.memory_file, encoding="utf-8-sig", opener=self.files.descriptor) as file:
-                return file.read()
-        except FileNotFoundError:
-            return ""
-        except UnicodeDecodeError as error:
-            raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
-        except OSError as error:
-            raise storage_error("MEMORY.md cannot be read", error) from error
-
     def read_for_model(self) -> str:
-        """Like `read_for_update`, without the lessons, which no model changes."""
+        """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
+        completely.
+        """
         from nanobot.agent.memory.facts import parse_facts, remove_facts
         from nanobot.agent.memory.revisions import is_lesson
 
-        text, origins = self.read_for_update(), self.revisions.origins()
+        try:
+            text = (self.file_bytes(self.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
+        origins = self.revisions.origins()
         return remove_facts(text, [fact for fact in parse_facts(text) if is_lesson(origins.get(fact.key))])
 
     def apply_edits(
@@ -486,13 +483,6 @@ def storage_errors(what: str) -> Iterator[None]:
 
 def _mentions(fact: set[str], line: set[str]) -> bool:
     return len(fact & line) >= 0.7 * len(fact)
-
-
-def _text_of(data: bytes) -> str | None:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def file_stamp(path: str) -> Stamp | None:

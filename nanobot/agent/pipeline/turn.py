@@ -29,11 +29,11 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.recorder import TraceRecorder, TurnTrace
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
-from nanobot.net.pace import Pace
 from nanobot.security.redaction import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_names import is_temporary
 from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.aio import Pace
 from nanobot.utils.clock import Clock
 
 

@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
+from weakref import WeakValueDictionary
 
-from nanobot.agent.approval.taint_policies import TaskTaint
 from nanobot.agent.command import is_from_owner
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
 from nanobot.agent.events import (
     ApprovalAnswered,
     ApprovalAsked,
+    Emitter,
     EventSink,
     ToolStarted,
     TurnEvent,
@@ -37,6 +38,7 @@ from nanobot.agent.subagent.tasks import Task, TaskState, TaskStore
 from nanobot.agent.subagent.team import TeamService
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
 from nanobot.agent.tools.builtin import ToolPolicies
+from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults
@@ -134,6 +136,22 @@ class TaskRun:
                 future.cancel()
 
 
+class SpawningTurns:
+    """A tool policy that records the event sinks of turns that spawn a subagent, and refuses nothing."""
+
+    def __init__(self) -> None:
+        self._emitters: WeakValueDictionary[str, Emitter] = WeakValueDictionary()
+
+    async def before_call(self, planned: PlannedCall) -> Verdict:
+        if planned.call.name == "spawn":
+            self._emitters[planned.context.turn_id] = planned.emit
+        return Verdict()
+
+    def emitter_of(self, turn_id: str) -> Emitter | None:
+        """Return the event sink of that turn; None if it has ended or spawned nothing."""
+        return self._emitters.get(turn_id)
+
+
 class SubagentManager:
     """The subagents of one bot."""
 
@@ -145,7 +163,7 @@ class SubagentManager:
         bus: MessageBus,
         context: ContextBuilder,
         policies: ToolPolicies,
-        task_taint: TaskTaint,
+        spawning_turns: SpawningTurns,
     ) -> None:
         """The database has the tables of tasks and team messages."""
         self._database = database
@@ -154,7 +172,7 @@ class SubagentManager:
         self._bus = bus
         self._context = context
         self._policies = policies
-        self._task_taint = task_taint
+        self._spawning_turns = spawning_turns
         self._closed = False
         self._slots = asyncio.Semaphore(defaults.max_concurrent_subagents)
         self._recover_lock = asyncio.Lock()
@@ -519,7 +537,7 @@ class SubagentManager:
             elif isinstance(event, ApprovalAsked | ApprovalAnswered):
                 if isinstance(event, ApprovalAsked):
                     event = replace(event, text=f"For my background task ({task.label}):\n{event.text}")
-                waiting_sink = self._task_taint.emitter_of(task.turn_id) if task.waited else None
+                waiting_sink = self._spawning_turns.emitter_of(task.turn_id) if task.waited else None
                 (waiting_sink or chat)(event)
 
         return sink

@@ -10,17 +10,18 @@ from nanobot.agent.subagent import team_texts
 from nanobot.agent.subagent.mailbox import is_team_message
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.tasks import Task
-from nanobot.agent.subagent.team import MAX_READ_PER_TURN, TeamService, goal_notes, make_notes
+from nanobot.agent.subagent.team import MAX_READ_PER_TURN, TeamService, TellTool, goal_notes, make_notes
 from nanobot.agent.subagent.texts import SubagentPrompt
 from nanobot.agent.tools.base import Tool, ToolResult, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecTool
-from nanobot.agent.tools.spawn import EXCLUDED_TOOLS
-from nanobot.agent.tools.tell import TellTool
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import AgentDefaults
 from nanobot.messages.types import ChatMessage, Origin, is_outside
+
+EXCLUDED_TOOLS = frozenset({"message", "spawn", "cron", "goal"})
+"""Tools that subagents do not have: they talk to nobody and create no work that outlives them."""
 
 
 class TaskProfiles:
@@ -123,8 +124,7 @@ def _worker_tools(policies: ToolPolicies, main: ToolRegistry, extra_tools: Itera
                 policies.paths,
                 policies.exec,
                 find_tool=lambda name: no_jobs if name == "cron" else registry.get(name),
-                mark_changed=policies.mark_changed,
-                watch_reading=policies.watch_reading,
+                marks=policies.marks,
             )
         )
     for tool in filter(None, extra_tools):

@@ -9,13 +9,15 @@ import logging
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nanobot.agent.scope import Scope
 from nanobot.agent.subagent import team_texts
 from nanobot.agent.subagent.mailbox import TeamMailbox, TeamMessage
 from nanobot.agent.subagent.roles import TaskRole
 from nanobot.agent.subagent.tasks import Task
-from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext
+from nanobot.agent.tools.access import Access
+from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
@@ -34,6 +36,7 @@ MAX_UNREAD = 20
 MAX_READ_PER_TURN = 20
 """Messages that one subagent reads in a turn."""
 _ALL = "all"
+MAX_TELL_CHARS = 1_000
 
 
 @dataclass(slots=True)
@@ -241,3 +244,40 @@ def _message(message: TeamMessage, to: Task) -> InboundMessage:
         provenance=message.provenance,
         journal_key=message.journal_key,
     )
+
+
+class TellTool(Tool):
+    """A short message from one subagent of a goal to its teammates. Nobody else has this tool."""
+
+    name = "tell"
+    description = (
+        "Send a short message to a teammate, read between their steps. Put long texts into the notes folder instead."
+    )
+    parameters = takes(
+        "to",
+        "text",
+        to=string("Name or id of a teammate, or all"),
+        text=string(f"The message, at most {MAX_TELL_CHARS:,} characters"),
+    )
+    effect = Effect.REPEATABLE  # the same text to the same teammate is sent once
+
+    def __init__(self, team: TeamService) -> None:
+        self._team = team
+
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Return nothing: a teammate's calls are judged one by one, and the text keeps its provenance."""
+        return ()
+
+    async def execute(self, to: str, text: str, *, ctx: ToolContext) -> ToolResult:
+        """Send the text. Cancelling may come too late to keep it from being read."""
+        if not text.strip():
+            return ToolResult.failed("There is nothing to tell. Say it in `text`.")
+        if len(text) > MAX_TELL_CHARS:
+            return ToolResult.failed(
+                f"That is {len(text):,} characters long; the maximum is {MAX_TELL_CHARS:,}. Write it into a file in "
+                "the notes folder, and tell them its name."
+            )
+        try:
+            return ToolResult(await self._team.tell(to, text, ctx=ctx))
+        except NanobotError as error:
+            return ToolResult.failed(str(error))

@@ -9,7 +9,6 @@ from nanobot.agent.context import system_name
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.tasks import Task, TaskState
-from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import clip_line
@@ -125,7 +124,7 @@ def tool_result(task: Task) -> str:
 
 def tool_result_prefix(task: Task) -> str:
     """Return how that result starts."""
-    return RESULT.format(id=task.id)
+    return f"Subagent {task.id}:"
 
 
 def started_reply(task: Task, before: int) -> str:

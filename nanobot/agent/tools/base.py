@@ -119,15 +119,15 @@ class Tool(ABC):
 
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other accepted names; models do not see them."""
-    effect: ClassVar[Effect] = Effect.ONCE
-    acts: ClassVar[bool] = True
+    effect: Effect = Effect.ONCE
+    acts: bool = True
     """Whether a call that does not only read leaves something for a person to look for."""
-    alone: ClassVar[bool] = False
+    alone: bool = False
     """Whether no other call of the same step may run at the same time."""
-    polls: ClassVar[bool] = False
+    polls: bool = False
     """Whether repeating the same call is normal use, which the loop guard then ignores."""
-    provenance: ClassVar[Provenance] = Provenance.TOOL
-    derives: ClassVar[bool] = False
+    provenance: Provenance = Provenance.TOOL
+    derives: bool = False
     """Whether the result may derive from anything in the window: it is trusted as little as that."""
     source: str = ""
     """Who wrote name and description, if not nanobot: they are in each request and are not the owner's words."""

@@ -2,16 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import Tool
-from nanobot.agent.tools.file_provenance import (
-    MarkChanged,
-    NoSources,
-    ProvenanceOf,
-    WatchReading,
-    mark_nothing,
-    untracked_files,
-)
 from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
 from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
 from nanobot.agent.tools.notebook import NotebookEditTool
@@ -23,6 +16,9 @@ from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.security.files.paths import PathPolicy
 
+if TYPE_CHECKING:
+    from nanobot.security.provenance import ProvenanceStore
+
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
@@ -32,12 +28,8 @@ class ToolPolicies:
     exec: ExecPolicy | None = field(default_factory=ExecPolicy)
     inbox: InboxPolicy | None = None
     web: WebPolicy | None = None
-    provenance_of: ProvenanceOf = untracked_files
-    """Returns the provenance of a file's content."""
-    mark_changed: MarkChanged = mark_nothing
-    """Records the provenance of files that a command changed."""
-    watch_reading: WatchReading = NoSources
-    """Observes which files a command reads."""
+    marks: "ProvenanceStore | None" = None
+    """Which files contain untrusted content; None for a bot that does not track files."""
     reads_back: bool = False
     """Whether files that tools wrote are read back and compared."""
 
@@ -45,13 +37,7 @@ class ToolPolicies:
 def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
     if policies.exec is None:
         return None
-    return ExecTool(
-        policies.paths,
-        policies.exec,
-        find_tool=registry.get,
-        mark_changed=policies.mark_changed,
-        watch_reading=policies.watch_reading,
-    )
+    return ExecTool(policies.paths, policies.exec, find_tool=registry.get, marks=policies.marks)
 
 
 def _web_fetch(policies: ToolPolicies) -> Tool | None:
@@ -59,14 +45,14 @@ def _web_fetch(policies: ToolPolicies) -> Tool | None:
 
 
 BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
-    "edit_file": lambda policies, _: EditFileTool(policies.paths, policies.provenance_of),
+    "edit_file": lambda policies, _: EditFileTool(policies.paths, policies.marks),
     "exec": _exec,
-    "glob": lambda policies, _: GlobTool(policies.paths, policies.provenance_of),
-    "grep": lambda policies, _: GrepTool(policies.paths, policies.provenance_of),
+    "glob": lambda policies, _: GlobTool(policies.paths, policies.marks),
+    "grep": lambda policies, _: GrepTool(policies.paths, policies.marks),
     "inbox": lambda policies, _: InboxTool(policies.inbox) if policies.inbox is not None else None,
-    "list_dir": lambda policies, _: ListDirTool(policies.paths, policies.provenance_of),
+    "list_dir": lambda policies, _: ListDirTool(policies.paths, policies.marks),
     "notebook_edit": lambda policies, _: NotebookEditTool(policies.paths),
-    "read_file": lambda policies, _: ReadFileTool(policies.paths, policies.provenance_of),
+    "read_file": lambda policies, _: ReadFileTool(policies.paths, policies.marks),
     "web_fetch": lambda policies, _: _web_fetch(policies),
     "web_search": lambda policies, _: WebSearchTool(policies.web) if policies.web is not None else None,
     "write_file": lambda policies, _: WriteFileTool(policies.paths),

@@ -1,6 +1,7 @@
 """The `cron` tool: the agent creates, lists, switches and removes reminders and jobs."""
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,8 +27,6 @@ _CRON_FIELDS = 5
 _MAX_UNASKED = 50
 """With this many jobs, each further one needs approval."""
 _NEEDS_JOB_ID = ("remove", "enable", "disable", "run")
-
-
 _SCHEDULES = frozenset({"every_seconds", "cron_expr", "at"})
 
 
@@ -141,3 +140,57 @@ def _spec(ctx: ToolContext | None, options: dict[str, Any]) -> "JobSpec":
         return spec
     asked_by = ctx.sender_id if ctx.origin is Origin.USER else None
     return replace(spec, address=ctx.address, session_key=ctx.session_key, provenance=ctx.entered, asked_by=asked_by)
+
+
+# -- `nanobot cron` as a command ----------------------------------------------------------------------------------
+
+_COMMAND_VALUES = {
+    "-m": "message", "--message": "message",
+    "-n": "name", "--name": "name",
+    "-e": "every_seconds", "--every": "every_seconds",
+    "-c": "cron_expr", "--cron": "cron_expr",
+    "--at": "at",
+    "--tz": "tz",
+    "--notify": "notify",
+    "--channel": "", "--to": "",  # the chat that asks is the target
+}  # fmt: skip
+_COMMAND_FLAGS = {"-d": True, "--deliver": True, "--no-deliver": False}
+_COMMAND_ALIASES = {"ls": "list", "rm": "remove"}
+_COMMAND_IGNORED = ("-a", "--all", "-f", "--force", "--json", "--disable")
+
+
+def cron_call(words: Sequence[str]) -> dict[str, Any] | None:
+    """Convert a `nanobot cron ...` command into arguments of the cron tool; None if these words are no such command.
+
+    Old AGENTS.md files teach the command, and are never overwritten. The options are those of `nanobot cron --help`.
+    """
+    rest = list(words)
+    while rest and re.fullmatch(r"(?:.*/)?(?:python[\d.]*|uv|run|-m)", rest[0]):
+        rest.pop(0)
+    if len(rest) < 3 or rest[0].rpartition("/")[2] != "nanobot" or rest[1] != "cron":
+        return None
+    action = _COMMAND_ALIASES.get(rest[2], rest[2])
+    if action not in ACTIONS:
+        return None
+    arguments: dict[str, Any] = {"action": action}
+    rest = rest[3:]
+    while rest:
+        word, equals, value = rest.pop(0).partition("=")
+        if word in _COMMAND_VALUES:
+            if not equals:
+                if not rest:
+                    return None
+                value = rest.pop(0)
+            if name := _COMMAND_VALUES[word]:
+                arguments[name] = value
+        elif word in _COMMAND_FLAGS:
+            arguments["deliver"] = _COMMAND_FLAGS[word]
+        elif word in _COMMAND_IGNORED:
+            continue
+        elif action in _NEEDS_JOB_ID and not word.startswith("-") and "job_id" not in arguments:
+            arguments["job_id"] = word
+        else:
+            return None
+    if action == "enable" and "--disable" in words:
+        arguments["action"] = "disable"
+    return arguments

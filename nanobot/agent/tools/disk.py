@@ -3,18 +3,22 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nanobot.agent.scope import restrict_paths
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.textfile import NotTextError
+from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener
-from nanobot.security.files.paths import PathDeniedError, PathPolicy, PermissionRequest
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.text import nearest
+
+if TYPE_CHECKING:
+    from nanobot.security.provenance import ProvenanceStore
 
 SKIPPED_FOLDERS = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".idea", ".cache", ".mypy_cache"}
@@ -33,28 +37,32 @@ def limit_to_scope(paths: PathPolicy, ctx: ToolContext | None) -> PathPolicy:
     return paths if ctx is None else restrict_paths(paths, ctx.scope)
 
 
-async def read_access(paths: PathPolicy, path: str, ctx: ToolContext) -> list[Access]:
-    """Return what needs approval before a path is read: nanobot's own state, and places with keys."""
-    return await _needed_access(lambda: limit_to_scope(paths, ctx).permissions_to_read(path))
+class FileTool(Tool):
+    """A tool that reads or writes what its argument `path` names."""
 
+    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None) -> None:
+        """`marks` knows which files contain untrusted content."""
+        self._paths = paths
+        self._marks = marks
 
-async def write_access(paths: PathPolicy, path: str, ctx: ToolContext) -> list[Access]:
-    """Return what needs approval before a path is written: folders outside of the workspace, keys, and files that later
-    turns read.
-    """
-    return await _needed_access(lambda: limit_to_scope(paths, ctx).permissions_to_write(path))
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        """Return what needs approval: to read nanobot's own state and places with keys; to write also folders outside
+        of the workspace, and files that later turns read. Nothing if no approval would allow it.
+        """
+        paths, path = limit_to_scope(self._paths, ctx), arguments.get("path", ".")
+        find_requests = paths.permissions_to_read if self.effect is Effect.READ else paths.permissions_to_write
+        try:
+            requests = await asyncio.to_thread(find_requests, path)
+        except PathDeniedError:
+            return []
+        return [
+            Access(AccessKind(request.kind), str(request.place), request.needs_approval, request.detail)
+            for request in requests
+        ]
 
-
-async def _needed_access(find_requests: Callable[[], list[PermissionRequest]]) -> list[Access]:
-    """Return the accesses that need approval; none if no approval would allow it."""
-    try:
-        requests = await asyncio.to_thread(find_requests)
-    except PathDeniedError:
-        return []
-    return [
-        Access(AccessKind(request.kind), str(request.place), request.needs_approval, request.detail)
-        for request in requests
-    ]
+    def provenance_of(self, real: Path, own: Provenance = Provenance.FILE) -> Provenance:
+        """Return the less trusted of what such a file is by itself (`own`) and what its content is. Blocking."""
+        return least_trusted([own, (self._marks.of(real) if self._marks is not None else None) or own])
 
 
 def explain_error(error: OSError, path: str, files: Opener) -> str:

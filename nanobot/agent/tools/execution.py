@@ -1,20 +1,25 @@
-"""Runs one command: its output, timeout, process tree, and the text about how it ended."""
+"""Runs one command: its output, timeout, resource limits and process tree, and the text about how it ended."""
 
 import asyncio
+import itertools
 import re
+import shutil
 import signal
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.capture import Capture, CaptureProgress
-from nanobot.agent.tools.resource_monitor import ResourceLimits, ResourceMonitor
+from nanobot.agent.tools.spill import SpillFile
 from nanobot.messages.types import Provenance
-from nanobot.utils.process_tree import Process
+from nanobot.security.redaction import redact_known
+from nanobot.utils.process_tree import Process, count_processes, memory_in_use, memory_of
 from nanobot.utils.processes import Child, child_process
+from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
     from nanobot.security.sandbox.sandbox import SandboxedCommand
@@ -34,16 +39,32 @@ _TERMINAL_ADVICE = (
 )
 
 _DRAIN_S = 0.5
+_CHECK_S = 0.2
+_THOROUGH_EVERY = 5
+"""In every so many checks the command's own processes are counted, even if the machine has few new ones."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+"""Colours, cursor movements, window titles."""
+_BUFFER_BYTES = 256 * 1024
+"""Bytes of a stream that are buffered before a file is created."""
+_HEAD_CHARS = 5_000
+_TAIL_CHARS = 9_000
+_PROGRESS_S = 2.0
+_PACE_S = 0.001
+_EXIT_CODES = {126: "found, but may not be run", 127: "no such command"}
 
 
 @dataclass(frozen=True, slots=True)
 class ExecLimits:
-    """Limits of a command's time and resources, and of how much of its output is saved."""
+    """Limits of a command. `processes` and `memory` are what all its processes together may take."""
 
     timeout_s: float
     max_timeout_s: float
-    resources: ResourceLimits
+    processes: int
+    memory: int
+    disk_left: int
+    """Bytes that must stay free on the disk of the workspace, if they were free when the command began."""
     spill_cap: int
+    """Bytes of its output that are saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,121 +78,102 @@ class CommandOutcome:
     survivors: tuple[Process, ...] = ()
 
 
-class CommandExecution:
-    def __init__(
-        self, limits: ExecLimits, workspace: Path, ctx: ToolContext | None, provenance: Provenance = Provenance.TOOL
-    ) -> None:
-        """`provenance`: of the output."""
-        self._limits = limits
-        self._workspace = workspace
-        progress = CaptureProgress(ctx.emit) if ctx is not None else None
-        turn_id = ctx.turn_id if ctx is not None else "exec"
-        self._stdout = Capture(workspace, turn_id, limits.spill_cap, progress, provenance)
-        self._stderr = Capture(workspace, turn_id, limits.spill_cap, progress, provenance)
-        self._exceeded = ""
-
-    async def run(
-        self, command: str, sandboxed: "SandboxedCommand", folder: Path, env: Mapping[str, str]
-    ) -> CommandOutcome:
-        """Run the command. Raises OSError if it cannot be started. Cancelling ends all its processes."""
-        exit_code: int | None = None
-        survivors: list[Process] = []
-        monitor = ResourceMonitor(self._limits.resources, self._workspace)
-        try:
-            async with child_process(
-                sandboxed.argv,
-                cwd=folder,
-                env={**env, **sandboxed.env},
-                confine=sandboxed.confine,
-                limit=sandboxed.limit,
-            ) as child:
-                streams = (self._stdout.read_from(child.stdout), self._stderr.read_from(child.stderr))
-                pumps = [asyncio.create_task(stream) for stream in streams]
-                monitoring = asyncio.create_task(monitor.watch(child))
-                try:
-                    async with asyncio.timeout(self._limits.timeout_s):
-                        exit_code = await child.wait()
-                    if monitor.exceeded:
-                        await child.kill()  # killing was interrupted when the first process ended
-                except (TimeoutError, asyncio.CancelledError) as stop:
-                    await child.kill()
-                    if isinstance(stop, asyncio.CancelledError):
-                        raise
-                finally:
-                    monitoring.cancel()
-                    survivors = await self._drain(child, pumps, hang_up=exit_code is not None)
-        finally:
-            if not (self._stdout.is_short and self._stderr.is_short):
-                await asyncio.shield(asyncio.to_thread(self._close))
-        self._exceeded = monitor.exceeded
-        output_tail = f"{self._stderr.text()[-4000:]}\n{self._stdout.text()[-4000:]}"
-        return CommandOutcome(
-            self._text(command, exit_code, survivors, output_tail),
-            None if self._exceeded else exit_code,
-            output_tail,
-            tuple(survivors),
+async def run_command(
+    command: str,
+    sandboxed: "SandboxedCommand",
+    folder: Path,
+    env: Mapping[str, str],
+    limits: ExecLimits,
+    workspace: Path,
+    ctx: ToolContext | None,
+    provenance: Provenance,
+) -> CommandOutcome:
+    """Run the command, whose output has this provenance. Raises OSError if it cannot be started. Cancelling ends all
+    its processes.
+    """
+    report = _progress_reporter(ctx.emit) if ctx is not None else lambda chunk: None
+    turn_id = ctx.turn_id if ctx is not None else "exec"
+    stdout, stderr = (_Capture(workspace, turn_id, limits.spill_cap, report, provenance) for _ in range(2))
+    exit_code: int | None = None
+    survivors: list[Process] = []
+    monitor = _ResourceMonitor(limits, workspace)
+    try:
+        async with child_process(
+            sandboxed.argv,
+            cwd=folder,
+            env={**env, **sandboxed.env},
+            confine=sandboxed.confine,
+            limit=sandboxed.limit,
+        ) as child:
+            streams = (stdout.read_from(child.stdout), stderr.read_from(child.stderr))
+            pumps = [asyncio.create_task(stream) for stream in streams]
+            monitoring = asyncio.create_task(monitor.watch(child))
+            try:
+                async with asyncio.timeout(limits.timeout_s):
+                    exit_code = await child.wait()
+                if monitor.exceeded:
+                    await child.kill()  # killing was interrupted when the first process ended
+            except (TimeoutError, asyncio.CancelledError) as stop:
+                await child.kill()
+                if isinstance(stop, asyncio.CancelledError):
+                    raise
+            finally:
+                monitoring.cancel()
+                survivors = await _drain(child, pumps, hang_up=exit_code is not None)
+    finally:
+        for capture in (stdout, stderr):
+            if not capture.is_short:
+                await asyncio.shield(asyncio.to_thread(capture.close))
+    out, err = stdout.text(), stderr.text()
+    output_tail = f"{err[-4000:]}\n{out[-4000:]}"
+    parts = [*([out] if out else []), *([f"STDERR:\n{err}"] if err else [])]
+    notes: list[str] = []
+    if monitor.exceeded:
+        exit_code = None
+        notes.append(f"Stopped: {monitor.exceeded}. All its processes were ended.")
+    elif exit_code is None:
+        notes.append(
+            f"Timed out after {limits.timeout_s:g} s: the command and its children were stopped. If it needs longer, "
+            f"set timeout (at most {limits.max_timeout_s:g}), or start it with `nohup ... >file 2>&1 &`."
         )
-
-    async def _drain(self, child: Child, pumps: list[asyncio.Task[None]], *, hang_up: bool) -> list[Process]:
-        """Read the rest of the output. Return the processes that still run."""
-        try:
-            remaining = hang_up and await child.hang_up()
-            _, open_pumps = await asyncio.wait(pumps, timeout=_DRAIN_S)
-            survivors = await self._survivors(child) if hang_up and (remaining or open_pumps) else []
-            if open_pumps and not survivors:  # nobody writes any more: the pipes have an end
-                await asyncio.wait(pumps, timeout=_DRAIN_S * 10)
-            return survivors
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-
-    async def _survivors(self, child: Child) -> list[Process]:
-        """Return what lives on after the hang-up, which takes a moment to end processes; at least the shell."""
-        pids: set[int] = set()
-        for pause in (0.01, 0.05, 0.2):
-            pids = {process.pid for process in await child.family()}
-            if not pids and child.head is None:
-                return []
-            await asyncio.sleep(pause)
-        survivors = [process for process in await child.family() if process.pid in pids]
-        return survivors or [head for head in (child.head,) if head is not None]
-
-    def _close(self) -> None:
-        self._stdout.close()
-        self._stderr.close()
-
-    def _text(self, command: str, exit_code: int | None, survivors: list[Process], output_tail: str) -> str:
-        out, err = self._stdout.text(), self._stderr.text()
-        parts = [out] if out else []
-        if err:
-            parts.append(f"STDERR:\n{err}")
-        if not parts:
-            parts.append("(no output)")
-        notes = (
-            [f"Exit code: {exit_code}{_describe_exit_code(exit_code)}"]
-            if exit_code is not None and not self._exceeded
-            else []
-        )
-        if self._exceeded:
-            notes.append(f"Stopped: {self._exceeded}. All its processes were ended.")
-        elif exit_code is None:
-            notes.append(
-                f"Timed out after {self._limits.timeout_s:g} s: the command and its children were stopped. If it needs "
-                f"longer, set timeout (at most {self._limits.max_timeout_s:g}), or start it with "
-                "`nohup ... >file 2>&1 &`."
-            )
-        if survivors:
-            names = ", ".join(f"{process.command} (pid {process.pid})" for process in survivors[:10])
-            notes.append(f"Still running in the background: {names}. Its output is no longer read here.")
-        if (exit_code != 0 and re.search(_WANTS_TERMINAL, output_tail)) or (
-            exit_code is None and re.search(_INTERACTIVE, command)
-        ):
-            notes.append(_TERMINAL_ADVICE)
-        return "\n\n".join(["\n".join(parts), "\n".join(notes)])
+    else:
+        notes.append(f"Exit code: {exit_code}{_describe_exit_code(exit_code)}")
+    if survivors:
+        names = ", ".join(f"{process.command} (pid {process.pid})" for process in survivors[:10])
+        notes.append(f"Still running in the background: {names}. Its output is no longer read here.")
+    if (exit_code != 0 and re.search(_WANTS_TERMINAL, output_tail)) or (
+        exit_code is None and re.search(_INTERACTIVE, command)
+    ):
+        notes.append(_TERMINAL_ADVICE)
+    text = "\n\n".join(["\n".join(parts) or "(no output)", "\n".join(notes)])
+    return CommandOutcome(text, exit_code, output_tail, tuple(survivors))
 
 
-_EXIT_CODES = {126: "found, but may not be run", 127: "no such command"}
+async def _drain(child: Child, pumps: list[asyncio.Task[None]], *, hang_up: bool) -> list[Process]:
+    """Read the rest of the output. Return the processes that still run."""
+    try:
+        remaining = hang_up and await child.hang_up()
+        _, open_pumps = await asyncio.wait(pumps, timeout=_DRAIN_S)
+        survivors = await _survivors(child) if hang_up and (remaining or open_pumps) else []
+        if open_pumps and not survivors:  # nobody writes any more: the pipes have an end
+            await asyncio.wait(pumps, timeout=_DRAIN_S * 10)
+        return survivors
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _survivors(child: Child) -> list[Process]:
+    """Return what lives on after the hang-up, which takes a moment to end processes; at least the shell."""
+    pids: set[int] = set()
+    for pause in (0.01, 0.05, 0.2):
+        pids = {process.pid for process in await child.family()}
+        if not pids and child.head is None:
+            return []
+        await asyncio.sleep(pause)
+    survivors = [process for process in await child.family() if process.pid in pids]
+    return survivors or [head for head in (child.head,) if head is not None]
 
 
 def _describe_exit_code(exit_code: int) -> str:
@@ -181,3 +183,151 @@ def _describe_exit_code(exit_code: int) -> str:
         with suppress(ValueError):
             return f" (ended by signal {signal.Signals(number).name})"
     return f" ({_EXIT_CODES[exit_code]})" if exit_code in _EXIT_CODES else ""
+
+
+# -- output -------------------------------------------------------------------------------------------------------
+
+
+class _Capture:
+    """One stream, captured while the command runs: all of it while it is short, else its head and tail, and a file with
+    the whole. Memory use is bounded however much comes; output beyond the file's cap is read slowly.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        turn_id: str,
+        cap: int,
+        report: Callable[[bytes], None],
+        provenance: Provenance,
+    ) -> None:
+        self._provenance = provenance
+        self._workspace = workspace
+        self._turn_id = turn_id
+        self._cap = cap
+        self._report = report
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._spill: SpillFile | None = None
+
+    async def read_from(self, stream: asyncio.StreamReader) -> None:
+        """Read until the stream ends. A command waits while it is not read, so endless output costs little."""
+        while chunk := await stream.read(_BUFFER_BYTES):
+            self._report(chunk)
+            await self._add(chunk)
+
+    async def _add(self, chunk: bytes) -> None:
+        if self._spill is None and len(self._head) + len(chunk) <= _BUFFER_BYTES:
+            self._head += chunk
+            return
+        if self._spill is None:
+            self._spill = await asyncio.to_thread(
+                SpillFile, self._workspace, self._turn_id, self._cap, self._provenance
+            )
+            await asyncio.to_thread(self._spill.write, bytes(self._head))
+        self._tail.append(chunk)
+        self._tail_size += len(chunk)
+        while self._tail_size - len(self._tail[0]) > _BUFFER_BYTES:
+            self._tail_size -= len(self._tail.popleft())
+        if self._spill.full:
+            self._spill.write(chunk)  # only counts
+            await asyncio.sleep(_PACE_S)  # the data is dropped: leave the CPU to others
+        else:
+            await asyncio.to_thread(self._spill.write, chunk)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the result shows all of it: then it has no file, and closing it does not touch the disk."""
+        return self._spill is None and len(self._head) <= _HEAD_CHARS + _TAIL_CHARS
+
+    def close(self) -> None:
+        """End the capture. Writes buffered output that is too long for a result to a file."""
+        if self._spill is None and not self.is_short:
+            self._spill = SpillFile(self._workspace, self._turn_id, self._cap, self._provenance)
+            self._spill.write(bytes(self._head))
+        if self._spill is not None:
+            self._spill.close()
+
+    def text(self) -> str:
+        """Return what the model sees."""
+        if self._spill is None:
+            return _clean(bytes(self._head))
+        head = _clean(bytes(self._head))
+        tail = _clean(b"".join(self._tail)) if self._tail else head
+        if not self._tail and len(head) <= _HEAD_CHARS + _TAIL_CHARS:
+            return head
+        left_out = f"{count_noun(self._spill.size, 'byte')} in all"
+        return (
+            f"{head[:_HEAD_CHARS]}\n\n[The middle is left out, {left_out}. {self._spill.note}]\n\n{tail[-_TAIL_CHARS:]}"
+        )
+
+
+def _progress_reporter(emit: Callable[[str], None]) -> Callable[[bytes], None]:
+    """Return a function that reports the last line of the output every few seconds."""
+    next_report = time.monotonic() + _PROGRESS_S
+
+    def report(chunk: bytes) -> None:
+        nonlocal next_report
+        if time.monotonic() >= next_report:
+            next_report = time.monotonic() + _PROGRESS_S
+            if lines := redact_known(decode(chunk)).strip().splitlines():
+                emit(lines[-1][:200])
+
+    return report
+
+
+def _clean(data: bytes) -> str:
+    """Return the text without escape sequences and secrets. Redacts first: the text may be cut within a secret."""
+    return redact_known(_ESCAPES.sub("", decode(data)).replace("\r\n", "\n").rstrip())
+
+
+# -- resources ----------------------------------------------------------------------------------------------------
+
+
+class _ResourceMonitor:
+    """Stops a command that takes more of the machine than it may: the kernel's own limits hold for single processes,
+    and do not count those of root. Create it before the command starts: it counts processes that are new since then.
+    """
+
+    def __init__(self, limits: ExecLimits, workspace: Path) -> None:
+        self.exceeded = ""
+        """The limit that was exceeded, in words, once the command was stopped for it."""
+        self._limits = limits
+        self._workspace = workspace
+        self._before = count_processes()
+        self._had_room = self._has_room()
+
+    async def watch(self, child: Child) -> None:
+        """Check until the command is stopped or this is cancelled."""
+        if not self._before:
+            return
+        for check in itertools.count(1):
+            await asyncio.sleep(_CHECK_S)
+            self.exceeded = await self._excess(child, thorough=check % _THOROUGH_EVERY == 0)
+            if self.exceeded:
+                await child.kill()
+                return
+
+    async def _excess(self, child: Child, *, thorough: bool) -> str:
+        """Describe the exceeded limit; empty if there is none. A cheap check comes first."""
+        if self._had_room and not self._has_room():
+            return f"it left less than {self._limits.disk_left >> 20} MB on the disk. Delete what it wrote"
+        limits, total = self._limits, count_processes()
+        # Processes of others may end meanwhile, so the difference alone is not enough.
+        many_processes = total > limits.processes and (thorough or total - self._before > limits.processes)
+        low_memory = memory_in_use() > limits.memory
+        if not (many_processes or low_memory):
+            return ""
+        family = await child.family()
+        if len(family) > limits.processes:
+            return f"it started more than {limits.processes} processes"
+        if low_memory and await asyncio.to_thread(memory_of, [process.pid for process in family]) > limits.memory:
+            return f"its processes took more than {limits.memory / 1024**3:.1f} GB of memory together"
+        return ""
+
+    def _has_room(self) -> bool:
+        try:
+            return shutil.disk_usage(self._workspace).free >= self._limits.disk_left
+        except OSError:  # unknown
+            return False

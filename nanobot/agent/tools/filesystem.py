@@ -2,25 +2,22 @@
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, integer, string, takes
+from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, boolean, integer, string, takes
 from nanobot.agent.tools.disk import (
     FILE_ERRORS,
     SKIPPED_FOLDERS,
+    FileTool,
     file_error_result,
     hold_file,
     in_thread,
     new_file_mode,
     opener,
-    read_access,
-    write_access,
 )
 from nanobot.agent.tools.documents import Documents, document_kind
-from nanobot.agent.tools.file_provenance import ProvenanceOf, file_provenance, untracked_files
 from nanobot.agent.tools.images import show_image
 from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
 from nanobot.agent.tools.textfile import (
@@ -41,11 +38,14 @@ from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.images import image_kind
 from nanobot.utils.text import count_noun, human_size
 
+if TYPE_CHECKING:
+    from nanobot.security.provenance import ProvenanceStore
+
 _PAGE_LINES, _PAGE_CHARS = 2_000, 15_000
 _EDIT_CAP = 16 * 1024 * 1024
 
 
-class ReadFileTool(Tool):
+class ReadFileTool(FileTool):
     name = "read_file"
     description = (
         "Read a file. Text comes as `number<TAB>line`, a long file in pages (continue with offset); PDF, Word, Excel, "
@@ -60,13 +60,9 @@ class ReadFileTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:
-        self._paths = paths
-        self._provenance_of = provenance_of
+    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None) -> None:
+        super().__init__(paths, marks)
         self._documents = Documents()
-
-    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await read_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, offset: int = 1, limit: int | None = None, *, ctx: ToolContext | None = None
@@ -86,7 +82,7 @@ class ReadFileTool(Tool):
         if result.error:
             return replace(result, provenance=Provenance.TOOL)  # the text is ours: why it was not read
         own = Provenance.FILE if kind is None else Provenance.PERSON
-        return replace(result, provenance=await asyncio.to_thread(file_provenance, real, self._provenance_of, own))
+        return replace(result, provenance=await asyncio.to_thread(self.provenance_of, real, own))
 
     async def _document(self, path: str, file: BinaryIO, kind: str, offset: int, count: int) -> ToolResult:
         document = await self._documents.text(path, file, kind)
@@ -129,7 +125,7 @@ def _format_page(path: str, page: TextPage, offset: int) -> ToolResult:
     return ToolResult(f"{text}\n\n({' '.join(notes)})" if notes else text)
 
 
-class WriteFileTool(Tool):
+class WriteFileTool(FileTool):
     name = "write_file"
     description = (
         "Write a whole file, replacing an existing one; missing folders are created. To change a part, use edit_file."
@@ -142,12 +138,6 @@ class WriteFileTool(Tool):
     )
     effect = Effect.REPEATABLE
     alone = True  # two edits of one file in a step must see each other
-
-    def __init__(self, paths: PathPolicy) -> None:
-        self._paths = paths
-
-    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await write_access(self._paths, arguments["path"], ctx)
 
     async def execute(self, path: str, content: str, *, ctx: ToolContext | None = None) -> ToolResult:
         """Write the file. Cancelling leaves the old or the new file, whole."""
@@ -166,7 +156,7 @@ class WriteFileTool(Tool):
         return ToolResult(f"{action} ({size}).", display=display, written=written)
 
 
-class EditFileTool(Tool):
+class EditFileTool(FileTool):
     name = "edit_file"
     description = (
         "Replace a piece of text in a file. old_text must occur exactly once, indentation included: add surrounding "
@@ -184,13 +174,6 @@ class EditFileTool(Tool):
     effect = Effect.ONCE
     alone = True  # two edits of one file in a step must see each other
 
-    def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:
-        self._paths = paths
-        self._provenance_of = provenance_of
-
-    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await write_access(self._paths, arguments["path"], ctx)
-
     async def execute(
         self, path: str, old_text: str, new_text: str, replace_all: bool = False, *, ctx: ToolContext | None = None
     ) -> ToolResult:
@@ -200,12 +183,12 @@ class EditFileTool(Tool):
         def edit() -> ToolResult:
             with files.place(path) as place:
                 result = _edit(place, path, old_text, new_text, every=replace_all)
-                return replace(result, provenance=file_provenance(place.real, self._provenance_of, Provenance.TOOL))
+                return replace(result, provenance=self.provenance_of(place.real, Provenance.TOOL))
 
         return await in_thread(path, files, edit)
 
 
-class ListDirTool(Tool):
+class ListDirTool(FileTool):
     name = "list_dir"
     description = (
         "List a folder: folders end in `/`, files show their size. Skips .git, node_modules and similar folders."
@@ -218,13 +201,6 @@ class ListDirTool(Tool):
     )
     effect = Effect.READ
     provenance = Provenance.FILE
-
-    def __init__(self, paths: PathPolicy, provenance_of: ProvenanceOf = untracked_files) -> None:
-        self._paths = paths
-        self._provenance_of = provenance_of
-
-    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await read_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self, path: str, recursive: bool = False, max_entries: int = 200, *, ctx: ToolContext | None = None
@@ -245,9 +221,7 @@ class ListDirTool(Tool):
                     lines.append(f"(More than {shown}: raise max_entries, or list a folder below.)")
                     break
                 lines.append(line)
-        return ToolResult(
-            "\n".join(lines) or f"({path} is an empty folder.)", provenance=file_provenance(real, self._provenance_of)
-        )
+        return ToolResult("\n".join(lines) or f"({path} is an empty folder.)", provenance=self.provenance_of(real))
 
 
 def _edit(place: FileLocation, path: str, old_text: str, new_text: str, *, every: bool) -> ToolResult:

@@ -1,7 +1,7 @@
 """The fallback search of grep if ripgrep is not installed: the same rows, with the standard library alone.
 
 Runs as a script in a child process, so that an expression that never ends can be killed. Rows are those of
-`rg --null --line-number`: path, NUL, number, `:` for a match or `-` for context, the line; `--` between groups.
+`rg --null --line-number`: path, NUL, number, `:` for a match or `-` for context, the line.
 """
 
 import codecs
@@ -10,6 +10,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import BinaryIO
 
 _CHUNK = 1024 * 1024
@@ -116,35 +117,26 @@ def lines_of(file: BinaryIO) -> Iterator[str]:
         yield rest.removesuffix("\r")
 
 
-def _search(path: str, regex: "re.Pattern[str]", context: int) -> Iterator[str]:
+def _rows(path: str, regex: "re.Pattern[str]", context: int) -> Iterator[str]:
     """Yield the rows of one file."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
-        yield from _rows(path, lines_of(file), regex, context)
-
-
-def _rows(path: str, lines: Iterable[str], regex: "re.Pattern[str]", context: int) -> Iterator[str]:
-    before: deque[tuple[int, str]] = deque(maxlen=context)
-    last_match = last_row = 0
-    for number, line in enumerate(lines, 1):
-        if regex.search(line):
-            first = before[0][0] if before else number
-            if context and last_row and first > last_row + 1:
-                yield "--"
-            for earlier, text in before:
-                yield f"{path}\0{earlier}-{text}"
-            before.clear()
-            yield f"{path}\0{number}:{line}"
-            last_match = last_row = number
-        elif last_match and number <= last_match + context:
-            yield f"{path}\0{number}-{line}"
-            last_row = number
-        else:
-            before.append((number, line))
+        before: deque[tuple[int, str]] = deque(maxlen=context)
+        last_match = 0
+        for number, line in enumerate(lines_of(file), 1):
+            if regex.search(line):
+                yield from (f"{path}\0{earlier}-{text}" for earlier, text in before)
+                before.clear()
+                yield f"{path}\0{number}:{line}"
+                last_match = number
+            elif last_match and number <= last_match + context:
+                yield f"{path}\0{number}-{line}"
+            else:
+                before.append((number, line))
 
 
 def main(arguments: list[str]) -> int:
-    """Run the search. Return 0 if there were matches, 1 if not, 2 if the pattern is invalid."""
+    """Run the search. Return 2 if the pattern is invalid."""
     pattern, target, ignore_case, context, glob, skipped_names, skip = arguments
     try:
         regex = re.compile(pattern, re.IGNORECASE if ignore_case == "1" else 0)
@@ -156,21 +148,14 @@ def main(arguments: list[str]) -> int:
     glob_regex = re.compile(regex_of_glob(glob)) if glob else None
     files = files_below(_list_folder, skipped_names.split(","), skip.split("\n")) if target == "." else iter([target])
     out = sys.stdout.buffer
-    has_matches = False
     for path in files:
         if glob_regex is not None and not glob_regex.fullmatch(path):
             continue
-        separator = has_matches and context != "0"
-        try:
-            for row in _search(path, regex, int(context)):
-                if separator:
-                    out.write(b"--\n")
-                separator, has_matches = False, True
+        with suppress(OSError):
+            for row in _rows(path, regex, int(context)):
                 out.write(row.encode(errors="surrogateescape") + b"\n")
-        except OSError:
-            continue
         out.flush()
-    return 0 if has_matches else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -6,16 +6,13 @@ they are, and the file is written the way Jupyter writes it: JSON, indented by o
 
 import json
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from nanobot.agent.tools.access import Access
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
-from nanobot.agent.tools.disk import in_thread, new_file_mode, opener, write_access
+from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, string, takes
+from nanobot.agent.tools.disk import FileTool, in_thread, new_file_mode, opener
 from nanobot.agent.tools.textfile import NotTextError, diff
 from nanobot.security.files.open import FileLocation
-from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.text import count_noun
 
 LARGEST_NOTEBOOK = 32 * 1024 * 1024
@@ -36,7 +33,7 @@ def notebook_text(data: bytes) -> str:
     return "\n\n".join(_cell_text(number, cell) for number, cell in enumerate(cells)) or "(a notebook without cells)"
 
 
-class NotebookEditTool(Tool):
+class NotebookEditTool(FileTool):
     name = "notebook_edit"
     description = (
         "Change one cell of a Jupyter notebook: replace its source, insert one after it, or delete it. read_file shows "
@@ -52,12 +49,6 @@ class NotebookEditTool(Tool):
     )
     effect = Effect.ONCE
     alone = True  # two edits of one file in a step must see each other
-
-    def __init__(self, paths: PathPolicy) -> None:
-        self._paths = paths
-
-    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
-        return await write_access(self._paths, arguments["path"], ctx)
 
     async def execute(
         self,

@@ -34,13 +34,12 @@ from nanobot.agent.tools.base import (
     string,
     takes,
 )
-from nanobot.agent.tools.cron_command import cron_call
+from nanobot.agent.tools.cron import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
-from nanobot.agent.tools.execution import CommandExecution, ExecLimits
-from nanobot.agent.tools.file_provenance import MarkChanged, NoSources, SourceReading, WatchReading, mark_nothing
+from nanobot.agent.tools.execution import ExecLimits, run_command
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.resource_monitor import ResourceLimits
 from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
+from nanobot.agent.tools.validation import repair_arguments
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
 from nanobot.security.environment import child_environment
@@ -49,6 +48,8 @@ from nanobot.utils.aio import finish
 
 if TYPE_CHECKING:  # importing the sandbox takes 10 ms, which a turn without a command need not wait for
     from nanobot.agent.tools.permissions import ExtraPermissions
+    from nanobot.security.file_reads import FileReadWatcher
+    from nanobot.security.provenance import ProvenanceStore
     from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand, SandboxMode
     from nanobot.security.shell.guard import Guard, GuardDecision
 
@@ -107,8 +108,9 @@ class _PreparedCommand:
 
 
 class ExecTool(Tool):
-    """`find_tool` returns tools by name: a command may mean another one. `mark_changed` records files written from
-    untrusted content, `watch_reading` observes which such files a command reads."""
+    """`find_tool` returns tools by name: a command may mean another one. `marks` records files that are written from
+    untrusted content, and observes which such files a command reads.
+    """
 
     name = "exec"
     description = (
@@ -133,11 +135,9 @@ class ExecTool(Tool):
         policy: ExecPolicy | None = None,
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
-        mark_changed: MarkChanged = mark_nothing,
-        watch_reading: WatchReading = NoSources,
+        marks: "ProvenanceStore | None" = None,
     ) -> None:
-        self._mark_changed = mark_changed
-        self._watch_reading = watch_reading
+        self._marks = marks
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
@@ -220,11 +220,12 @@ class ExecTool(Tool):
         from nanobot.security.shell.file_runs import prints_no_content
 
         policy, decision, sandboxed = self._policy, prepared.decision, prepared.sandboxed
-        resources = ResourceLimits(policy.max_processes, policy.max_memory or CommandLimits().memory, policy.disk_left)
-        limits = ExecLimits(timeout_s, policy.max_timeout_s, resources, policy.spill_cap)
+        memory = policy.max_memory or CommandLimits().memory
+        limits = ExecLimits(
+            timeout_s, policy.max_timeout_s, policy.max_processes, memory, policy.disk_left, policy.spill_cap
+        )
         fetched = Provenance.WEB if decision.fetches else None
         provenance = least_trusted([known for known in (fetched, ctx and ctx.entered) if known])
-        execution = CommandExecution(limits, self._paths.workspace, ctx, provenance)
         env = command_environment(os.environ, policy)
         try:
             is_tainted = decision.fetches or (ctx is not None and is_outside(ctx.entered))
@@ -232,7 +233,9 @@ class ExecTool(Tool):
             command_line, before, reading = await asyncio.to_thread(self._start, command, prepared, taint)
             started_ns, printed = time.time_ns(), ""
             try:
-                outcome = await execution.run(command, command_line, prepared.folder, env)
+                outcome = await run_command(
+                    command, command_line, prepared.folder, env, limits, self._paths.workspace, ctx, provenance
+                )
                 printed = "" if prints_no_content(command) or not outcome.output_tail.strip() else outcome.text
             finally:
                 command_line.close()
@@ -272,13 +275,17 @@ class ExecTool(Tool):
 
     def _finish_reading(
         self,
-        reading: SourceReading,
+        reading: "FileReadWatcher | None",
         printed: str,
         started_ns: int,
         taint: Provenance | None,
         prepared: _PreparedCommand,
     ) -> Provenance | None:
-        """Return the provenance of what the command read. Marks what it changed with that and `taint`."""
+        """Return the provenance of what the command read. Marks what changed with that and `taint`, in all folders that
+        a command may write in.
+        """
+        if self._marks is None or reading is None:
+            return None
         try:
             read_provenance = reading.provenance(printed)
         except StorageError as error:
@@ -287,19 +294,16 @@ class ExecTool(Tool):
         finally:
             reading.close()
         known = [provenance for provenance in (read_provenance, taint) if provenance is not None]
-        if known:
-            self._mark_written(started_ns, least_trusted(known), prepared)
-        return read_provenance
-
-    def _mark_written(self, started_ns: int, provenance: Provenance, prepared: _PreparedCommand) -> None:
-        """Mark what changed in all folders a command may write in."""
+        if not known:
+            return None
         workspace, tmp, granted = self._paths.workspace, self._sandbox.tmp, prepared.permissions.grants.folders
         allowed = [folder for folder in (*self._paths.allowed, *granted) if not folder.is_relative_to(workspace)]
         folders = [workspace, workspace / SPILL_FOLDER, *([tmp] if tmp is not None else []), *allowed]
         try:
-            self._mark_changed(folders, started_ns, provenance, prepared.decision.brings_trees)
+            self._marks.mark_changed(folders, started_ns, least_trusted(known), prepared.decision.brings_trees)
         except StorageError as error:
             log.warning("Cannot record the provenance of files: %s", error)
+        return read_provenance
 
     def _prepare(
         self, command: str, working_dir: str, needs: Sequence[str] | None, paths: PathPolicy
@@ -317,16 +321,19 @@ class ExecTool(Tool):
 
     def _start(
         self, command: str, prepared: _PreparedCommand, taint: Provenance | None
-    ) -> "tuple[SandboxedCommand, frozenset[str], SourceReading]":
+    ) -> "tuple[SandboxedCommand, frozenset[str], FileReadWatcher | None]":
         """Return how to start the command, what lies in its /tmp, and the observer of what it reads."""
         from nanobot.agent.tools.permissions import describe_tmp
         from nanobot.security.sandbox.sandbox import run_unsandboxed
 
         line, folder = _shell_argv(command), prepared.folder
         if not prepared.sandboxed or isinstance(line, str):
-            return run_unsandboxed(line), frozenset(), self._watch_reading(command, folder, taint)
-        sandboxed = self._sandbox.wrap(line, folder, prepared.permissions.grants, prepared.paths)
-        return sandboxed, describe_tmp(self._sandbox.tmp), self._watch_reading(command, folder, taint)
+            command_line, before = run_unsandboxed(line), frozenset[str]()
+        else:
+            command_line = self._sandbox.wrap(line, folder, prepared.permissions.grants, prepared.paths)
+            before = describe_tmp(self._sandbox.tmp)
+        reading = self._marks.reading(command, folder, taint) if self._marks is not None else None
+        return command_line, before, reading
 
     def _judge(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
         sandboxed = self._sandbox.is_available
@@ -336,7 +343,9 @@ class ExecTool(Tool):
         """Return the other tool that a command means, with arguments."""
         arguments = cron_call(decision.single)
         tool = self._find_tool("cron") if arguments is not None else None
-        return (tool, arguments) if tool is not None and arguments is not None else None
+        if tool is None or arguments is None:
+            return None
+        return tool, repair_arguments(arguments, tool.parameters)
 
     def _permissions(self, needs: Sequence[str] | None, command: str) -> "ExtraPermissions":
         from nanobot.agent.tools.permissions import ExtraPermissions

@@ -1,8 +1,8 @@
 """Validates a model's arguments against the tool's JSON schema, with problems the model can correct.
 
 `repair_arguments` first repairs what is obviously meant ("5" for an integer); `find_problems` then checks. Most calls
-are right and most schemas flat, so a small check accepts those; anything else goes to jsonschema, which is slow to
-import and decides.
+are right and most schemas flat, so a small check accepts those; anything else goes to jsonschema, whose import would
+stall the event loop for 0.1 s.
 """
 
 from __future__ import annotations  # jsonschema's types are used in annotations only
@@ -10,8 +10,7 @@ from __future__ import annotations  # jsonschema's types are used in annotations
 import json
 import math
 import re
-from collections import OrderedDict
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from nanobot.utils.text import nearest
@@ -22,67 +21,13 @@ if TYPE_CHECKING:
 
 Schema = dict[str, Any]
 
-_ANNOTATIONS = frozenset({"title", "description", "default", "examples", "$schema", "$comment", "deprecated"})
-_SIMPLE_OBJECT = _ANNOTATIONS | {"type", "properties", "required", "additionalProperties"}
-_SIMPLE_VALUE = _ANNOTATIONS | {"type", "enum", "minimum", "maximum", "items"}
+_SIMPLE = frozenset({
+    "title", "description", "default", "examples", "$schema", "$comment", "deprecated",
+    "type", "enum", "minimum", "maximum", "items", "properties", "required", "additionalProperties",
+})  # fmt: skip
+"""Keywords that the small check understands or may ignore."""
 _OPEN = frozenset({"patternProperties", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
 """Keywords by which a schema may allow names that its `properties` do not list."""
-
-_MAX_VALIDATORS = 256
-_validators: OrderedDict[int, tuple[Schema, Draft202012Validator | None]] = OrderedDict()
-
-
-def find_problems(params: Any, schema: dict[str, Any]) -> list[str]:
-    """Return each problem as a sentence; empty if the arguments fit. Never raises, whatever the schema."""
-    try:
-        problems = [] if _surely_fits(params, schema) else [_describe_error(error) for error in _errors(params, schema)]
-        return list(dict.fromkeys([*problems, *_unknown_names(params, schema)]))
-    except Exception:  # a third-party schema may be broken in any way; the tool decides then
-        return []
-
-
-def repair_arguments(params: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Repair what is obviously meant: a number in quotes, "true", JSON in a string, a null for an optional argument.
-    Leaves valid and irreparable values as they are. Never raises."""
-    try:
-        return cast(dict[str, Any], _repair_object(params, schema))
-    except Exception:  # as above
-        return params
-
-
-# -- the quick check ----------------------------------------------------------------------------------------------
-
-
-def _surely_fits(params: Any, schema: Schema) -> bool:
-    """Return True only if jsonschema would agree; False means nothing."""
-    if not isinstance(params, dict) or schema.get("type") != "object" or not _SIMPLE_OBJECT.issuperset(schema):
-        return False
-    properties = schema.get("properties", {})
-    required = schema.get("required", [])
-    if schema.get("additionalProperties", True) is not True and not params.keys() <= properties.keys():
-        return False
-    if not isinstance(required, list) or not all(name in params for name in required):
-        return False
-    return all(_value_surely_fits(value, properties[name]) for name, value in params.items() if name in properties)
-
-
-def _value_surely_fits(value: Any, schema: Any) -> bool:
-    if not isinstance(schema, dict) or not _SIMPLE_VALUE.issuperset(schema):
-        return False
-    kind = schema.get("type")
-    if not isinstance(kind, str) or not _is(value, kind):
-        return False
-    if "enum" in schema and not (isinstance(value, str) and value in schema["enum"]):
-        return False
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-        if not (low <= value <= high):
-            return False
-    if isinstance(value, list) and "items" in schema:
-        return all(_value_surely_fits(item, schema["items"]) for item in value)
-    return True
-
-
 _KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -92,42 +37,48 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "null": (type(None),),
 }
+_INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d{1,18}(\.\d{1,18})?([eE][+-]?\d{1,2})?", re.ASCII)
+_UNCHANGED = object()
+_validators: dict[int, tuple[Schema, Draft202012Validator | None]] = {}
+"""By the id of a schema: a tool's is compiled once."""
 
 
-def _is(value: Any, kind: str) -> bool:
-    """Return whether a value has a JSON schema type: true is no number, 5.0 is an integer."""
-    if isinstance(value, bool):
-        return kind == "boolean"
-    if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, _KINDS.get(kind, ()))
+def find_problems(params: Any, schema: Schema) -> list[str]:
+    """Return each problem as a sentence; empty if the arguments fit. Never raises, whatever the schema."""
+    try:
+        problems: list[str] = []
+        if not _surely_fits(params, schema) and (validator := validator_of(schema)) is not None:
+            errors = sorted(validator.iter_errors(params), key=lambda error: [*map(str, error.absolute_path)])
+            problems = [_describe_error(error) for error in errors]
+        return list(dict.fromkeys([*problems, *_unknown_names(params, schema)]))
+    except Exception:  # a third-party schema may be broken in any way; the tool decides then
+        return []
 
 
-# -- the full check -----------------------------------------------------------------------------------------------
-
-
-def _errors(params: Any, schema: Schema) -> Iterator[ValidationError]:
-    validator = validator_of(schema)
-    if validator is not None:
-        yield from sorted(validator.iter_errors(params), key=lambda error: [str(part) for part in error.absolute_path])
+def repair_arguments(params: dict[str, Any], schema: Schema) -> dict[str, Any]:
+    """Repair what is obviously meant: a number in quotes, "true", JSON in a string, a null for an optional argument.
+    Leaves valid and irreparable values as they are. Never raises."""
+    try:
+        return cast(dict[str, Any], _repair_object(params, schema))
+    except Exception:  # as above
+        return params
 
 
 def validator_of(schema: Schema) -> Draft202012Validator | None:
-    """Compile once per schema object (a tool's schema does not change); None if the schema is broken."""
-    entry = _validators.get(id(schema))
-    if entry is None:
-        from jsonschema import Draft202012Validator  # 77 ms, only for calls that are not obviously right
+    """Compile a schema, which must not change; None if it is broken or refers to another document."""
+    if id(schema) not in _validators:
+        from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
 
-        try:
+        validator = None
+        with suppress(SchemaError):
             Draft202012Validator.check_schema(schema)
-            entry = (schema, None if _has_external_reference(schema) else Draft202012Validator(schema))
-        except SchemaError:
-            entry = (schema, None)
-        _validators[id(schema)] = entry
-        while len(_validators) > _MAX_VALIDATORS:
-            _validators.popitem(last=False)
-    return entry[1]
+            validator = None if _has_external_reference(schema) else Draft202012Validator(schema)
+        if len(_validators) > 256:
+            _validators.clear()
+        _validators[id(schema)] = (schema, validator)
+    return _validators[id(schema)][1]
 
 
 def _has_external_reference(schema: Any) -> bool:
@@ -140,17 +91,53 @@ def _has_external_reference(schema: Any) -> bool:
     return any(not ref.startswith("#") for ref in references) or any(map(_has_external_reference, schema.values()))
 
 
+def _surely_fits(value: Any, schema: Any) -> bool:
+    """Return True only if jsonschema would agree; False means nothing."""
+    if not isinstance(schema, dict) or not _SIMPLE.issuperset(schema):
+        return False
+    if (kind := schema.get("type")) is not None and not _is(value, kind):
+        return False
+    if "enum" in schema and not (isinstance(value, str) and value in schema["enum"]):
+        return False
+    if isinstance(value, dict):
+        properties = schema.get("properties", {})
+        if schema.get("additionalProperties", True) is not True and not value.keys() <= properties.keys():
+            return False
+        return all(name in value for name in schema.get("required", ())) and all(
+            _surely_fits(item, properties[name]) for name, item in value.items() if name in properties
+        )
+    if isinstance(value, list):
+        return "items" not in schema or all(_surely_fits(item, schema["items"]) for item in value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not is_number or bool(schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf))
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Return whether a value has a JSON schema type: true is no number, 5.0 is an integer."""
+    if isinstance(value, bool):
+        return bool(kind == "boolean")
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _KINDS.get(kind, ()))
+
+
+# -- sentences ----------------------------------------------------------------------------------------------------
+
+
 def _describe_error(error: ValidationError) -> str:
     """Describe the problem and the correction, for a model."""
-    name = _format_path(error.absolute_path)
+    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path]
+    name = "".join(steps).removeprefix(".")  # such as items[2].name
     expected = _type_names(error.schema)
     if error.validator == "required":
         missing = error.message.removesuffix(" is a required property").strip("'\"")
         location = f" in {name}" if name else ""
-        properties = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
-        return f"{missing} is required{location}{_describe_parameter(properties.get(missing))}."
+        schema = _properties(error.schema).get(missing)
+        text = re.split(r"[.;] ", str(_mapping(schema).get("description", "")))[0].rstrip(".")
+        about = f" ({_type_names(schema)}{': ' + text if text else ''})" if isinstance(schema, dict) else ""
+        return f"{missing} is required{location}{about}."
     if error.validator == "additionalProperties" and isinstance(error.validator_value, bool):
-        return f"{name or 'the call'} takes only: {', '.join(_property_names(error.schema)) or 'nothing'}."
+        return f"{name or 'the call'} takes only: {', '.join(_properties(error.schema)) or 'nothing'}."
     if error.validator == "type":
         return f"{name or 'the arguments'} must be {expected}, not {_clip_json(error.instance)}."
     if error.validator == "enum":
@@ -166,8 +153,8 @@ def _describe_error(error: ValidationError) -> str:
 
 def _unknown_names(params: Any, schema: Schema) -> list[str]:
     """Report names that no property has. A tool that ignores a made-up name does something else than meant."""
-    properties = schema.get("properties")
-    if not isinstance(params, dict) or not isinstance(properties, dict) or not properties:
+    properties = _properties(schema)
+    if not isinstance(params, dict) or not properties:
         return []
     if schema.get("additionalProperties", False) is not False or not _OPEN.isdisjoint(schema):
         return []
@@ -183,27 +170,17 @@ def _did_you_mean(near: list[str]) -> str:
     return f" Did you mean {near[0]}?" if near else ""
 
 
-def _property_names(schema: Any) -> list[str]:
-    return list(schema.get("properties", {})) if isinstance(schema, dict) else []
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _format_path(path: Any) -> str:
-    """Return `items[2].name` for a path into the arguments."""
-    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
-    return "".join(steps).removeprefix(".")
-
-
-def _describe_parameter(schema: Any) -> str:
-    if not isinstance(schema, dict):
-        return ""
-    description = re.split(r"[.;] ", str(schema.get("description", "")))[0].rstrip(".")
-    return f" ({_type_names(schema)}{': ' + description if description else ''})"
+def _properties(schema: Any) -> dict[str, Any]:
+    return _mapping(_mapping(schema).get("properties"))
 
 
 def _type_names(schema: Any) -> str:
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    kinds = kind if isinstance(kind, list) else [kind]
-    return " or ".join("anything" if k is None else f"{'an' if str(k)[0] in 'aio' else 'a'} {k}" for k in kinds)
+    names = [f"{'an' if str(kind)[0] in 'aio' else 'a'} {kind}" for kind in _kinds(schema, [])]
+    return " or ".join(names) or "anything"
 
 
 def _clip_json(value: Any) -> str:
@@ -213,19 +190,30 @@ def _clip_json(value: Any) -> str:
 
 # -- repairing ----------------------------------------------------------------------------------------------------
 
-_UNCHANGED = object()
+
+def _repair_object(params: Any, schema: Any) -> Any:
+    properties = _properties(schema)
+    if not isinstance(params, dict) or not properties:
+        return params
+    required = schema.get("required", [])
+    return {
+        name: _repair_value(value, properties.get(name))
+        for name, value in params.items()
+        if value is not None or name in required or "null" in _kinds(properties.get(name), ["null"])
+    }
+
+
+def _kinds(schema: Any, default: list[Any]) -> list[Any]:
+    """Return the types that a schema names."""
+    kinds = _mapping(schema).get("type")
+    return [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else default
 
 
 def _repair_value(value: Any, schema: Any) -> Any:
     """Return the value as its schema wants it; unchanged if that is not obvious."""
-    if not isinstance(schema, dict):
-        return value
-    kinds = schema.get("type")
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if not isinstance(kinds, list):
-        return value
-    if not any(_is(value, kind) for kind in kinds):
-        repairs = (_REPAIRS[kind](value) for kind in kinds if kind in _REPAIRS)
+    kinds = _kinds(schema, [])
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        repairs = (_convert(value, kind) for kind in kinds)
         value = next((repaired for repaired in repairs if repaired is not _UNCHANGED), value)
     if isinstance(value, dict) and "object" in kinds:
         return _repair_object(value, schema)
@@ -236,68 +224,20 @@ def _repair_value(value: Any, schema: Any) -> Any:
     return value
 
 
-def _repair_object(params: Any, schema: Schema) -> Any:
-    properties = schema.get("properties")
-    if not isinstance(params, dict) or not isinstance(properties, dict):
-        return params
-    required = schema.get("required", [])
-    return {
-        name: _repair_value(value, properties.get(name))
-        for name, value in params.items()
-        if value is not None or name in required or not _refuses_null(properties.get(name))
-    }
-
-
-def _refuses_null(schema: Any) -> bool:
-    kinds = schema.get("type") if isinstance(schema, dict) else None
-    return bool(kinds) and not _is_any(None, kinds)
-
-
-def _is_any(value: Any, kinds: Any) -> bool:
-    return any(_is(value, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds))
-
-
-def _as_integer(value: Any) -> Any:
-    plain = isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,18}\s*", value, re.ASCII)
-    return int(value) if plain else _UNCHANGED
-
-
-def _as_number(value: Any) -> Any:
-    if not isinstance(value, str) or not re.fullmatch(r"\s*[+-]?\d{1,18}(\.\d{1,18})?([eE][+-]?\d{1,2})?\s*", value):
-        return _UNCHANGED
-    whole = _as_integer(value)
-    return float(value) if whole is _UNCHANGED else whole
-
-
-def _as_boolean(value: Any) -> Any:
-    return (
-        {"true": True, "false": False}.get(value.strip().lower(), _UNCHANGED) if isinstance(value, str) else _UNCHANGED
-    )
-
-
-def _as_string(value: Any) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return json.dumps(value) if is_number else _UNCHANGED
-
-
-def _as_json(kind: type) -> Any:
-    def read(value: Any) -> Any:
-        if not isinstance(value, str):
-            return _UNCHANGED
-        try:
-            parsed = json.loads(value)
-        except (ValueError, RecursionError):
-            return _UNCHANGED
-        return parsed if isinstance(parsed, kind) else _UNCHANGED
-
-    return read
-
-
-_REPAIRS = {
-    "integer": _as_integer,
-    "number": _as_number,
-    "boolean": _as_boolean,
-    "string": _as_string,
-    "object": _as_json(dict),
-    "array": _as_json(list),
-}
+def _convert(value: Any, kind: Any) -> Any:
+    """Return the value as one of this JSON type; _UNCHANGED if it does not plainly stand for one."""
+    if isinstance(value, str):
+        text = value.strip()
+        if kind in ("integer", "number") and _INTEGER.fullmatch(text):
+            return int(text)
+        if kind == "number" and _NUMBER.fullmatch(text):
+            return float(text)
+        if kind == "boolean" and text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        if kind in ("object", "array"):
+            with suppress(ValueError, RecursionError):
+                parsed = json.loads(text)
+                return parsed if _is(parsed, kind) else _UNCHANGED
+    elif kind == "string" and _is(value, "number") and math.isfinite(value):
+        return json.dumps(value)
+    return _UNCHANGED

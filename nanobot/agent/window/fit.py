@@ -1,86 +1,47 @@
 """Fit a history into a token budget: pure functions over rows.
 
 While it fits nothing changes, so that each request is a byte-for-byte prefix of the next and the provider's cache
-holds. When it no longer fits, one event makes room in stages, down to a target far below the budget, and the resulting
-window stays until the next event. Each stage is used only if those before are not enough:
+holds. When it no longer fits, one event makes room, and the resulting window stays until the next event:
 
-1. Old results shrink: those before the last six turns, and of the running turn all but the last few steps.
-2. Whole old turns are dropped, but never the last six before the running one.
-3. Results within the last six turns shrink, then older steps of the running turn, then those of its last step.
-4. Very long messages of earlier turns shrink; the last six turns are dropped, oldest first; old steps of the running
-   turn are dropped with their results.
-5. The request to answer is never cut: if it alone is too long, nothing is sent.
+1. Old results shrink: those before the last six turns. Then whole turns before these are dropped, then results within
+   the last six turns shrink, then those of the running turn except its last step; always the oldest first, until 60 %
+   of the budget are left.
+2. If that is not enough for 85 %, results of the last step shrink, then the last six turns are dropped, then steps of
+   the running turn.
+3. The request to answer is never cut: if it alone is too long, nothing is sent.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum, StrEnum
 
-from nanobot.agent.window.history_view import KEPT_TURNS, HistoryView
-from nanobot.agent.window.shrink import Depth
-from nanobot.agent.window.state import SHRUNK_CHARS, ShrunkSpan, Window
-from nanobot.agent.window.token_budget import TokenBudget
+from nanobot.agent.window.shrink import RowCache
+from nanobot.agent.window.state import MAX_ROWS, Window
 from nanobot.errors import RequestTooLongError
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, is_synthetic
 from nanobot.utils.text import count_noun
 
+SHRUNK_CHARS = 700
+"""Length of a shrunk result."""
+KEPT_TURNS = 6
+"""Turns before the running one that are dropped only if shrinking is not enough."""
 KEPT_STEPS = 4
-"""Last steps of the running turn; their results shrink after all others."""
+"""Last steps of the running turn; their results shrink one step after the other."""
 _LAST_STEP_CHARS = (8_000, 4_000, 2_000, SHRUNK_CHARS)
 _LAST_RESORT_CHARS = 300
 _TARGET_SHARE = 0.6
-"""Target of an event: share of the budget left by the request to answer."""
 _TIGHT_SHARE = 0.85
-"""If even shrinking everything stays above this share, new results are shrunk before they are first sent."""
+"""Targets of an event: shares of the budget that the request to answer leaves."""
 
 
-class Stage(StrEnum):
-    """The last stage of an event."""
+@dataclass(frozen=True, slots=True)
+class TokenBudget:
+    """Limits for the rows of a request: their size in estimated tokens, and their number."""
 
-    NOTHING = "nothing"
-    OLD_RESULTS = "old results shrank"
-    OLD_TURNS = "old turns were dropped"
-    RECENT_RESULTS = "results of the last turns shrank"
-    LAST_RESULTS = "results of the last step shrank"
-    WORDS = "long messages of earlier turns shrank"
-    RECENT_TURNS = "the oldest of the last turns were dropped"
-    OLD_STEPS = "old steps of the running turn were dropped"
-    LAST_STEP = "the last step shrank or was dropped"
-
-
-class FitCost(IntEnum):
-    """What a stage costs the model. A higher cost is accepted only if no cheaper stage fits."""
-
-    OLD = 0
-    """Content that was used already and can be looked up again."""
-    LAST_RESULTS = 1
-    """Results that it has just asked for."""
-    WORDS = 2
-    """Text of messages."""
-    RECENT = 3
-    """Recent turns and steps."""
-    LAST_STEP = 4
-    """Most of the current step."""
-
-
-_COSTS = {
-    Stage.OLD_RESULTS: FitCost.OLD,
-    Stage.OLD_TURNS: FitCost.OLD,
-    Stage.RECENT_RESULTS: FitCost.OLD,
-    Stage.LAST_RESULTS: FitCost.LAST_RESULTS,
-    Stage.WORDS: FitCost.WORDS,
-    Stage.RECENT_TURNS: FitCost.RECENT,
-    Stage.OLD_STEPS: FitCost.RECENT,
-    Stage.LAST_STEP: FitCost.LAST_STEP,
-}
-_TARGETS = {
-    FitCost.OLD: _TARGET_SHARE,
-    FitCost.LAST_RESULTS: _TIGHT_SHARE,
-    FitCost.WORDS: _TIGHT_SHARE,
-    FitCost.RECENT: _TARGET_SHARE,
-    FitCost.LAST_STEP: 1.0,
-}
-"""Target share of the free budget, by cost."""
+    tokens: int
+    rows: int = MAX_ROWS
+    reply: int = 8192
+    """The `max_tokens` of the request, in tokens of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +51,114 @@ class Fitted:
     rows: list[ChatMessage]
     window: Window
     tokens: int
-    stage: Stage = Stage.NOTHING
 
 
-def fit(view: HistoryView, window: Window, budget: TokenBudget) -> Fitted:
+class History:
+    """The rows of a history without system rows. They must not change while this is in use."""
+
+    def __init__(self, rows: Sequence[ChatMessage], cache: RowCache | None = None) -> None:
+        """With the same `cache`, each row is weighed and shrunk only once."""
+        self.rows = rows
+        self.cache = cache or RowCache()
+        self.turns = _turn_starts(rows)
+
+    def show(self, window: Window) -> list[ChatMessage]:
+        """The rows that a window shows. Do not modify them."""
+        window = self.normalize(window)
+        rows, shrink = list(self.rows), self.cache.shrink
+        for index in range(window.start, min(window.shrunk, len(rows))):
+            rows[index] = shrink(rows[index], SHRUNK_CHARS, is_over=index < window.condensed)
+        for index in range(window.shrunk, min(window.clipped, len(rows))):
+            rows[index] = shrink(rows[index], window.clipped_chars, is_over=False)
+        begin = max(window.start, window.resumed)
+        shown = [row for row in rows[begin:] if "_command" not in row]
+        if begin > window.start:
+            requests = [row for row in rows[window.start : begin] if _is_request(row)]
+            shown[:0] = [*requests, self.cache.note(self.rows[window.start : begin])]
+        return shown
+
+    def normalize(self, window: Window) -> Window:
+        """The window with its start at the start of a turn, also if it belongs to another history."""
+        start = self.turns[max(bisect_right(self.turns, window.start) - 1, 0)]
+        resumed = window.resumed if start < window.resumed <= len(self.rows) else 0
+        condensed = min(window.condensed, self.turns[-1])  # the request to answer is never shrunk
+        return replace(window, start=start, resumed=resumed, condensed=condensed)
+
+    def requests(self) -> list[ChatMessage]:
+        """The user messages of the running turn."""
+        return [row for row in self.rows[self.turns[-1] :] if _is_request(row)]
+
+
+def fit(history: History, window: Window, budget: TokenBudget) -> Fitted:
     """Select the rows of a request within the budget.
 
     With the same window and more rows appended, the result begins with the same rows as before until the budget is
     used up. Raises RequestTooLongError if the request to answer does not fit by itself.
     """
-    window = view.normalize(window)
-    shown = view.show(window)
-    tokens = view.weigh(shown)
-    if tokens > budget.tokens:
-        return _make_room(view, window, budget)
-    if view.has_too_many_rows(shown, window, budget.rows):
-        return _drop_turns(view, window, budget)
-    return Fitted(shown, window, tokens)
+    window, weigh = history.normalize(window), history.cache.weigh
+    shown = history.show(window)
+    if len(shown) > budget.rows:
+        for turn in history.turns[:-KEPT_TURNS]:
+            if turn > window.start and len(shown) > budget.rows * _TARGET_SHARE:
+                window = replace(window, start=turn, resumed=0)
+                shown = history.show(window)
+    tokens = weigh(shown)
+    if tokens <= budget.tokens:
+        return Fitted(shown, window, tokens)
+    needed = weigh(history.requests())
+    free = budget.tokens - needed
+    for share, smaller in _smaller_windows(history, window) if free >= 0 else ():
+        shown = history.show(smaller)
+        tokens = weigh(shown)
+        if tokens <= needed + int(free * share):
+            return Fitted(shown, smaller, tokens)
+    raise RequestTooLongError(needed, budget.tokens)
+
+
+def _smaller_windows(history: History, window: Window) -> Iterator[tuple[float, Window]]:
+    """Yield ever smaller windows in the order of the module docstring, each with the target share it must reach."""
+    turns, end = history.turns, len(history.rows)
+    running, kept = turns[-1], turns[max(len(turns) - 1 - KEPT_TURNS, 0)]
+    first_step = max(running, window.resumed)
+    steps = [index for index in range(first_step, end) if history.rows[index]["role"] == "assistant"]
+
+    window = _shrunk_to(window, kept, is_over=True)
+    yield _TARGET_SHARE, window
+    for turn in turns:
+        if window.start < turn <= kept:
+            window = replace(window, start=turn, resumed=0)
+            yield _TARGET_SHARE, window
+    for turn in turns:
+        if turn > kept:
+            window = _shrunk_to(window, turn, is_over=True)
+            yield _TARGET_SHARE, window
+    for step in steps[-KEPT_STEPS:]:
+        window = _shrunk_to(window, step)
+        yield _TARGET_SHARE, window
+
+    yield _TIGHT_SHARE, window
+    if steps:
+        for chars in _LAST_STEP_CHARS:
+            window = replace(window, clipped=end, clipped_chars=chars)
+            yield _TIGHT_SHARE, window
+    for turn in turns:
+        if kept < turn and window.start < turn:
+            window = replace(window, start=turn, resumed=0)
+            yield _TIGHT_SHARE, window
+    for step in steps[1:]:
+        window = replace(window, resumed=step)
+        yield _TIGHT_SHARE, window
+
+    if steps:
+        yield 1.0, replace(window, clipped=end, clipped_chars=_LAST_RESORT_CHARS)
+        yield 1.0, replace(window, resumed=end)
+    else:
+        yield 1.0, window
+
+
+def _shrunk_to(window: Window, index: int, *, is_over: bool = False) -> Window:
+    condensed = max(window.condensed, index) if is_over else window.condensed
+    return replace(window, condensed=condensed, shrunk=max(window.shrunk, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,28 +169,25 @@ class NextEviction:
     tokens: int
 
 
-def next_eviction(view: HistoryView, window: Window) -> NextEviction | None:
+def next_eviction(history: History, window: Window) -> NextEviction | None:
     """What the next event would do first; None if nothing can be freed."""
-    window = view.normalize(window)
-    before = view.show(window)
-    tokens = view.weigh(before)
-    for stage, smaller in _smaller_windows(view, window):
-        shown = view.show(smaller)
-        freed = tokens - view.weigh(shown)
+    window, weigh = history.normalize(window), history.cache.weigh
+    before = history.show(window)
+    for _, smaller in _smaller_windows(history, window):
+        shown = history.show(smaller)
+        freed = weigh(before) - weigh(shown)
         if freed > 0:
-            return NextEviction(_describe(stage, before, shown), freed)
+            return NextEviction(_describe(window, smaller, before, shown), freed)
     return None
 
 
-def _describe(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatMessage]) -> str:
-    if stage in (Stage.OLD_TURNS, Stage.RECENT_TURNS):
+def _describe(window: Window, smaller: Window, before: Sequence[ChatMessage], after: Sequence[ChatMessage]) -> str:
+    if smaller.start > window.start:
         return "the oldest turn"
-    if stage is Stage.OLD_STEPS:
-        return "the oldest step"
-    if stage is Stage.LAST_STEP:
+    if smaller.clipped > window.clipped:
         return "most of the last step"
-    if stage is Stage.WORDS:
-        return "most of some very long messages"
+    if smaller.resumed > window.resumed:
+        return "the oldest step"
     kept = set(map(id, after))
     steps: set[int] = set()
     step = 0
@@ -146,89 +195,22 @@ def _describe(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatM
         step = index if row["role"] == "assistant" else step
         if id(row) not in kept and row["role"] in ("assistant", "tool"):
             steps.add(step)
-    return f"the results of {count_noun(len(steps), 'old step')}" if steps else "pictures and reasoning of old turns"
+    return f"the results of {count_noun(len(steps), 'old step')}" if steps else "pictures and long texts of old turns"
 
 
-def _make_room(view: HistoryView, window: Window, budget: TokenBudget) -> Fitted:
-    """Use the first window that reaches its target, else the last one of the lowest cost that fits."""
-    request_tokens = view.weigh(view.requests())
-    free = max(budget.tokens - request_tokens, 0)
-    fitting: Fitted | None = None
-    for stage, smaller in _smaller_windows(view, window):
-        if fitting is not None and _COSTS[stage] > _COSTS[fitting.stage]:
-            break
-        shown = view.show(smaller)
-        candidate = Fitted(shown, smaller, view.weigh(shown), stage)
-        if candidate.tokens <= budget.tokens:
-            fitting = candidate
-            target = request_tokens + int(free * _TARGETS[_COSTS[stage]])
-            target_rows = int(budget.rows * _TARGET_SHARE)
-            if candidate.tokens <= target and not view.has_too_many_rows(shown, smaller, target_rows):
-                return candidate
-    if fitting is None:
-        raise RequestTooLongError(request_tokens, budget.tokens)
-    if _COSTS[fitting.stage] < FitCost.RECENT:
-        all_shrunk = view.with_spans(fitting.window, ShrunkSpan(view.turns[-1], view.end))
-        # otherwise the next event would free as little
-        if view.weigh(view.show(all_shrunk)) > request_tokens + int(free * _TIGHT_SHARE):
-            return replace(fitting, window=view.pre_shrink(fitting.window, budget.tokens - fitting.tokens))
-    return fitting
+def _turn_starts(rows: Sequence[ChatMessage]) -> list[int]:
+    """Start indexes of turns: user messages, unless they joined a running turn. Never empty."""
+    starts = [0]
+    turn_id: str | None = None
+    for index, row in enumerate(rows):
+        if row["role"] == "user" and _is_request(row):
+            row_turn = row.get("turn_id")
+            if index and (row_turn is None or row_turn != turn_id):
+                starts.append(index)
+            turn_id = row_turn
+    return starts
 
 
-def _drop_turns(view: HistoryView, window: Window, budget: TokenBudget) -> Fitted:
-    """Drop old turns if the tokens fit but there are too many rows."""
-    for stage, smaller in _smaller_windows(view, window):
-        if stage is Stage.OLD_TURNS:
-            window = replace(window, start=smaller.start, resumed=0)
-            shown = view.show(window)
-            if not view.has_too_many_rows(shown, window, int(budget.rows * _TARGET_SHARE)):
-                break
-    return Fitted(shown, window, view.weigh(shown), Stage.OLD_TURNS)
-
-
-def _smaller_windows(view: HistoryView, window: Window) -> Iterator[tuple[Stage, Window]]:
-    """Yield ever smaller windows with the stage that led to each, in the order of the module docstring."""
-    turns = view.turns
-    running, kept = turns[-1], turns[max(len(turns) - 1 - KEPT_TURNS, 0)]
-    steps = view.steps(window)
-    window = view.close_spans(window)
-
-    # 1. Old results.
-    old = ShrunkSpan(window.start, kept, depth=Depth.ASIDES)
-    window = view.with_spans(window, old, *(ShrunkSpan(running, step) for step in steps[-KEPT_STEPS:][:1]))
-    yield Stage.OLD_RESULTS, window
-
-    # 2. Old turns.
-    for turn in turns:
-        if window.start < turn <= kept:
-            window = replace(window, start=turn, resumed=0)
-            yield Stage.OLD_TURNS, window
-
-    # 3. Results of the last turns, then of the running one, its last step last.
-    for turn in turns:
-        if turn > kept:
-            window = view.with_spans(window, ShrunkSpan(window.start, turn, depth=Depth.ASIDES))
-            yield Stage.RECENT_RESULTS, window
-    for step in steps[1 - KEPT_STEPS :]:
-        window = view.with_spans(window, ShrunkSpan(running, step))
-        yield Stage.RECENT_RESULTS, window
-    for chars in _LAST_STEP_CHARS:
-        window = view.with_spans(window, *(ShrunkSpan(step, view.end, chars) for step in steps[-1:]))
-        yield Stage.LAST_RESULTS, window
-
-    # 4. Long messages, the last turns, old steps.
-    window = view.with_spans(window, ShrunkSpan(window.start, running, depth=Depth.WORDS))
-    yield Stage.WORDS, window
-    for turn in turns:
-        if kept < turn and window.start < turn:
-            window = replace(window, start=turn, resumed=0)
-            yield Stage.RECENT_TURNS, window
-    for step in steps[1:]:
-        window = replace(window, resumed=step)
-        yield Stage.OLD_STEPS, window
-
-    # Last resort.
-    window = view.with_spans(window, *(ShrunkSpan(step, view.end, _LAST_RESORT_CHARS) for step in steps[-1:]))
-    yield Stage.LAST_STEP, window
-    if steps:
-        yield Stage.LAST_STEP, replace(window, resumed=view.end)
+def _is_request(row: ChatMessage) -> bool:
+    """Whether this is a person's or a job's message, not a generated one."""
+    return row["role"] == "user" and not is_synthetic(row) and not row.get("_command")

@@ -1,17 +1,18 @@
 """The requests of a run: fitted to the model's window, repaired, sized by the tokens that responses report."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from nanobot.agent.window.fit import fit
-from nanobot.agent.window.history_view import HistoryView
-from nanobot.agent.window.shrink import Shrinker
-from nanobot.agent.window.state import Window
-from nanobot.agent.window.token_budget import MAX_ROWS, Calibration, TokenBudget, token_budget
+from nanobot.agent.window.fit import History, TokenBudget, fit
+from nanobot.agent.window.shrink import RowCache
+from nanobot.agent.window.state import MAX_ROWS, Calibration, Window
 from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import LegalHistory
-from nanobot.messages.tokens import Scale
+from nanobot.messages.tokens import TOKENS_PER_MESSAGE, estimate_tokens
 from nanobot.messages.types import ChatMessage
+
+_REPLY_STEP = 256
+"""The reply's budget is rounded down to a multiple: it is sent with each request and should not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,16 @@ class RequestRoom:
     system: str = ""
     tools_tokens: int = 0
     max_rows: int = MAX_ROWS
-    rereadable: Collection[str] = ()
-    """Names of read-only tools; their results can be fetched again."""
+
+
+def token_budget(room: RequestRoom, fixed: int, learned: Calibration) -> TokenBudget:
+    """Compute the budget for the rows beside the fixed part (system prompt and tools) and the reply.
+
+    The reply gets at most half of what the fixed part leaves.
+    """
+    window_tokens = min(room.window_tokens, learned.window or room.window_tokens)
+    reply = max(min(room.max_tokens, (window_tokens - fixed) // 2 // _REPLY_STEP * _REPLY_STEP), 1)
+    return TokenBudget(int((window_tokens - reply) / learned.ratio) - fixed, room.max_rows, reply)
 
 
 class LastRequest:
@@ -33,15 +42,7 @@ class LastRequest:
 
     def __init__(self) -> None:
         self.legal = LegalHistory()
-        self.scale = Scale()
-        self._shrinkers: dict[frozenset[str], Shrinker] = {}
-
-    def shrinker(self, rereadable: Collection[str]) -> Shrinker:
-        """The shrinker for these read-only tools."""
-        tools = frozenset(rereadable)
-        if tools not in self._shrinkers:
-            self._shrinkers = {tools: Shrinker(tools)}
-        return self._shrinkers[tools]
+        self.cache = RowCache()
 
 
 @dataclass(slots=True)
@@ -55,42 +56,36 @@ class RequestBuilder:
     shown: Sequence[ChatMessage] = ()
     """Rows of the last request."""
     tokens: int = 0
-    """Its size, by our scale."""
+    """Its size, by our estimate."""
     reply: int = 0
     """Its `max_tokens`, in tokens of the model."""
-    _scale: Scale = field(init=False)
-    _shrinker: Shrinker = field(init=False)
-    _system: ChatMessage = field(init=False)
     _fixed: int = field(init=False)
     _has_overflowed: bool = False
 
     def __post_init__(self) -> None:
-        self._scale = self.last_request.scale
-        self._shrinker = self.last_request.shrinker(self.room.rereadable)
-        self._system = {"role": "system", "content": self.room.system}
-        self._fixed = self._scale.weigh_text(self.room.system) + self.room.tools_tokens
+        self._fixed = TOKENS_PER_MESSAGE + estimate_tokens(self.room.system) + self.room.tools_tokens
 
     def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Build the request for this history. Raises RequestTooLongError if it cannot fit: then send nothing."""
-        view = self._view(rows)
-        budget = self._budget()
+        cache, learned = self.last_request.cache, self._learned
+        history = History(rows, cache)
+        budget = token_budget(self.room, self._fixed, learned)
         try:
-            fitted = fit(view, self.window, budget)
+            fitted = fit(history, self.window, budget)
         except RequestTooLongError:  # try without the limit learned from an earlier refusal before giving up
-            budget = self._budget(replace(self._calibration, max_weight=None))
-            fitted = fit(view, self.window, budget)
+            budget = token_budget(self.room, self._fixed, replace(learned, window=None))
+            fitted = fit(history, self.window, budget)
         self._set_window(fitted.window)
         self.tokens, self.reply = fitted.tokens + self._fixed, budget.reply
         self.shown = self.last_request.legal.of(fitted.rows)
-        self._scale.forget_others(fitted.rows)
-        self._shrinker.forget_others(rows)
-        return [self._system, *self.shown]
+        cache.trim(len(rows))
+        return [{"role": "system", "content": self.room.system}, *self.shown]
 
     def record_usage(self, prompt_tokens: int) -> None:
         """Record the size of the last request as the provider reported it; 0 if it did not."""
         self._has_overflowed = False
-        learned = self._calibration.after_response(self.tokens, prompt_tokens)
-        if learned != self._calibration:
+        learned = self._learned.after_response(self.tokens, prompt_tokens)
+        if learned != self._learned:
             self._set_window(self.window.with_calibration(self.room.model, learned))
 
     def handle_overflow(self, rows: Sequence[ChatMessage], limit_tokens: int | None = None) -> bool:
@@ -101,28 +96,19 @@ class RequestBuilder:
         kept for the next turn.
         """
         may_retry, self._has_overflowed = not self._has_overflowed, True
-        learned = self._calibration.after_refusal(self.tokens, self._fixed, limit_tokens=limit_tokens, reply=self.reply)
-        window = self.window.with_calibration(self.room.model, learned)
-        budget = self._budget(learned)
+        learned = self._learned.after_refusal(self.tokens, self._fixed, self.reply, limit_tokens)
+        budget = token_budget(self.room, self._fixed, learned)
         try:
-            fitted = fit(self._view(rows), window, budget)
+            fitted = fit(History(rows, self.last_request.cache), self.window, budget)
         except RequestTooLongError:
             return False
         if fitted.tokens + self._fixed >= self.tokens and (limit_tokens is None or budget.reply >= self.reply):
             return False
-        self._set_window(window)
+        self._set_window(self.window.with_calibration(self.room.model, learned))
         return may_retry
 
-    def _view(self, rows: Sequence[ChatMessage]) -> HistoryView:
-        return HistoryView(rows, self._scale, self._shrinker)
-
-    def _budget(self, learned: Calibration | None = None) -> TokenBudget:
-        room = self.room
-        learned = learned or self._calibration
-        return token_budget(room.window_tokens, room.max_tokens, self._fixed, learned, room.max_rows)
-
     @property
-    def _calibration(self) -> Calibration:
+    def _learned(self) -> Calibration:
         return self.window.model(self.room.model)
 
     def _set_window(self, window: Window) -> None:

@@ -7,97 +7,94 @@ stay valid JSON.
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
-from enum import IntEnum
+from collections.abc import Sequence
 from typing import Any, cast
 
-from nanobot.messages.tokens import is_picture
+from nanobot.messages.tokens import estimate_tokens, is_picture
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolCall
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.text import clip, count_noun
 
-WORDS_CHARS = 4_000
-"""Length of a shrunk message of a person or the model."""
 STUB_FROM_CHARS = 300
 """Shorter results are not replaced by a stub."""
-_MAX_OTHER_ROWS = 64
+_TEXT_CHARS = 8_000
+"""Length of a shrunk text of a person or the model."""
+_SPARE_ROWS = 100
 
 _REASONING_FIELDS = ("reasoning_content", "thinking_blocks")
 _SPILLED = re.compile(r"(?:are|is) in ([^\n]{1,500}?[\\/]\.nanobot[\\/]spill[\\/][\w.-]+\.txt)")
 
 
-class Depth(IntEnum):
-    """What is shrunk in a span of rows."""
+class RowCache:
+    """Weighs and shrinks rows, each once. They must not change meanwhile.
 
-    RESULTS = 0
-    """Tool results and call arguments."""
-    ASIDES = 1
-    """Also attachments and reasoning; for turns that have ended."""
-    WORDS = 2
-    """Also very long texts of people and the model."""
+    Entries are keyed by the id() of a row, which is referenced so that the id cannot be reused.
+    """
 
-
-class Shrinker:
-    """Shrinks rows and caches the results. `rereadable` names the read-only tools, which may be called again."""
-
-    def __init__(self, rereadable: Collection[str] = ()) -> None:
-        self._rereadable = frozenset(rereadable)
-        self._shrunk_rows: dict[tuple[int, int, Depth], tuple[ChatMessage, ChatMessage]] = {}
-        """Keyed by the id() of the row, which is referenced so that the id cannot be reused."""
+    def __init__(self) -> None:
+        self._tokens: dict[int, tuple[ChatMessage, int]] = {}
+        self._shrunk: dict[tuple[int, int, bool], tuple[ChatMessage, ChatMessage]] = {}
         self._notes: dict[tuple[int, int], tuple[ChatMessage, ChatMessage]] = {}
 
-    def shrink(self, row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
-        """The row with no part longer than about `chars` characters; the same object if nothing changes."""
-        key = (id(row), chars, depth)
-        cached = self._shrunk_rows.get(key)
-        if cached is None:
-            cached = self._shrunk_rows[key] = (row, self._shrink_row(row, chars, depth))
-        return cached[1]
+    def weigh(self, rows: Sequence[ChatMessage]) -> int:
+        """The estimated tokens of these rows."""
+        total = 0
+        for row in rows:
+            known = self._tokens.get(id(row))
+            if known is None:
+                known = self._tokens[id(row)] = (row, estimate_tokens([row]))
+            total += known[1]
+        return total
+
+    def shrink(self, row: ChatMessage, chars: int, *, is_over: bool) -> ChatMessage:
+        """`shrink_row`; the same object for the same row."""
+        key = (id(row), chars, is_over)
+        known = self._shrunk.get(key)
+        if known is None:
+            known = self._shrunk[key] = (row, shrink_row(row, chars, is_over=is_over))
+        return known[1]
 
     def note(self, omitted: Sequence[ChatMessage]) -> ChatMessage:
         """The note that replaces these dropped rows of the running turn; there must be at least one."""
         key = (id(omitted[0]), len(omitted))
-        cached = self._notes.get(key)
-        if cached is None:
-            cached = self._notes[key] = (omitted[0], _omission_note(omitted))
-        return cached[1]
+        known = self._notes.get(key)
+        if known is None:
+            known = self._notes[key] = (omitted[0], _omission_note(omitted))
+        return known[1]
 
-    def forget_others(self, rows: Sequence[ChatMessage]) -> None:
-        """Drop cached rows that are not among these, once there are many of them."""
-        if len(self._shrunk_rows) + len(self._notes) > 4 * len(rows) + _MAX_OTHER_ROWS:
-            kept = set(map(id, rows))
-            self._shrunk_rows = {key: cached for key, cached in self._shrunk_rows.items() if key[0] in kept}
-            self._notes = {key: cached for key, cached in self._notes.items() if key[0] in kept}
+    def trim(self, rows: int) -> None:
+        """Forget everything once there is much more than that many rows need."""
+        if len(self._tokens) + len(self._shrunk) + len(self._notes) > 4 * rows + _SPARE_ROWS:
+            self._tokens, self._shrunk, self._notes = {}, {}, {}
 
-    def _shrink_row(self, row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
-        match row["role"]:
-            case "tool":
-                return self._shrink_result(row, chars)
-            case "assistant":
-                return _shrink_assistant(row, chars, depth)
-            case "user" if depth >= Depth.ASIDES:
-                return _shrink_user(row, depth)
-            case _:
-                return row
 
-    def _shrink_result(self, row: ChatMessage, chars: int) -> ChatMessage:
-        content = row.get("content")
-        text = _as_text(content)
-        short = clip(text, chars, self._how_to_see_rest(row, text))
-        unchanged = content if isinstance(content, str) else None
-        if short == unchanged or (short == text and not _has_pictures(content)):
+def shrink_row(row: ChatMessage, chars: int, *, is_over: bool) -> ChatMessage:
+    """The row with results and call arguments of about `chars` characters; the same object if nothing changes.
+
+    If its turn is over, reasoning and attachments go too, and very long texts of people and the model shrink.
+    """
+    match row["role"]:
+        case "tool":
+            return _shrink_result(row, chars)
+        case "assistant":
+            return _shrink_assistant(row, chars, is_over=is_over)
+        case "user" if is_over:
+            return _shrink_user(row)
+        case _:
             return row
-        return {**row, "content": short}
 
-    def _how_to_see_rest(self, row: ChatMessage, text: str) -> str:
-        name = row.get("name") or "the tool"
-        if (spill_match := _SPILLED.search(text)) is not None:
-            hint = f"more of it is in {spill_match[1]}"
-        elif name in self._rereadable:
-            hint = f"call {name} again to see it"
-        else:
-            hint = "if you need it, look again with a call that changes nothing"
-        return "{left_out} characters left out to make room; " + hint.replace("{", "(").replace("}", ")")
+
+def _shrink_result(row: ChatMessage, chars: int) -> ChatMessage:
+    content = row.get("content")
+    text = _as_text(content)
+    spilled = _SPILLED.search(text)
+    rest = f"more of it is in {spilled[1]}" if spilled else "to see it, repeat the call if it changes nothing"
+    note = "{left_out} characters left out to make room; " + rest.replace("{", "(").replace("}", ")")
+    short = clip(text, chars, note)
+    unchanged = content if isinstance(content, str) else None
+    if short == unchanged or (short == text and not _has_pictures(content)):
+        return row
+    return {**row, "content": short}
 
 
 def _omission_note(omitted: Sequence[ChatMessage]) -> ChatMessage:
@@ -138,19 +135,19 @@ def _is_same_call(earlier_call: ToolCall, call: ToolCallRequest) -> bool:
         return False
 
 
-def _shrink_assistant(row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
+def _shrink_assistant(row: ChatMessage, chars: int, *, is_over: bool) -> ChatMessage:
     calls = _as_list(row.get("tool_calls"))
-    short = [_short_call(call, chars) for call in calls]
+    short_calls = [_short_call(call, chars) for call in calls]
     content = row.get("content")
-    shortened_content = clip(content, WORDS_CHARS) if depth >= Depth.WORDS and isinstance(content, str) else content
-    dropped_fields = _REASONING_FIELDS if depth >= Depth.ASIDES else ()
-    same = shortened_content == content and all(item is other for item, other in zip(calls, short, strict=True))
+    short = clip(content, _TEXT_CHARS) if is_over and isinstance(content, str) else content
+    dropped_fields = _REASONING_FIELDS if is_over else ()
+    same = short == content and all(item is other for item, other in zip(calls, short_calls, strict=True))
     if same and not any(row.get(name) for name in dropped_fields):
         return row
     small = cast(ChatMessage, {name: value for name, value in row.items() if name not in dropped_fields})
-    small["content"] = shortened_content
+    small["content"] = short
     if calls:
-        small["tool_calls"] = short
+        small["tool_calls"] = short_calls
     return small
 
 
@@ -185,20 +182,15 @@ def _short_value(value: object, chars: int) -> object:
     return value
 
 
-def _shrink_user(row: ChatMessage, depth: Depth) -> ChatMessage:
-    content = row.get("content")
-    media = _as_list(row.get("media"))
-    text_content = _as_text(content) if media or _has_pictures(content) or depth >= Depth.WORDS else content
-    if isinstance(text_content, str):
-        tags = [
-            f"[{'image' if is_picture(path) else 'file'}: {path}]" for path in media if str(path) not in text_content
-        ]
-        text_content = "\n".join([text_content, *tags])
-        text_content = clip(text_content, WORDS_CHARS) if depth >= Depth.WORDS else text_content
-    if text_content == content and not media:
+def _shrink_user(row: ChatMessage) -> ChatMessage:
+    content, media = row.get("content"), _as_list(row.get("media"))
+    text = _as_text(content)
+    tags = [f"[{'image' if is_picture(path) else 'file'}: {path}]" for path in media if str(path) not in text]
+    short = clip("\n".join([text, *tags]), _TEXT_CHARS)
+    if short == text and not media and not _has_pictures(content):
         return row
     small = cast(ChatMessage, {name: value for name, value in row.items() if name != "media"})
-    small["content"] = text_content
+    small["content"] = short
     return small
 
 

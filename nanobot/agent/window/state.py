@@ -2,52 +2,80 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from nanobot.agent.window.shrink import Depth
-from nanobot.agent.window.token_budget import Calibration
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-SHRUNK_CHARS = 700
-"""Length of a shrunk result."""
-_MAX_SPANS = 64
-_MAX_MODELS = 16
+from nanobot.utils import codec
+
+MAX_ROWS = 400
+"""Less than the number of messages a session loads when it is opened, so that the window is in memory."""
+_SAFETY_SHARE = 0.95
+"""Share of a reported limit that is used, since our token counts differ."""
+_AFTER_OVERFLOW = 0.6
+"""Size of the next request after a refusal that names no limit, as a share of the refused one."""
+_MIN_ROWS_TOKENS = 512
+"""Tokens for the rows that are always left."""
+_MIN_WEIGHT = 500
+"""Smaller requests teach nothing: the fixed overhead of the server distorts them."""
+_MIN_RATIO, _MAX_RATIO = 0.75, 4.0
+"""Bounds of the ratio: some providers do not count cached tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShrunkSpan:
-    """Rows from `begin` to before `end` (None: also all future rows) are shrunk to parts of about `chars`."""
+class Calibration:
+    """What a model's responses and refusals told about its size."""
 
-    begin: int
-    end: int | None
-    chars: int = SHRUNK_CHARS
-    depth: Depth = Depth.RESULTS
+    ratio: Annotated[float, Field(ge=_MIN_RATIO, le=_MAX_RATIO)] = 1.0
+    """Its tokens per estimated token, by its own count of a request."""
+    window: PositiveInt | None = None
+    """Its tokens for a request with the reply, if less than configured."""
 
-    def covers(self, other: "ShrunkSpan") -> bool:
-        """Whether the other span is redundant beside this one."""
-        ends_within = self.end is None or (other.end is not None and other.end <= self.end)
-        return ends_within and self.begin <= other.begin and self.chars <= other.chars and self.depth >= other.depth
+    def after_response(self, weight: int, prompt_tokens: int) -> "Calibration":
+        """The calibration after the model counted a request of `weight` estimated tokens.
+
+        It changes in steps, so that the session is not written for every request. Implausible figures are ignored.
+        """
+        if weight < _MIN_WEIGHT or not 0.5 <= prompt_tokens / weight <= _MAX_RATIO:
+            return self
+        ratio = max(-(-prompt_tokens * 20 // weight) / 20, _MIN_RATIO)
+        return self if self.ratio - 0.1 < ratio <= self.ratio else replace(self, ratio=ratio)
+
+    def after_refusal(self, weight: int, fixed: int, reply: int, limit_tokens: int | None = None) -> "Calibration":
+        """The calibration after a request of this weight, with `reply` tokens for the reply, was refused as too long.
+
+        A limit that the model named is believed once; else the next request is limited to 60 %, but the `fixed` part
+        of the request always fits.
+        """
+        if limit_tokens is not None and int(limit_tokens * _SAFETY_SHARE) < (self.window or limit_tokens):
+            ratio = min(1.1 * (limit_tokens - reply) / max(weight, 1), _MAX_RATIO)
+            return Calibration(max(self.ratio, ratio), int(limit_tokens * _SAFETY_SHARE))
+        rows = max(weight * _AFTER_OVERFLOW - fixed, _MIN_ROWS_TOKENS)  # the next reply gets at most as much
+        return replace(self, window=int((fixed + rows) * self.ratio + min(reply, rows)))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which rows of a history are sent. All numbers are indexes into it; `Window()` sends everything."""
+    """Which rows of a history are sent. All numbers but `clipped_chars` are indexes into it; `Window()` sends all."""
 
-    start: int = 0
+    start: NonNegativeInt = 0
     """Rows before this index are dropped."""
-    resumed: int = 0
+    resumed: NonNegativeInt = 0
     """From `start` to here only user messages are kept; 0 if no steps were dropped."""
-    shrunk: tuple[ShrunkSpan, ...] = ()
+    condensed: NonNegativeInt = 0
+    """Turns before this index have no attachments and reasoning, and no very long texts."""
+    shrunk: NonNegativeInt = 0
+    """Results and arguments of calls before this index are shrunk."""
+    clipped: NonNegativeInt = 0
+    """Those from `shrunk` to here, of one step, have at most `clipped_chars` characters."""
+    clipped_chars: NonNegativeInt = 0
     learned: Mapping[str, Calibration] = field(default_factory=dict)
     """Calibrations by model name."""
 
     def shifted(self, offset: int) -> "Window":
         """The window for a history that begins `offset` rows earlier, or later if negative."""
-        spans = (
-            replace(span, begin=max(span.begin + offset, 0), end=None if span.end is None else span.end + offset)
-            for span in self.shrunk
-        )
-        kept = tuple(span for span in spans if span.end is None or span.end > span.begin)
-        return replace(self, start=max(self.start + offset, 0), resumed=max(self.resumed + offset, 0), shrunk=kept)
+        indexes = ("start", "resumed", "condensed", "shrunk", "clipped")
+        return replace(self, **{name: max(getattr(self, name) + offset, 0) for name in indexes})
 
     def model(self, name: str) -> Calibration:
         """The calibration of a model."""
@@ -55,50 +83,18 @@ class Window:
 
     def with_calibration(self, name: str, learned: Calibration) -> "Window":
         """The window with this calibration of a model."""
-        others = {other: calibration for other, calibration in self.learned.items() if other != name}
-        return replace(self, learned=dict([*list(others.items())[1 - _MAX_MODELS :], (name, learned)]))
+        return replace(self, learned={**self.learned, name: learned})
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data without default values."""
-        spans = [[span.begin, span.end, span.chars, int(span.depth)] for span in self.shrunk]
-        learned = {name: [item.ratio, item.max_weight, item.window] for name, item in self.learned.items()}
-        payload = {"start": self.start, "resumed": self.resumed, "shrunk": spans, "learned": learned}
-        return {name: value for name, value in payload.items() if value}
+        data: dict[str, Any] = codec.adapter(Window).dump_python(self, mode="json", exclude_defaults=True)
+        return data
 
     @classmethod
-    def from_json(cls, payload: object) -> "Window":
-        """Parse the output of `to_json`; ignores invalid parts, never raises."""
-        if not isinstance(payload, dict):
+    def from_json(cls, data: object) -> "Window":
+        """Parse the output of `to_json`; an invalid one is `Window()`. Never raises."""
+        try:
+            window: Window = codec.adapter(Window).validate_python(data)
+        except ValueError:
             return cls()
-        spans, learned = payload.get("shrunk"), payload.get("learned")
-        read_spans = [span for item in spans if (span := _read_span(item))] if isinstance(spans, list) else []
-        pairs = learned.items() if isinstance(learned, dict) else ()
-        models = {name: item for name, raw in pairs if isinstance(name, str) and (item := _read_calibration(raw))}
-        return cls(
-            _natural(payload.get("start")) or 0,
-            _natural(payload.get("resumed")) or 0,
-            tuple(read_spans[-_MAX_SPANS:]),
-            dict(list(models.items())[-_MAX_MODELS:]),
-        )
-
-
-def _natural(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _read_span(payload: object) -> ShrunkSpan | None:
-    if not isinstance(payload, list) or len(payload) != 4:
-        return None
-    begin, end, chars, depth = _natural(payload[0]), _natural(payload[1]), _natural(payload[2]), _natural(payload[3])
-    if begin is None or not chars or depth not in set(Depth) or (end is None and payload[1] is not None):
-        return None
-    return ShrunkSpan(begin, end, chars, Depth(depth)) if end is None or end > begin else None
-
-
-def _read_calibration(payload: object) -> Calibration | None:
-    if not isinstance(payload, list) or len(payload) not in (2, 3):
-        return None
-    ratio, max_weight, *window = payload
-    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0.1 <= ratio <= 10:
-        return None
-    return Calibration(float(ratio), _natural(max_weight) or None, _natural(window[0]) or None if window else None)
+        return window

@@ -12,8 +12,7 @@ from nanobot.channels.payload import Payload
 from nanobot.channels.rest import as_send_errors
 from nanobot.config.channels import FeishuConfig
 from nanobot.errors import NanobotError
-from nanobot.net.clients import new_client
-from nanobot.net.http import proxy_for, ssl_context
+from nanobot.net.http import new_client, proxy_for, ssl_context
 
 _ACCOUNTS = {"feishu": "https://accounts.feishu.cn", "lark": "https://accounts.larksuite.com"}
 _PAUSE_S, _SLOWER_S, _LASTS_S = 5.0, 5.0, 600.0

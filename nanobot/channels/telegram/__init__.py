@@ -4,7 +4,7 @@
 `state` is kept across restarts.
 """
 
-from nanobot.net.clients import load_httpx
+from nanobot.net.http import load_httpx
 
 load_httpx()  # without its command line, which the SDK would import: 50 ms and 5 MB
 

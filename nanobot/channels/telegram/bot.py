@@ -34,9 +34,7 @@ from nanobot.channels.errors import (
     require_settings,
 )
 from nanobot.config.channels import TelegramConfig
-from nanobot.net.clients import connection_error_reason
-from nanobot.net.connection import KEEP_ALIVE_S
-from nanobot.net.http import proxy_for, ssl_context
+from nanobot.net.http import KEEP_ALIVE_S, connection_error_reason, proxy_for, ssl_context
 
 log = logging.getLogger(__name__)
 

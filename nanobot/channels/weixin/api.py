@@ -15,8 +15,8 @@ from nanobot.channels.errors import ChannelSetupError, RateLimitedError, SendErr
 from nanobot.channels.payload import Payload
 from nanobot.channels.rest import as_send_errors
 from nanobot.config.channels import WeixinConfig
-from nanobot.net.clients import load_httpx
-from nanobot.net.http import HttpPools
+from nanobot.net.http import load_httpx
+from nanobot.net.pools import HttpPools
 
 load_httpx()  # without its command line
 import httpx  # noqa: E402 behind load_httpx

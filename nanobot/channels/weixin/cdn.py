@@ -21,7 +21,7 @@ from nanobot.channels.errors import SendError, UndeliverableError
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.payload import Payload
 from nanobot.channels.weixin.api import WeixinApi, is_trusted
-from nanobot.net.clients import load_httpx
+from nanobot.net.http import load_httpx
 
 load_httpx()  # without its command line
 import httpx  # noqa: E402 behind load_httpx

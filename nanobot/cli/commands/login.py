@@ -17,7 +17,7 @@ from nanobot.cli.terminal import strip_control
 from nanobot.config.provider_table import ProviderSpec, find_by_name
 from nanobot.config.schema import Config
 from nanobot.errors import UsageError
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts import github, openai
 from nanobot.providers.accounts.errors import command_name
 from nanobot.providers.accounts.github import GitHubAuthority

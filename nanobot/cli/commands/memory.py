@@ -185,17 +185,14 @@ def dream_log(
     json: JsonOption = False,
 ) -> None:
     """Show the last Dream passes, newest first: when, cost, and what changed."""
-    from nanobot.agent.memory.dream_log import DreamLog
     from nanobot.agent.memory.dream_texts import format_log
 
     store, _ = open_store(config, workspace, chat)
     store.record_changes()
-    dream_log = DreamLog(store)
-    passes = dream_log.passes()[:limit]
     if json:
-        print_json([asdict(dream_pass) for dream_pass in passes])
-    elif passes:
-        print_text(format_log(passes, dream_log.active_passes()), wraps=True)
+        print_json([asdict(dream_pass) for dream_pass in store.revisions.passes()[:limit]])
+    elif text := format_log(store.revisions, limit):
+        print_text(text, wraps=True)
     else:
         print_line("No Dream pass has run here yet.", err=True)
 
@@ -207,7 +204,5 @@ def dream_restore(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Restore the memory to before a Dream pass, undoing later changes too. `memory undo` reverts this."""
-    from nanobot.agent.memory.dream_log import DreamLog
-
-    restored = DreamLog(open_store(config, workspace, chat)[0]).restore(number, who="terminal")
-    print_text(f"Restored the memory to before pass {restored.number}.", wraps=True)
+    restored = _open_editor(config, workspace, chat)[1].restore(number)
+    print_text(f"Restored the memory to before pass {restored}.", wraps=True)

@@ -12,8 +12,7 @@ from nanobot.cli.output import print_line, print_list, to_one_line
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
 from nanobot.pairing.senders import Sender
-from nanobot.pairing.state import PairingState
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import PairingState, PairingStore
 from nanobot.utils.text import duration
 
 CodeArgument = Annotated[str, typer.Argument(metavar="CODE", help="The code the bot showed to that person.")]
@@ -92,4 +91,4 @@ def _rows(state: PairingState) -> list[dict[str, Any]]:
         for channel in sorted(state.people())
         for sender_id in state.everyone(channel)
     ]
-    return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending)]
+    return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending.values())]

@@ -25,7 +25,7 @@ from nanobot.session.folder import SessionFolder
 from nanobot.session.imported import describe_import, read_conversations
 from nanobot.session.lines import decode, is_record
 from nanobot.session.manager import Session, SessionManager
-from nanobot.session.records import session_title
+from nanobot.session.reader import session_title
 from nanobot.utils.files import write_atomic
 from nanobot.utils.text import count_noun
 

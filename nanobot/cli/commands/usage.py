@@ -9,8 +9,7 @@ from nanobot.cli.common import ConfigOption, JsonOption, read_setup
 from nanobot.cli.output import print_json, print_line, print_table
 from nanobot.cli.terminal import is_terminal
 from nanobot.usage.budget import SpendingLimits
-from nanobot.usage.report import read_usage
-from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum
+from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum, read_usage
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock, find_zone
 

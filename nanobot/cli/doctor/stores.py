@@ -8,8 +8,7 @@ from nanobot.channels.registry import find
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
-from nanobot.pairing.state import NOBODY
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import NOBODY, PairingStore
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.session.folder import SessionFolder

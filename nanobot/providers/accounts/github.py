@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.device_flow import Sleep, poll_token, request_code
 from nanobot.providers.accounts.errors import AuthorityAnswerError, LoginFailedError, LoginNeededError
 from nanobot.providers.accounts.login_screen import LoginScreen

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from nanobot.net.clients import connection_error_reason, load_httpx
-from nanobot.net.http import HttpPools, is_loopback
+from nanobot.net.http import connection_error_reason, is_loopback, load_httpx
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.errors import AuthorityAnswerError, AuthorityUnreachableError, LoginNeededError
 from nanobot.providers.error_patterns import retry_after_s
 from nanobot.providers.errors import CallTarget, ModelCallError, ModelOverloadedError, RateLimitedError

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.callback import ExpectedCallback, UnexpectedCallbackError, callback_server
 from nanobot.providers.accounts.errors import AuthorityAnswerError, LoginFailedError
 from nanobot.providers.accounts.login_screen import LoginScreen, first_result

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import ClassVar
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.errors import LoginNeededError, command_name
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.accounts.tokens import AccountTokens

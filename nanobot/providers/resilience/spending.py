@@ -11,8 +11,7 @@ from nanobot.providers.resilience.metering import MeteredProvider, ProviderPrice
 from nanobot.usage.budget import Budget, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import PriceTable, price_per_million
-from nanobot.usage.report import UsageReport, read_usage
-from nanobot.usage.sums import By, UsageSum, UsageSummary, session_sums, sum_up
+from nanobot.usage.sums import By, UsageReport, UsageSum, UsageSummary, read_usage, session_sums, sum_up
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database, reading
 

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.connection import BodyError, Connection, HttpError, parse_server_address
-from nanobot.net.http import HttpPools
+from nanobot.net.http import BodyError, HttpError, parse_server_address
+from nanobot.net.pools import HttpPools
 from nanobot.providers.base import Delta
 from nanobot.providers.capabilities import CapabilityStore, EndpointCapabilities
 from nanobot.providers.error_patterns import (
@@ -40,6 +40,9 @@ from nanobot.providers.wire.responses_request import UndecryptableReasoning, fla
 from nanobot.providers.wire.sse import EventTooLongError, SseParser
 from nanobot.providers.wire.tool_text import TextToolDeltas
 from nanobot.security.secrets import redact, request_secrets
+
+if TYPE_CHECKING:
+    from nanobot.net.connection import Connection
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 _MAX_ERROR_BYTES = 256 * 1024
@@ -236,7 +239,7 @@ class WireCall(ABC):
             finally:
                 await self._endpoint.pools.release(connection, is_complete=body.complete)
 
-    async def _open(self, limits: CallLimits) -> Connection:
+    async def _open(self, limits: CallLimits) -> "Connection":
         """Send the request until the server accepts it, each time without a field that it rejected."""
         endpoint = self._endpoint
         for attempt in range(_MAX_FIXUPS + 1):
@@ -271,7 +274,7 @@ class WireCall(ABC):
     def error_of(self, response: ErrorResponse) -> ModelCallError:
         return error_of(response, self._target, self._endpoint.secrets)
 
-    async def _send(self, body: bytes, limits: CallLimits) -> Connection:
+    async def _send(self, body: bytes, limits: CallLimits) -> "Connection":
         """Send the request and return the connection once the response head has arrived."""
         pools = self._endpoint.pools
         try:
@@ -280,7 +283,6 @@ class WireCall(ABC):
                 connection = await pools.connect(address, self._endpoint.timeouts.connect_s)
                 try:
                     await connection.request("POST", {**_HEADERS, **self._endpoint.headers()}, body)
-                    await pools.throttle()
                 except BaseException:
                     await pools.release(connection)
                     raise
@@ -288,7 +290,7 @@ class WireCall(ABC):
             raise self.error(ConnectionFailedError, str(error)) from None
         return connection
 
-    async def _error_response(self, connection: Connection) -> ErrorResponse:
+    async def _error_response(self, connection: "Connection") -> ErrorResponse:
         """The body of a status other than 200, parsed."""
         status, headers, body = connection.status, connection.headers, b""
         try:
@@ -302,7 +304,7 @@ class WireCall(ABC):
             raise self.error(MalformedResponseError, detail, status)
         return parse_error_response(status, body, headers)
 
-    async def _next_chunk(self, connection: Connection, body: "_Body", limits: CallLimits) -> bytes:
+    async def _next_chunk(self, connection: "Connection", body: "_Body", limits: CallLimits) -> bytes:
         try:
             with limits.wait(began=body.reader.began):
                 return await connection.read()

@@ -1,10 +1,9 @@
 """The search index: a SQLite FTS5 database with the text of all conversations and memory files, secrets redacted.
 
-It is updated before each query and reads only what is new. A file is recognised by its inode, so one that is moved to
-the archive keeps its rows; a rewritten or edited one is indexed again; rows of a deleted one are deleted. Each update
-is one transaction. A damaged index is deleted and rebuilt from the files.
+It is updated before each query. A damaged index is deleted and rebuilt from the files.
 """
 
+import json
 import logging
 import sqlite3
 import threading
@@ -20,10 +19,10 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.redaction import redact_known
 from nanobot.session.search.query import Query, find_match, parse_query
-from nanobot.session.search.sources import IndexSource
-from nanobot.session.search.tables import IndexedText, IndexTables, MayRead, make_tables
+from nanobot.session.search.sources import IndexedFile, IndexSource
+from nanobot.session.search.update import IndexUpdate, make_tables
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +42,17 @@ _SHOWN = 320
 """Characters shown of a message."""
 _BEFORE = 100
 """Characters shown before the match."""
+_TRIGRAM = 3
+_MAX_RANKED = 5_000
+"""With more matches than this only the newest are ranked, to bound the time."""
+_RECENCY_S = 90 * 86400.0
+"""Age at which the recency factor of a message is 0.75; it approaches 0.5."""
+
+MayRead = Callable[[IndexedFile], bool]
+"""Whether the caller may read a file."""
+_COLUMNS = "r.id, r.file, r.time, r.role, r.text, r.trust"
+_IndexedText = tuple[int, int, float, str, str, str]
+"""These columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,7 @@ class SearchIndex:
 
     def refresh(self) -> bool:
         """Update the index, so that a later query need not wait. Return whether it is complete."""
-        return self._ask(lambda index: index.is_whole, self._timeout_s)
+        return self._ask(lambda db, index: index.is_whole, self._timeout_s)
 
     def search(
         self,
@@ -126,17 +136,21 @@ class SearchIndex:
             return RecallResult()
         excluded = ("" if results else "tool", leave_out_turn or "-")
 
-        def find(index: IndexTables) -> RecallResult:
+        def find(db: sqlite3.Connection, index: IndexUpdate) -> RecallResult:
+            files = {number: file for number, file in index.files.items() if may_read(file)}
+            is_few = 4 * len(files) < len(index.files)
             hits: dict[tuple[float, str, str], RecallHit] = {}
             is_loose = False
             for query in queries:
                 if len(hits) >= limit or (hits and not query.is_all):
                     break
-                for row in index.find(query, may_read, 2 * limit + _MORE, since, excluded):
-                    shown = redact_known(row.text)
-                    if shown != row.text and not query.matches(shown):
+                statement, values = _select(query, is_few=is_few)
+                wanted = (since, *excluded, json.dumps([*files]), time.time(), _RECENCY_S, 2 * limit + _MORE)
+                for row in db.execute(statement, (*values, *wanted)):
+                    shown = redact_known(row[4])
+                    if shown != row[4] and not query.matches(shown):
                         continue  # it matched a secret
-                    hits.setdefault((row.time, row.role, row.text), self._hit(index, row, _excerpt(shown, queries)))
+                    hits.setdefault(row[2:5], self._hit(files, row, _excerpt(shown, queries)))
                     if len(hits) >= limit:
                         break
                 is_loose = bool(hits) and not query.is_all
@@ -147,30 +161,43 @@ class SearchIndex:
     def around(self, number: int, may_read: MayRead, *, results: bool = True, beside: int = 3) -> RecallResult:
         """Return the messages before and after a hit; nothing if it is gone or may not be read."""
 
-        def find(index: IndexTables) -> RecallResult:
-            rows = [row for row in index.around(number, beside, may_read) if results or row.role != "tool"]
-            return RecallResult([self._hit(index, row, redact_known(row.text)) for row in rows], False, index.is_whole)
+        def find(db: sqlite3.Connection, index: IndexUpdate) -> RecallResult:
+            select = f"SELECT {_COLUMNS} FROM rows AS r WHERE"  # noqa: S608 our words
+            own = db.execute(f"{select} id = ?", (number,)).fetchall()
+            file = index.files.get(own[0][1]) if own else None
+            if file is None or not may_read(file):
+                return RecallResult(is_whole=index.is_whole)
+            place = (file.id, number, beside)
+            earlier = db.execute(f"{select} file = ? AND id < ? ORDER BY id DESC LIMIT ?", place).fetchall()
+            later = db.execute(f"{select} file = ? AND id > ? ORDER BY id LIMIT ?", place).fetchall()
+            rows = [row for row in (*reversed(earlier), *own, *later) if results or row[3] != "tool"]
+            hits = [self._hit(index.files, row, redact_known(row[4])) for row in rows]
+            return RecallResult(hits, False, index.is_whole)
 
         return self._ask(find, self._timeout_s)
 
     def forget_deleted(self) -> None:
         """Delete for good what the index holds of files that are gone."""
-        if not self._path.exists():
-            return
-        self._ask(IndexTables.purge, 0.0)
 
-    def _hit(self, index: IndexTables, row: IndexedText, text: str) -> RecallHit:
-        file = index.files[row.file]
-        trust = Provenance(row.trust)
+        def purge(db: sqlite3.Connection, index: IndexUpdate) -> None:
+            db.execute("INSERT INTO words (words) VALUES ('optimize')")
+            db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
+
+        if self._path.exists():
+            self._ask(purge, 0.0)
+
+    def _hit(self, files: dict[int, IndexedFile], row: _IndexedText, text: str) -> RecallHit:
+        number, file_id, seconds, role, _, trust = row
+        file, provenance = files[file_id], Provenance(trust)
         if file.source.is_memory and file.source.path.name != "HISTORY.md":  # its entries have marks
-            trust = least_trusted([trust, self._provenance_of(file.source.path) or Provenance.FILE])
+            provenance = least_trusted([provenance, self._provenance_of(file.source.path) or Provenance.FILE])
         shown = text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}…"
-        minute = f"{datetime.fromtimestamp(row.time):%Y-%m-%d %H:%M}" if row.time else ""
-        return RecallHit(row.id, file.name, minute, row.role, " ".join(shown.split()), trust)
+        minute = f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}" if seconds else ""
+        return RecallHit(number, file.name, minute, role, " ".join(shown.split()), provenance)
 
     # --- the file
 
-    def _ask(self, work: Callable[[IndexTables], T], timeout_s: float) -> T:
+    def _ask(self, work: Callable[[sqlite3.Connection, IndexUpdate], T], timeout_s: float) -> T:
         """Update the index for at most `timeout_s`, then run `work` on it."""
         try:
             return self._try(work, timeout_s)
@@ -188,22 +215,20 @@ class SearchIndex:
         except sqlite3.Error as error:
             raise self._storage_error(error) from error
 
-    def _try(self, work: Callable[[IndexTables], T], timeout_s: float) -> T:
+    def _try(self, work: Callable[[sqlite3.Connection, IndexUpdate], T], timeout_s: float) -> T:
         with closing(self._connect()) as db:
             deadline = time.monotonic() + timeout_s
-            index = IndexTables(db, self._opener, lambda: self._stopping.is_set() or time.monotonic() > deadline)
-            index.update(self._sources())
-            return work(index)
+            index = IndexUpdate(db, self._opener, lambda: self._stopping.is_set() or time.monotonic() > deadline)
+            index.run(self._sources())
+            return work(db, index)
 
     def _storage_error(self, error: sqlite3.Error) -> StorageError:
         return StorageError(f"{self._path} cannot be used: {error}. Check free space and permissions.")
 
     def _connect(self) -> sqlite3.Connection:
-        try:
+        with storage_errors(f"{self._path} cannot be used"):
             make_private_folder(self._path.parent)
             self._path.touch(PRIVATE_FILE, exist_ok=True)
-        except OSError as error:
-            raise storage_error(f"{self._path} cannot be used", error) from error
         db = sqlite3.connect(self._path, isolation_level=None, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
         try:
             make_tables(db)
@@ -213,11 +238,43 @@ class SearchIndex:
         return db
 
     def _delete(self) -> None:
-        try:
+        with storage_errors(f"{self._path} is damaged and cannot be deleted"):
             for end in ("", "-wal", "-shm"):
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-        except OSError as error:
-            raise storage_error(f"{self._path} is damaged and cannot be deleted", error) from error
+
+
+def _select(query: Query, *, is_few: bool) -> tuple[str, list[str]]:
+    """Return the statement that finds the best matches by BM25 and age, and the terms as its first values.
+
+    The other values: earliest time, role and turn to leave out, ids of the files as JSON, now, _RECENCY_S, how many.
+    """
+    joint = " AND " if query.is_all else " OR "
+    long = [term for term in query.terms if len(term) >= _TRIGRAM]
+    if query.is_all or len(long) == len(query.terms):
+        short = [term for term in query.terms if term not in long]
+    else:
+        long, short = [], [*query.terms]
+    conditions, values = ["TRUE"], [*short]
+    if short:
+        conditions.append(f"({joint.join(['instr(f.c0, ?) > 0'] * len(short))})")
+    score, tables = "-1.0", "words_content AS f"
+    if long:
+        conditions.append("words MATCH ?")
+        values.append(joint.join(f'"{term}"' for term in long))
+        score, tables = "bm25(words)", "words JOIN words_content AS f ON f.id = words.rowid"
+    # for few files without an index of words, read only theirs
+    of_file = "r.file" if not long and is_few else "+r.file"
+    statement = (
+        f"SELECT {_COLUMNS} FROM ("  # noqa: S608 only our words
+        f"  SELECT f.id AS id, {score} AS score FROM {tables} JOIN rows AS r ON r.id = f.id"
+        f"  WHERE {' AND '.join(conditions)} AND r.time >= ? AND r.role <> ? AND r.turn_id <> ?"
+        f"  AND {of_file} IN (SELECT value FROM json_each(?))"
+        f"  ORDER BY {'words.rowid' if long else 'f.id'} DESC LIMIT {_MAX_RANKED}"
+        ") AS w JOIN rows AS r ON r.id = w.id"
+        " ORDER BY w.score * (0.5 + 0.5 / (1.0 + max(0.0, ? - r.time) / ?))"
+        " * CASE r.role WHEN 'tool' THEN 0.5 ELSE 1.0 END, r.time DESC LIMIT ?"
+    )
+    return statement, values
 
 
 def _excerpt(text: str, queries: list[Query]) -> str:

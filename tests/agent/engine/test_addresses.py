@@ -6,15 +6,20 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.approval.known_urls import MAX_PER_HOST, MAX_UNKNOWN, KnownUrls
-from nanobot.agent.events import Emitter
+from nanobot.agent.approval.known_urls import MAX_PER_HOST, is_known_url
+from nanobot.agent.events import Answer, Emitter
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.hooks import PlannedCall
+from nanobot.agent.tools.web.fetch import WebFetchTool
+from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.bus.events import Address
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import ToolCallRequest
+from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import SystemClock
+from tests.fakes.tools import page
+from tests.support.approvals import Person, with_tools
 
 OWNER: ChatMessage = {"role": "user", "content": "Look at mine.test/start for me.", "provenance": "owner"}
 PAGE: ChatMessage = {
@@ -42,22 +47,18 @@ def asked_for(address: str, **result: str) -> list[ChatMessage]:
             "role": "assistant",
             "content": None,
             "tool_calls": [{"id": address, "type": "function", "function": function}],
+            **result,
         },
         {"role": "tool", "tool_call_id": address, "name": "web_fetch", "content": "?", "provenance": "web", **result},
     ]
     return rows
 
 
-class Asking:
-    def __init__(self, folder: Path, rows: Sequence[ChatMessage]) -> None:
-        self._addresses = KnownUrls()
-        self._rows = rows
-        self._context = ToolContext("cli:direct", Address("cli", "direct"), "t", folder, SystemClock())
-
-    def is_free(self, url: str) -> bool:
-        reach = Access(AccessKind.HOST, url.partition("://")[2].partition("/")[0], detail=url, is_plain_url=True)
-        call = ToolCallRequest("c1", "web_fetch", {"url": url})
-        return self._addresses.is_free(reach, PlannedCall(call, (reach,), self._context, self._rows, Emitter("t")))
+def is_free(folder: Path, rows: Sequence[ChatMessage], url: str, call_id: str = "own") -> bool:
+    access = Access(AccessKind.HOST, url.partition("://")[2].partition("/")[0], detail=url, is_plain_url=True)
+    context = ToolContext("cli:direct", Address("cli", "direct"), "t", folder, SystemClock())
+    call = ToolCallRequest(call_id, "web_fetch", {"url": url})
+    return is_known_url(access, PlannedCall(call, (access,), context, rows, Emitter("t")))
 
 
 @pytest.mark.parametrize(
@@ -66,41 +67,59 @@ class Asking:
         ("https://theirs.test/next/page", True),
         ("https://theirs.test/next/page/", True),
         ("https://theirs.test/", True),
+        ("https://mine.test/start", True),
         ("https://theirs.test/anna", False),
         ("https://anna.theirs.test/", False),
-        ("https://mine.test/other", True),
-        ("https://docs.known.test/guide", True),
+        ("https://mine.test/other", False),
+        ("https://docs.known.test/guide", False),
         ("https://theirs.test/echo", False),
     ],
 )
-async def test_an_address_that_the_model_made_up_for_a_host_of_somebodys_is_asked_about(
-    tmp_path: Path, url: str, free: bool
-):
-    asking = Asking(tmp_path, [OWNER, PAGE, *echoed("theirs.test/echo")])
-
-    assert asking.is_free(url) is free
+def test_an_address_that_the_model_made_up_is_asked_about(tmp_path: Path, url: str, free: bool):
+    assert is_free(tmp_path, [OWNER, PAGE, *echoed("theirs.test/echo")], url) is free
 
 
-async def test_what_was_fetched_before_says_nothing_new_and_what_was_refused_would(tmp_path: Path):
+def test_what_was_fetched_before_says_nothing_new_and_what_was_refused_would(tmp_path: Path):
     before = [*asked_for("theirs.test/a"), *asked_for("theirs.test/b", failure="not_run")]
-    asking = Asking(tmp_path, [OWNER, *before, PAGE])
 
-    assert [asking.is_free(f"https://theirs.test/{letter}") for letter in "ab"] == [True, False]
-
-
-async def test_few_addresses_that_nobody_told_are_let_through_in_a_turn(tmp_path: Path):
-    asking = Asking(tmp_path, [OWNER, PAGE])
-
-    let = [asking.is_free(f"https://known{number}.test/a") for number in range(MAX_UNKNOWN + 2)]
-
-    assert let == [True] * MAX_UNKNOWN + [False] * 2
-    assert asking.is_free("https://known0.test/a"), "the same once more says nothing new"
+    assert [is_free(tmp_path, [OWNER, *before, PAGE], f"https://theirs.test/{letter}") for letter in "ab"] == [
+        True,
+        False,
+    ]
 
 
-async def test_nothing_is_spelled_by_which_links_are_followed(tmp_path: Path):
-    letters = "".join(f" https://theirs.test/{letter}" for letter in "abcdefghijklm")
-    asking = Asking(tmp_path, [OWNER, {**PAGE, "content": letters}])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_nothing_is_spelled_by_which_links_are_followed(tmp_path: Path, at_once: bool):
+    letters = "abcdefghijklm"
+    linking: ChatMessage = {**PAGE, "content": "".join(f" https://theirs.test/{letter}" for letter in letters)}
+    fetches: list[Any] = [asked_for(f"theirs.test/{letter}", turn_id="t") for letter in letters]
+    windows: list[list[Any]]
+    if at_once:
+        function_calls: list[Any] = [call for rows in fetches for call in rows[0]["tool_calls"]]
+        windows = [[OWNER, linking, {**fetches[0][0], "tool_calls": function_calls}]] * len(letters)
+    else:
+        windows = [[OWNER, linking, *(row for rows in fetches[:done] for row in rows)] for done in range(len(letters))]
 
-    let = [asking.is_free(f"https://theirs.test/{letter}") for letter in "abcdefghijklm"]
+    allowed = [
+        is_free(tmp_path, rows, f"https://theirs.test/{letter}", f"theirs.test/{letter}")
+        for letter, rows in zip(letters, windows, strict=True)
+    ]
 
-    assert let.count(True) == MAX_PER_HOST
+    assert allowed == [True] * MAX_PER_HOST + [False] * (len(letters) - MAX_PER_HOST)
+
+
+class Fetching(WebFetchTool):
+    """The tool without a network."""
+
+    async def execute(self, url: str, *args: Any, **options: Any) -> ToolResult:
+        return ToolResult(f"The page {url}", provenance=Provenance.WEB)
+
+
+async def test_links_are_followed_unasked_and_an_address_that_the_model_made_up_is_asked_about(tmp_path: Path):
+    urls = ["https://theirs.test/next/page", "https://theirs.test/anna"]
+    fetches = [calls(("web_fetch", {"url": url})) for url in urls]
+    async with open_bot(tmp_path, calls(("web_page", {"url": "https://a.test"})), *fetches, "done") as bot:
+        person = Person(with_tools(bot, page(f"Next: {urls[0]}"), Fetching(WebPolicy())), Answer.NO)
+        await person.say("read it")
+
+        assert [event.arguments for event in person.asked] == [{"url": urls[1]}]

@@ -18,8 +18,8 @@ class Stub(Tool):
         self.name = name
         self.description = name
         self.parameters = takes("what", what=string("It"), limit=integer("How many", default=5))
-        self.effect = effect  # type: ignore[misc]
-        self.polls = polls  # type: ignore[misc]
+        self.effect = effect
+        self.polls = polls
 
     async def execute(self, what: str, limit: int = 5) -> str:
         return what

@@ -12,8 +12,7 @@ import pytest
 
 from nanobot.agent.events import ToolEnded, TurnOutcome
 from nanobot.agent.window.requests import RequestBuilder, RequestRoom
-from nanobot.agent.window.state import Window
-from nanobot.agent.window.token_budget import Calibration
+from nanobot.agent.window.state import Calibration, Window
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.providers.base import Delta, Finished
@@ -188,14 +187,14 @@ async def test_an_overflow_where_nothing_can_be_left_out_goes_up_and_teaches_not
 
 
 async def test_words_that_fit_the_window_are_sent_although_less_than_them_was_refused_once():
-    window = Window().with_calibration("m", Calibration().after_refusal(9_000, 2_000))
+    window = Window().with_calibration("m", Calibration().after_refusal(9_000, 2_000, 4_096))
     requests = RequestBuilder(RequestRoom("m", 16_384, 4_096, words(8_000)), window)
     long = asks(words(28_000), "a")
 
     request = requests.build([long])
 
     assert text_of(request[-1]["content"]) == long["content"]
-    assert requests.window.model("m").max_weight == window.model("m").max_weight
+    assert requests.window.model("m") == window.model("m")
 
 
 # --- the head of the next

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.window.shrink import Depth, Shrinker, stub_for
+from nanobot.agent.window.shrink import RowCache, shrink_row, stub_for
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import ToolCallRequest
 from tests.support.histories import Rows, asks, step, words
@@ -54,7 +54,7 @@ def test_anything_else_is_shown_whole(above: Rows):
 def test_a_result_that_has_shrunk_meanwhile_is_shown_whole_again():
     row = shown()[-1]
 
-    small = Shrinker().shrink(row, 700, Depth.RESULTS)
+    small = shrink_row(row, 700, is_over=False)
 
     assert stub_for(read(), TEXT, [*shown()[:-1], small]) is None
 
@@ -64,16 +64,16 @@ def test_a_short_result_is_left_alone():
 
 
 def test_a_row_with_nothing_to_shrink_stays_the_same_object():
-    rows: Rows = [*shown("short"), {"role": "assistant", "content": "x" * 9_000}, asks("y" * 9_000, "t")]
+    rows: Rows = [*shown("short"), {"role": "assistant", "content": "x" * 7_000}, asks("y" * 7_000, "t")]
 
-    assert all(Shrinker().shrink(row, 700, Depth.ASIDES) is row for row in rows)
+    assert all(shrink_row(row, 700, is_over=True) is row for row in rows)
 
 
 def test_what_a_model_thought_goes_with_the_turns_that_are_over_and_stays_while_one_runs():
     row: ChatMessage = {**step("a", "t", 0)[0], "reasoning_content": "hm", "thinking_blocks": [{"thinking": "hm"}]}
 
-    over = Shrinker().shrink(row, 700, Depth.ASIDES)
-    running = Shrinker().shrink(row, 700, Depth.RESULTS)
+    over = shrink_row(row, 700, is_over=True)
+    running = shrink_row(row, 700, is_over=False)
 
     assert over == step("a", "t", 0)[0]
     assert running is row
@@ -82,7 +82,7 @@ def test_what_a_model_thought_goes_with_the_turns_that_are_over_and_stays_while_
 def test_the_row_that_was_handed_in_is_never_touched():
     row = shown()[-1]
 
-    small = Shrinker().shrink(row, 700, Depth.RESULTS)
+    small = shrink_row(row, 700, is_over=False)
 
     assert row["content"] == TEXT
     assert len(str(small["content"])) <= 700
@@ -91,7 +91,7 @@ def test_the_row_that_was_handed_in_is_never_touched():
 
 @pytest.mark.parametrize("tool", ["exec", "write_file"])
 def test_the_model_is_not_told_to_repeat_what_does_something(tool: str):
-    small = Shrinker({"read_file"}).shrink(shown(tool=tool)[-1], 700, Depth.RESULTS)
+    small = shrink_row(shown(tool=tool)[-1], 700, is_over=False)
 
     assert "changes nothing" in str(small["content"])
 
@@ -110,19 +110,18 @@ def test_the_model_is_not_told_to_repeat_what_does_something(tool: str):
     ],
 )
 def test_odd_rows_raise_nothing(row: Any):
-    for depth in Depth:
-        small: ChatMessage = Shrinker().shrink(row, 700, depth)
+    for is_over in (False, True):
+        small: ChatMessage = shrink_row(row, 700, is_over=is_over)
         assert small["role"] == row["role"]
 
 
 def test_rows_that_are_gone_are_not_held_for_ever():
-    shrinker = Shrinker()
-    rows = [row for number in range(100) for row in step(f"s{number}", "t", 3_000)]
-    small = [shrinker.shrink(row, 700, Depth.RESULTS) for row in rows]
+    cache = RowCache()
+    row = step("s", "t", 3_000)[1]
+    small = cache.shrink(row, 700, is_over=False)
 
-    shrinker.forget_others(rows[-10:])
-
-    again = [shrinker.shrink(row, 700, Depth.RESULTS) for row in rows]
-    assert all(one is other for one, other in zip(small[-10:], again[-10:], strict=True))
-    assert again == small
-    assert not any(one is other for one, other in zip(small[1:-10:2], again[1:-10:2], strict=True))
+    assert cache.shrink(row, 700, is_over=False) is small
+    for number in range(100):
+        cache.weigh(step(f"s{number}", "t", 30))
+        cache.trim(2)
+    assert cache.shrink(row, 700, is_over=False) is not small

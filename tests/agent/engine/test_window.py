@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.window.fit import Fitted, Stage, fit, next_eviction
-from nanobot.agent.window.history_view import HistoryView
-from nanobot.agent.window.shrink import Depth, Shrinker
-from nanobot.agent.window.state import ShrunkSpan, Window
-from nanobot.agent.window.token_budget import Calibration, TokenBudget, token_budget
+from nanobot.agent.window.fit import Fitted, History, TokenBudget, fit, next_eviction
+from nanobot.agent.window.requests import RequestRoom, token_budget
+from nanobot.agent.window.shrink import RowCache
+from nanobot.agent.window.state import Calibration, Window
 from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import legalise
-from nanobot.messages.tokens import Scale, estimate_tokens
+from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 from tests.support.histories import Rows, asks, histories, latest_words, step, turn, words
@@ -34,16 +33,16 @@ def session(turns: int, *sizes: int) -> Rows:
 def test_a_history_that_fits_is_whole():
     history = session(10, 500)
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(100_000))
+    fitted = fit(History(history), Window(), TokenBudget(100_000))
 
     assert fitted.rows == history
-    assert (fitted.window, fitted.stage) == (Window(), Stage.NOTHING)
+    assert fitted.window == Window()
 
 
 def test_commands_are_not_shown_and_weigh_nothing():
     command: Any = {"role": "user", "content": "/status " + words(9000), "_command": True}
 
-    fitted = fit(HistoryView([*turn(0), command, asks("and?", "t1")]), Window(), TokenBudget(500))
+    fitted = fit(History([*turn(0), command, asks("and?", "t1")]), Window(), TokenBudget(500))
 
     assert [row["content"] for row in fitted.rows] == ["question 0", "answer 0", "and?"]
 
@@ -54,23 +53,21 @@ def test_commands_are_not_shown_and_weigh_nothing():
 def test_first_the_old_results_shrink_to_head_tail_and_a_word_on_how_to_see_them_again():
     history = [*session(12, 8_000), asks("next", "z")]
 
-    fitted = fit(HistoryView(history, shrinker=Shrinker({"read_file"})), Window(), TokenBudget(24_000))
+    fitted = fit(History(history), Window(), TokenBudget(24_000))
 
     results = [text_of(row["content"]) for row in fitted.rows if row["role"] == "tool"]
-    assert fitted.stage is Stage.OLD_RESULTS
     assert [len(text) > 8_000 for text in results] == [False] * 6 + [True] * 6
     assert results[0].startswith("result t0.0.0")
     assert results[0].endswith(words(8_000)[-50:])
-    assert "call read_file again" in results[0]
+    assert "repeat the call" in results[0]
 
 
 def test_then_old_turns_leave_but_the_last_six_stay():
     history = [row for number in range(20) for row in [*turn(number)[:-1], *long_answer(number)]]
     history.append(asks("next", "z"))
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(10_000))
+    fitted = fit(History(history), Window(), TokenBudget(10_000))
 
-    assert fitted.stage is Stage.OLD_TURNS
     assert "question 14" in said(fitted)
     assert "question 0" not in said(fitted)
     assert fitted.tokens <= 6_000
@@ -83,10 +80,9 @@ def long_answer(number: int) -> Rows:
 def test_then_results_of_the_last_turns_shrink_oldest_first_and_all_the_words_stay():
     history = [*session(6, 12_000, 12_000), asks("next", "z")]
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(24_000))
+    fitted = fit(History(history), Window(), TokenBudget(24_000))
 
     sizes = [len(text_of(row["content"])) for row in fitted.rows if row["role"] == "tool"]
-    assert fitted.stage is Stage.RECENT_RESULTS
     assert sizes == sorted(sizes)
     assert sizes[-1] > 12_000
     assert all(f"question {number}" in said(fitted) and f"answer {number}" in said(fitted) for number in range(6))
@@ -96,9 +92,8 @@ def test_only_when_the_last_six_alone_are_too_much_they_leave_oldest_first():
     history = [row for number in range(6) for row in [asks(f"question {number} " + words(3_900), f"t{number}")]]
     history += [asks("next", "z")]
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(5_000))
+    fitted = fit(History(history), Window(), TokenBudget(5_000))
 
-    assert fitted.stage is Stage.RECENT_TURNS
     assert "question 5" in said(fitted)
     assert "question 0" not in said(fitted)
     assert "next" in said(fitted)
@@ -108,9 +103,8 @@ def test_a_huge_message_of_an_earlier_turn_shrinks_before_the_others_leave():
     """One that was refused as too long stays in the session; it must not drive everything else out."""
     history = [*session(4), asks("huge " + words(200_000), "big"), asks("next", "z")]
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(5_000))
+    fitted = fit(History(history), Window(), TokenBudget(5_000))
 
-    assert fitted.stage is Stage.WORDS
     assert all(f"question {number}" in said(fitted) for number in range(4))
     assert "huge plum" in said(fitted)
 
@@ -120,10 +114,9 @@ def test_old_steps_of_the_running_turn_leave_whole_and_the_model_is_told_which()
     for number in range(60):
         history += step(f"z{number}", "z", 300, arguments=json.dumps({"note": words(600)}), tool="exec")
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(4_000))
+    fitted = fit(History(history), Window(), TokenBudget(4_000))
 
     legal = legalise(fitted.rows)
-    assert fitted.stage is Stage.OLD_STEPS
     assert text_of(legal[0]["content"]).startswith("do it all\n\n[")
     assert "earlier steps of this turn left out to make room: exec x" in text_of(legal[0]["content"])
     assert legal[-1] == history[-1]
@@ -132,15 +125,14 @@ def test_old_steps_of_the_running_turn_leave_whole_and_the_model_is_told_which()
 
 def test_what_is_asked_too_long_is_refused_with_what_to_do():
     with pytest.raises(RequestTooLongError, match="parts"):
-        fit(HistoryView([*session(3, 500), asks(words(100_000), "z")]), Window(), TokenBudget(10_000))
+        fit(History([*session(3, 500), asks(words(100_000), "z")]), Window(), TokenBudget(10_000))
 
 
 def test_many_calls_of_one_step_are_clipped_before_anything_else_has_to_leave():
     history = [*session(6), asks("read all", "z"), *step("z", "z", *[15_000] * 8)]
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(20_000))
+    fitted = fit(History(history), Window(), TokenBudget(20_000))
 
-    assert fitted.stage is Stage.LAST_RESULTS
     assert "question 0" in said(fitted)
     assert fitted.tokens <= 17_000
 
@@ -151,7 +143,7 @@ def test_long_arguments_of_old_steps_stay_legal_json():
     for number in range(8):
         history += step(f"z{number}", "z", 20, arguments=arguments, tool="write_file")
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(35_000))
+    fitted = fit(History(history), Window(), TokenBudget(35_000))
 
     found = [json.loads(call["function"]["arguments"]) for row in fitted.rows for call in row.get("tool_calls", [])]
     assert found[0]["path"] == "a.py"
@@ -169,7 +161,7 @@ def test_pictures_of_old_rows_become_words():
     ]
     history[2]["content"] = picture
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(3_000))
+    fitted = fit(History(history), Window(), TokenBudget(3_000))
 
     assert "media" not in fitted.rows[0]
     assert fitted.rows[0]["content"] == "look\n[image: /b.png]"
@@ -181,7 +173,7 @@ def test_a_shrunk_result_still_names_the_file_that_holds_all_of_it():
     spilled = "All 2.0 MB are in /home/me/w/.nanobot/spill/t1-1.txt; grep shows more of it."
     history[2]["content"] = words(7_000) + f"\n[9 characters left out. {spilled}]\n" + words(7_000)
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(3_000))
+    fitted = fit(History(history), Window(), TokenBudget(3_000))
 
     assert "more of it is in /home/me/w/.nanobot/spill/t1-1.txt]" in text_of(fitted.rows[2]["content"])
     assert len(text_of(fitted.rows[2]["content"])) <= 700
@@ -194,11 +186,19 @@ def test_a_steering_message_joins_its_turn_and_stays():
         if number == 5:
             history.append(asks("but gently", "z"))
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(1_500))
+    fitted = fit(History(history), Window(), TokenBudget(1_500))
 
-    assert fitted.stage is Stage.OLD_STEPS
     assert "do it" in said(fitted)
     assert "but gently" in said(fitted)
+
+
+def test_the_message_to_answer_is_sent_whole_whatever_the_state_says():
+    history = [*session(2, 100), asks(words(20_000), "z"), *step("z", "z", 3_000)]
+
+    fitted = fit(History(history), Window(condensed=99, shrunk=99), TokenBudget(100_000))
+
+    assert words(20_000) in said(fitted)
+    assert len(text_of(fitted.rows[-1]["content"])) <= 700
 
 
 # --- rows
@@ -207,7 +207,7 @@ def test_a_steering_message_joins_its_turn_and_stays():
 def test_too_many_rows_let_old_turns_leave_without_shrinking_anything():
     history = [*session(200, 900), asks("next", "z")]
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(10_000_000, rows=400))
+    fitted = fit(History(history), Window(), TokenBudget(10_000_000, rows=400))
 
     assert len(fitted.rows) <= 240
     assert fitted.rows == history[-len(fitted.rows) :]
@@ -215,13 +215,13 @@ def test_too_many_rows_let_old_turns_leave_without_shrinking_anything():
 
 def test_busy_turns_above_the_bound_of_rows_do_not_move_the_window_at_every_step():
     history = [*session(7, *[10] * 40), asks("next", "z")]
-    window = fit(HistoryView(history), Window(), TokenBudget(10_000_000, rows=100)).window
+    window = fit(History(history), Window(), TokenBudget(10_000_000, rows=100)).window
 
     for number in range(30):
         history += step(f"z{number}", "z", 10)
-        fitted = fit(HistoryView(history), window, TokenBudget(10_000_000, rows=100))
+        fitted = fit(History(history), window, TokenBudget(10_000_000, rows=100))
 
-        assert (fitted.stage, fitted.window) == (Stage.NOTHING, window)
+        assert fitted.window == window
 
 
 # --- how often
@@ -230,10 +230,10 @@ def test_busy_turns_above_the_bound_of_rows_do_not_move_the_window_at_every_step
 def grow(history: Rows, allowance: TokenBudget, sizes: list[int]) -> tuple[int, Window]:
     """Run so many steps; how many events there were."""
     window, events = Window(), 0
-    scale, shrinker = Scale(), Shrinker()
+    cache = RowCache()
     for number, size in enumerate(sizes):
-        fitted = fit(HistoryView(history, scale, shrinker), window, allowance)
-        events += fitted.stage is not Stage.NOTHING
+        fitted = fit(History(history, cache), window, allowance)
+        events += fitted.window != window
         window = fitted.window
         assert fitted.tokens <= allowance.tokens
         history += step(f"z{number}", "z", size)
@@ -243,10 +243,9 @@ def grow(history: Rows, allowance: TokenBudget, sizes: list[int]) -> tuple[int, 
 def test_events_are_seldom_in_a_long_run():
     history = [*session(8, 3_000), asks("go", "z")]
 
-    events, window = grow(history, TokenBudget(21_000), [6_000] * 200)
+    events, _ = grow(history, TokenBudget(21_000), [6_000] * 200)
 
     assert events <= 200 * 1_800 / (0.25 * 21_000)  # each makes room for several steps
-    assert len(window.shrunk) < 8
 
 
 def test_where_shrinking_frees_little_it_is_not_tried_again_at_every_step():
@@ -276,7 +275,7 @@ def test_events_are_bounded_by_what_was_added(sizes: list[int], tokens: int):
 @given(histories(), st.integers(300, 30_000))
 def test_any_request_is_legal_within_the_allowance_and_holds_the_latest_words(history: Rows, tokens: int):
     try:
-        fitted = fit(HistoryView(history), Window(), TokenBudget(tokens))
+        fitted = fit(History(history), Window(), TokenBudget(tokens))
     except RequestTooLongError as error:
         assert error.tokens > tokens - 120  # the note about what was left out needs its place too
         return
@@ -286,22 +285,20 @@ def test_any_request_is_legal_within_the_allowance_and_holds_the_latest_words(hi
     assert estimate_tokens(legal) <= tokens
     assert latest_words(history) in said(fitted)
     again = fit(
-        HistoryView(history), Window.from_json(json.loads(json.dumps(fitted.window.to_json()))), TokenBudget(tokens)
+        History(history), Window.from_json(json.loads(json.dumps(fitted.window.to_json()))), TokenBudget(tokens)
     )
-    assert (again.rows, again.window, again.stage) == (fitted.rows, fitted.window, Stage.NOTHING)
+    assert (again.rows, again.window) == (fitted.rows, fitted.window)
 
 
 @given(histories(), st.integers(300, 30_000))
 def test_the_last_six_turns_are_there_while_they_fit(history: Rows, tokens: int):
     begins = [at for at, row in enumerate(history) if text_of(row["content"]).startswith("question")]
     six = begins[-7:][0]
-    smallest = Window(start=six, shrunk=(ShrunkSpan(0, begins[-1], depth=Depth.ASIDES), ShrunkSpan(0, None)))
-    rounding = len(history)  # a request is weighed row by row
-    note = Scale().weigh(asks("", "")) * 2
-    if estimate_tokens(legalise(HistoryView(history).visible_rows(smallest))) + note + rounding > tokens:
+    smallest = Window(start=six, condensed=begins[-1], shrunk=len(history))
+    if estimate_tokens(History(history).show(smallest)) > 0.85 * tokens:
         return
 
-    fitted = fit(HistoryView(history), Window(), TokenBudget(tokens))
+    fitted = fit(History(history), Window(), TokenBudget(tokens))
 
     kept = [row["content"] for row in fitted.rows if row["role"] != "tool"]
     wanted = [row["content"] for row in history[six:] if row["role"] != "tool"]
@@ -313,16 +310,16 @@ def test_between_events_each_request_is_the_head_of_the_next_also_over_restarts(
     history: Rows, tokens: int, random: Any
 ):
     window, before = Window(), list[ChatMessage]()
-    scale, shrinker = Scale(), Shrinker()
+    cache = RowCache()
     for end in asked_at(history):
         if random.random() < 0.2:
-            window, scale = Window.from_json(json.loads(json.dumps(window.to_json()))), Scale()
+            window, cache = Window.from_json(json.loads(json.dumps(window.to_json()))), RowCache()
         try:
-            fitted = fit(HistoryView(history[:end], scale, shrinker), window, TokenBudget(tokens))
+            fitted = fit(History(history[:end], cache), window, TokenBudget(tokens))
         except RequestTooLongError:
             return
         now = legalise(fitted.rows)
-        if fitted.stage is Stage.NOTHING and before:
+        if fitted.window == window and before:
             assert now[: len(before) - 1] == before[:-1]
             assert text_of(now[len(before) - 1]["content"]).startswith(text_of(before[-1]["content"]))
         window, before = fitted.window, now
@@ -341,10 +338,10 @@ def asked_at(history: Rows) -> list[int]:
 
 @given(histories(), st.integers(0, 80), st.integers(0, 80), st.integers(300, 30_000))
 def test_a_state_that_does_not_belong_to_the_history_does_no_harm(history: Rows, start: int, resumed: int, tokens: int):
-    odd = Window(start, resumed, (ShrunkSpan(3, None, 700, Depth.WORDS), ShrunkSpan(50, 60)))
+    odd = Window(start, resumed, condensed=resumed, shrunk=start, clipped=60)
 
     try:
-        fitted = fit(HistoryView(history), odd, TokenBudget(tokens))
+        fitted = fit(History(history), odd, TokenBudget(tokens))
     except RequestTooLongError:
         return
 
@@ -358,25 +355,20 @@ def test_a_state_that_does_not_belong_to_the_history_does_no_harm(history: Rows,
 
 @pytest.mark.parametrize(
     "found",
-    [None, 5, [], {"start": -1}, {"start": True, "shrunk": 7}, {"shrunk": [[5, 2, 3, 0], [1], ["a", 2, 3, 9]]},
-     {"learned": {"m": [0, 1]}}, {"learned": [1]}, {"resumed": "x", "learned": {"m": None}}],
+    [None, 5, [], {"start": -1}, {"start": "a", "shrunk": 7}, {"shrunk": [[5, 2, 3, 0], [1]]},
+     {"learned": {"m": {"ratio": 0}}}, {"learned": [1]}, {"resumed": "x", "learned": {"m": None}}],
 )  # fmt: skip
 def test_a_damaged_state_is_the_state_of_nothing_done(found: object):
     assert Window.from_json(found) == Window()
 
 
-spans = st.builds(
-    ShrunkSpan, st.integers(0, 50), st.none() | st.integers(51, 99), st.integers(1, 9_000), st.sampled_from(Depth)
-)
+numbers = st.integers(0, 9_999)
 windows = st.builds(
-    Window,
-    st.integers(0, 9_999),
-    st.integers(0, 9_999),
-    st.lists(spans, max_size=5).map(tuple),
+    Window, numbers, numbers, numbers, numbers, numbers, numbers,
     st.dictionaries(
-        st.text(), st.builds(Calibration, st.floats(0.5, 4), st.none() | st.integers(1, 10**6)), max_size=3
+        st.text(), st.builds(Calibration, st.floats(0.75, 4), st.none() | st.integers(1, 10**6)), max_size=3
     ),
-)
+)  # fmt: skip
 
 
 @given(windows, st.integers(0, 1_000))
@@ -390,7 +382,7 @@ def test_a_state_survives_json_and_a_move_there_and_back(window: Window, by: int
 
 @pytest.mark.parametrize("window", [4_096, 8_192, 32_768, 200_000])
 def test_the_parts_of_a_request_never_add_up_to_more_than_the_window(window: int):
-    allowance = token_budget(window, 8_192, 3_000)
+    allowance = token_budget(RequestRoom("m", window, 8_192), 3_000, Calibration())
 
     assert 3_000 + allowance.tokens + allowance.reply <= window
     assert allowance.tokens > 0
@@ -399,23 +391,24 @@ def test_the_parts_of_a_request_never_add_up_to_more_than_the_window(window: int
 
 def test_a_fixed_part_above_the_window_leaves_no_room_at_all():
     with pytest.raises(RequestTooLongError, match="larger window"):
-        fit(HistoryView([asks("hi", "a")]), Window(), token_budget(2_048, 8_192, 3_000))
+        fit(History([asks("hi", "a")]), Window(), token_budget(RequestRoom("m", 2_048, 8_192), 3_000, Calibration()))
 
 
 def test_after_an_overflow_requests_stay_far_below_what_was_refused():
-    window = Window().with_calibration("small", Calibration().after_refusal(30_000, fixed=3_000))
+    window = Window().with_calibration("small", Calibration().after_refusal(30_000, 3_000, 8_192))
 
-    allowance = token_budget(65_536, 8_192, 3_000, window.model("small"))
+    room = RequestRoom("m", 65_536, 8_192)
+    allowance = token_budget(room, 3_000, window.model("small"))
 
     assert allowance.tokens + 3_000 == 18_000
-    assert token_budget(65_536, 8_192, 3_000, window.model("other")).tokens > 50_000
+    assert token_budget(room, 3_000, window.model("other")).tokens > 50_000
 
 
 def test_dense_text_is_weighed_by_what_the_model_said_of_the_last_request():
     learned = Calibration().after_response(10_000, 17_900)
 
     assert learned.ratio == pytest.approx(1.8)
-    assert token_budget(100_000, 10_000, 0, learned).tokens == 50_000
+    assert token_budget(RequestRoom("m", 100_000, 10_240), 0, learned).tokens == int(89_760 / 1.8)
 
 
 @pytest.mark.parametrize("counted", [0, 12, 1_000_000])
@@ -433,7 +426,7 @@ def test_small_differences_do_not_write_the_state_anew():
 
 
 def test_what_would_go_next_is_said_in_words():
-    departure = next_eviction(HistoryView([*session(10, 8_000), asks("next", "z")]), Window())
+    departure = next_eviction(History([*session(10, 8_000), asks("next", "z")]), Window())
 
     assert departure is not None
     assert departure.what == "the results of 4 old steps"
@@ -444,11 +437,11 @@ def test_where_only_the_last_step_could_go_that_is_said():
     began: ChatMessage = {"role": "assistant", "content": "The answer is", "turn_id": "a"}
     ours = asks("Go on. " * 60, "a", origin=Origin.SYSTEM, provenance=Provenance.SYSTEM)
 
-    departure = next_eviction(HistoryView([asks("hi", "a"), began, ours]), Window())
+    departure = next_eviction(History([asks("hi", "a"), began, ours]), Window())
 
     assert departure is not None
     assert departure.what == "most of the last step"
 
 
 def test_of_a_fresh_session_nothing_would_go():
-    assert next_eviction(HistoryView([asks("hi", "a")]), Window()) is None
+    assert next_eviction(History([asks("hi", "a")]), Window()) is None

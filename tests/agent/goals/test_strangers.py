@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.goals.check import GoalCheck
 from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
-from nanobot.agent.tools.goal import GoalCheck
 from nanobot.bus.events import Address
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
 from nanobot.providers.base import Delta
 from nanobot.providers.errors import AuthenticationError
-from nanobot.session.search.rows import searchable_text
+from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
 from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, goals_in, put_goal

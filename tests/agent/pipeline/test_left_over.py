@@ -12,6 +12,7 @@ from nanobot.agent.tools.base import Effect, Tool
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint
+from nanobot.session.file_names import hashed_stem
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
@@ -26,7 +27,7 @@ class Counting(Tool):
     parameters = {"type": "object", "properties": {}}  # noqa: RUF012
 
     def __init__(self, name: str, effect: Effect) -> None:
-        self.name, self.effect, self.runs = name, effect, 0  # type: ignore[misc]
+        self.name, self.effect, self.runs = name, effect, 0
 
     async def execute(self) -> str:
         self.runs += 1
@@ -263,7 +264,7 @@ async def test_what_a_person_asked_at_a_terminal_that_is_gone_waits_for_them(tmp
 async def test_a_checkpoint_that_says_nothing_sound_hurts_nobody(tmp_path: Path, damage: bytes):
     folder = tmp_path / "state" / "turns"
     folder.mkdir(parents=True)
-    (folder / "cli_direct.jsonl").write_bytes(damage)
+    (folder / f"{hashed_stem('cli:direct')}.jsonl").write_bytes(damage)
     async with open_bot(tmp_path, "hi") as bot:
         assert await bot.resume(SESSION) is None
         assert await bot.say("hello") == "hi"

@@ -423,9 +423,7 @@ async def test_what_people_sent_and_what_is_remembered_is_trusted_as_little_as_t
         (tmp_path / name).write_text("words\n", encoding="utf-8")
     book = ProvenanceStore(tmp_path / "state/provenance.json", tmp_path / "media")
     book.mark(tmp_path / "workspace/c.txt", Provenance.WEB)
-    registry = build_tools(
-        ToolPolicies(PathPolicy(tmp_path / "workspace", data_folder=tmp_path), provenance_of=book.of)
-    )
+    registry = build_tools(ToolPolicies(PathPolicy(tmp_path / "workspace", data_folder=tmp_path), marks=book))
 
     for name, trusted in places.items():
         path = str(tmp_path / name)

@@ -196,6 +196,23 @@ async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_
     assert "sessions/cli_direct.jsonl:1: hello from a session" in inside
 
 
+async def test_rows_that_their_file_does_not_have_are_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    (tree / "key").write_text("hello key\n", encoding="utf-8")
+    rows = r"a.py\0001:import os\na.py\0002:hello\nlink/b.py\0001:def hello():\nkey\0001:hello key\n"
+    program = tree.parent / "bin" / "rg"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nprintf '{rows}'\n", encoding="utf-8")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    result = await GrepTool(PathPolicy(tree, unreadable=(tree / "key",))).execute("hello")
+
+    assert str(result.content).splitlines() == [
+        "a.py:1: import os",
+        "(3 rows left out: not readable, or changed meanwhile.)",
+    ]
+
+
 async def test_a_folder_that_may_not_be_entered_is_a_word():
     with tempfile.TemporaryDirectory() as closed:
         Path(closed).chmod(0)

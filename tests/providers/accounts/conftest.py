@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from tests.fakes.oauth_server import FakeAuthority
 
 

@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.openai import renew
 from nanobot.providers.accounts.store import AccountStore
 from nanobot.providers.accounts.tokens import AccountTokens

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from nanobot.errors import StorageError
-from nanobot.net.http import HttpPools
+from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.errors import LoginNeededError
 from nanobot.providers.accounts.openai import renew
 from nanobot.providers.accounts.tokens import AccountTokens

@@ -161,7 +161,10 @@ def test_nothing_of_a_deleted_session_is_left_in_the_index(place: Place):
     assert place.find("another") == ["another word"]
 
 
-def test_nothing_of_a_session_that_is_gone_is_shown_while_another_process_holds_the_index(place: Place):
+def test_nothing_of_a_session_that_is_gone_is_shown_while_another_process_holds_the_index(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nanobot.session.search.index._LOCK_TIMEOUT_S", 0.1)
     place.say("a:1", "alpha")
     place.say("a:2", "alpha of another")
     place.find("alpha")

@@ -1,17 +1,13 @@
-"""Normalizes third-party schemas for all providers and for our validation. Pure; never raises.
+"""Normalizes third-party schemas into what every provider accepts. Pure; never raises.
 
-Each yields two. `checked` means the same in keywords our validation handles safely: references are inlined, and what
-could make it slow (patterns, exclusions, endless recursion) is dropped. It never refuses what the original allows: the
-server has the last word. `shown` is for the model: one type per value and nothing that a provider refuses; where that
-loses meaning, the description says it.
+References are inlined, the size is capped, each value has one type or a choice of schemas, and the top level is an
+object. Where that loses meaning, the description says it.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from nanobot.utils.text import clip_line
@@ -20,215 +16,181 @@ Schema = dict[str, Any]
 
 MAX_DEPTH = 8
 MAX_SCHEMAS = 1500
-"""Number of schemas in one, once its references are inlined."""
-MAX_SHOWN_CHARS = 24_000
-"""Characters of a shown schema; a longer one loses its inner levels."""
+"""Number of schemas in one, once its references are inlined; the rest allows anything."""
+MAX_CHARS = 24_000
+"""Characters of a normalized schema; a longer one loses its inner levels."""
 _MAX_DESCRIPTION_CHARS = 600
 _MAX_PROPERTIES = 128
 _MAX_BRANCHES = 64
-_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-_BOUNDS = {
-    "array": ("minItems", "maxItems"),
-    "string": ("minLength", "maxLength"),
-    "integer": ("minimum", "maximum"),
-    "number": ("minimum", "maximum"),
-}
-_OPEN = frozenset({"patternProperties", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef", "allOf"})
-"""Keywords by which a schema may name more properties than it lists."""
+_TYPES = ("object", "array", "string", "integer", "number", "boolean")
+_BOUNDS = {"array": "Items", "string": "Length", "integer": "imum", "number": "imum"}
+"""Endings of the keywords that begin with `min` and `max`, by type."""
+_OPEN = ("patternProperties", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef")
+"""Keywords by which a schema may allow properties that it does not list."""
 _VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_INVALID = re.compile(r"[^A-Za-z0-9_.-]+")
 _ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "object"}]}
 
 
-@dataclass(frozen=True, slots=True)
-class NormalizedSchema:
-    checked: Schema
-    shown: Schema
-    renamed: dict[str, str] = field(default_factory=dict)
-    """The server's names of arguments, by those that are shown instead."""
+def normalize_schema(schema: object) -> Schema:
+    """Normalize the schema of a tool's arguments. One that is not for an object becomes one without properties.
 
-    def restore(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments with the server's names."""
-        return {self.renamed.get(name, name): value for name, value in arguments.items()}
-
-
-def normalize_schema(schema: object) -> NormalizedSchema:
-    """Normalize the schema of a tool's arguments. One that is not for an object becomes one that takes any names."""
-    checked = _Inliner(schema).inline(schema, 0, ())
-    if checked.get("type", "object") != "object":
-        checked = {}
-    checked = {**checked, "type": "object"}
-    with suppress(RecursionError):  # a value may be too deep, too
+    A property whose name a provider would refuse is left out.
+    """
+    with suppress(RecursionError):
         for depth in (MAX_DEPTH, 4, 2, 1):
-            names: dict[str, str] = {}
-            shown = _show_object(checked, depth, names)
-            if len(json.dumps(shown)) <= MAX_SHOWN_CHARS:
-                return NormalizedSchema(checked, shown, names)
-    return NormalizedSchema(checked, {"type": "object", "properties": {}})
+            normalized = _Normalizer(schema).top_level(depth)
+            if len(json.dumps(normalized)) <= MAX_CHARS:
+                return normalized
+    return {"type": "object", "properties": {}}
 
 
-class _Inliner:
-    """Makes the checked form. Beyond the limits, it allows anything."""
+def names_schema(schema: object) -> Schema:
+    """Return a schema that checks only the names of a tool's arguments: the values are checked by who runs it."""
+    with suppress(RecursionError):
+        top, _ = _Normalizer(schema).resolve(schema, frozenset())
+        if top.get("type", "object") == "object":
+            is_open = top.get("additionalProperties") or any(word in top for word in (*_OPEN, "anyOf", "oneOf"))
+            required = dict.fromkeys(name for name in _sequence(top, "required") if isinstance(name, str))
+            properties: Schema = {name: {} for name in _mapping(top, "properties")}
+            names = {"type": "object", "properties": properties, "required": [*required]}
+            return {**names, "additionalProperties": True} if is_open else names
+    return {"type": "object"}
 
+
+class _Normalizer:
     def __init__(self, root: object) -> None:
         self._root = root
         self._left = MAX_SCHEMAS
 
-    def inline(self, schema: object, depth: int, references: tuple[str, ...]) -> Schema:
-        """Return a schema that allows at least what this one does. `references` are those that led here."""
-        self._left -= 1
-        if not isinstance(schema, dict) or depth > 2 * MAX_DEPTH or self._left < 0:
-            return {}
-        result = {name: schema[name] for name in ("title", "description") if isinstance(schema.get(name), str)}
-        if isinstance(schema.get("default"), str | int | float):
-            result["default"] = schema["default"]
+    def top_level(self, depth: int) -> Schema:
+        schema, references = self.resolve(self._root, frozenset())
+        if schema.get("type", "object") != "object":
+            return {"type": "object", "properties": {}}
+        return self._object(schema, references, depth)
+
+    def resolve(self, schema: object, references: frozenset[str]) -> tuple[Schema, frozenset[str]]:
+        """Merge `$ref` and `allOf` into the schema, whose own keywords come first. `references` led here: none of them
+        is followed again.
+        """
+        if not isinstance(schema, dict):
+            return {}, references
+        parts = list(_sequence(schema, "allOf")[:_MAX_BRANCHES])
         reference = schema.get("$ref")
-        if reference is not None:
-            target = self._target(reference) if reference not in references else None
-            return {**self.inline(target, depth + 1, (*references, str(reference))), **result}
-        types = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
-        if all(name in _TYPES for name in types):
-            types = [*dict.fromkeys([*types, "null"] if schema.get("nullable") is True else types)]
-            result["type"] = types if len(types) > 1 else types[0]
-        values = [schema["const"]] if "const" in schema else schema.get("enum")
-        if isinstance(values, list) and values:
-            result["enum"] = values
-        for bound in {bound for bounds in _BOUNDS.values() for bound in bounds}:
-            if isinstance(schema.get(bound), int | float) and not isinstance(schema[bound], bool):
-                result[bound] = schema[bound]
-        self._add_members(result, schema, depth, references)
-        for word in ("anyOf", "oneOf"):  # oneOf as anyOf: of relaxed schemas, more than one may match
-            branches = schema.get(word)
-            if isinstance(branches, list) and 0 < len(branches) <= _MAX_BRANCHES and "anyOf" not in result:
-                result["anyOf"] = [self.inline(branch, depth + 1, references) for branch in branches]
-        parts = schema["allOf"] if isinstance(schema.get("allOf"), list) else []
-        for part in parts[:_MAX_BRANCHES]:
-            _merge(result, self.inline(part, depth + 1, references))
-        return result
+        if isinstance(reference, str) and reference not in references:
+            references |= {reference}
+            parts.append(self._target(reference))
+        merged = schema
+        for part in parts:
+            inner, references = self.resolve(part, references)
+            properties = {**_mapping(inner, "properties"), **_mapping(merged, "properties")}
+            required = [*_sequence(merged, "required"), *_sequence(inner, "required")]
+            open_names = {"additionalProperties": True} if "additionalProperties" in {**inner, **merged} else {}
+            merged = {**inner, **merged, "properties": properties, "required": required, **open_names}
+        return merged, references
 
-    def _add_members(self, result: Schema, schema: Schema, depth: int, references: tuple[str, ...]) -> None:
-        properties = schema["properties"] if isinstance(schema.get("properties"), dict) else {}
-        named = [name for name in properties if isinstance(name, str)][:_MAX_PROPERTIES]
-        if named:
-            result["properties"] = {name: self.inline(properties[name], depth + 1, references) for name in named}
-        required = schema["required"] if isinstance(schema.get("required"), list) else []
-        if names := sorted({name for name in required if isinstance(name, str)}):
-            result["required"] = names
-        others = schema.get("additionalProperties")
-        if isinstance(others, bool | dict):
-            is_open = len(named) < len(properties) or not _OPEN.isdisjoint(schema)
-            result["additionalProperties"] = is_open or (others and self.inline(others, depth + 1, references))
-        if isinstance(schema.get("items"), dict) and "prefixItems" not in schema:
-            result["items"] = self.inline(schema["items"], depth + 1, references)
-
-    def _target(self, reference: object) -> object:
-        """Resolve a reference within the document. No other document is ever fetched."""
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+    def _target(self, reference: str) -> object:
+        """Find a reference within the document. No other document is ever fetched."""
+        if reference.partition("/")[0] != "#":
             return None
         target: object = self._root
         for step in reference.split("/")[1:]:
             name = step.replace("~1", "/").replace("~0", "~")
             if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
                 target = target[int(name)]
-            elif isinstance(target, dict):
-                target = target.get(name)
             else:
-                return None
+                target = target.get(name) if isinstance(target, dict) else None
         return target
 
+    def _value(self, schema: object, references: frozenset[str], depth: int) -> Schema:
+        self._left -= 1
+        if self._left < 0:
+            return _ANYTHING
+        schema, references = self.resolve(schema, references)
+        shown = self._shape(schema, references, depth)
+        text = " ".join(str(schema.get("description") or schema.get("title") or "").split())
+        notes = [clip_line(text, _MAX_DESCRIPTION_CHARS)] if text else []
+        if (values := _values(schema)) and "enum" not in shown:
+            notes.append(f"One of: {_list_values(values)}.")
+        if isinstance(schema.get("default"), str | int | float):
+            notes.append(f"Default: {_list_values([schema['default']])}.")
+        if schema.get("additionalProperties") and not schema.get("properties"):
+            notes.append("Any names are allowed.")
+        return {"description": " ".join(notes), **shown} if notes else shown
 
-def _merge(result: Schema, part: Schema) -> None:
-    """Merge one of `allOf` into the schema: what both state is stated by the first only, which refuses less."""
-    properties = {**part.get("properties", {}), **result.get("properties", {})}
-    required = sorted({*part.get("required", []), *result.get("required", [])})
-    closed = {"additionalProperties": True} if "additionalProperties" in {**part, **result} else {}
-    result |= {**part, **result, **closed}
-    result |= {**({"properties": properties} if properties else {}), **({"required": required} if required else {})}
+    def _shape(self, schema: Schema, references: frozenset[str], depth: int) -> Schema:
+        types = schema.get("type")
+        kinds = [kind for kind in (types if isinstance(types, list) else [types]) if kind in _TYPES]
+        branches = [branch for branch in _branches(schema) if branch.get("type") != "null"]
+        if len(kinds) != 1 and branches and not schema.get("properties"):
+            return _choice([self._value(branch, references, depth - 1) for branch in branches] if depth > 0 else [])
+        if len(kinds) > 1:
+            return _choice([self._shape({**schema, "type": kind}, references, depth) for kind in kinds])
+        kind = kinds[0] if kinds else _guess_type(schema)
+        if kind is None:
+            return _ANYTHING
+        if kind == "object":
+            return self._object(schema, references, depth)
+        shown: Schema = {"type": kind}
+        values = [value for value in _values(schema) if value is not None]
+        if kind == "string" and 0 < len(values) <= 200 and all(isinstance(value, str) and value for value in values):
+            shown["enum"] = list(dict.fromkeys(values))
+        if kind == "array":
+            items = schema.get("items") if "prefixItems" not in schema else None
+            shown["items"] = self._value(items, references, depth - 1) if depth > 0 else _ANYTHING
+        bounds = [f"{end}{_BOUNDS[kind]}" for end in ("min", "max") if kind in _BOUNDS]
+        return shown | {name: schema[name] for name in bounds if type(schema.get(name)) in (int, float)}
+
+    def _object(self, schema: Schema, references: frozenset[str], depth: int) -> Schema:
+        """Make an object. Its properties are those of all branches: at the top, no provider accepts a union."""
+        properties: Schema = {}
+        for part, followed in self._with_branches(schema, references) if depth > 0 else ():
+            for name, value in _mapping(part, "properties").items():
+                if name not in properties and len(properties) < _MAX_PROPERTIES and _VALID_NAME.fullmatch(str(name)):
+                    properties[name] = self._value(value, followed, depth - 1)
+        required = [*dict.fromkeys(name for name in _sequence(schema, "required") if name in properties)]
+        return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+    def _with_branches(self, schema: Schema, references: frozenset[str]) -> Iterator[tuple[Schema, frozenset[str]]]:
+        yield schema, references
+        self._left -= 1
+        for branch in _branches(schema) if self._left > 0 else ():
+            yield from self._with_branches(*self.resolve(branch, references))
 
 
-# -- for the model ------------------------------------------------------------------------------------------------
+def _mapping(schema: Schema, word: str) -> Schema:
+    value = schema.get(word)
+    return value if isinstance(value, dict) else {}
 
 
-def _show_object(schema: Schema, depth: int, renamed: dict[str, str] | None = None) -> Schema:
-    """Make an object. At the top no provider accepts a union, so the properties of all branches are merged.
-
-    An invalid name would make the strictest provider refuse the whole request: it is replaced where `renamed` records
-    it, and else left out.
-    """
-    properties: Schema = {}
-    for part in _with_branches(schema):
-        properties = {**part.get("properties", {}), **properties}
-    names = {}
-    for name in list(properties)[: _MAX_PROPERTIES if depth > 0 else 0]:
-        if _VALID_NAME.fullmatch(name):
-            names[name] = name
-        elif renamed is not None:
-            digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:6]
-            names[name] = f"{_INVALID.sub('_', name)[:50].strip('_')}_{digest}"
-            renamed[names[name]] = name
-    required = [names[name] for name in schema.get("required", []) if name in names]
-    return {
-        "type": "object",
-        "properties": {shown: _show(properties[name], depth - 1) for name, shown in names.items()},
-        **({"required": required} if required else {}),
-    }
+def _sequence(schema: Schema, word: str) -> list[Any]:
+    value = schema.get(word)
+    return value if isinstance(value, list) else []
 
 
-def _with_branches(schema: Schema) -> Iterator[Schema]:
-    yield schema
-    for branch in schema.get("anyOf", ()):
-        yield from _with_branches(branch)
+def _branches(schema: Schema) -> list[Schema]:
+    branches = (_sequence(schema, "anyOf") or _sequence(schema, "oneOf"))[:_MAX_BRANCHES]
+    return [branch if isinstance(branch, dict) else {} for branch in branches]
 
 
-def _show(schema: Schema, depth: int) -> Schema:
-    shown = _show_value(schema, depth)
-    text = " ".join(str(schema.get("description") or schema.get("title") or "").split())
-    notes = [clip_line(text, _MAX_DESCRIPTION_CHARS)] if text else []
-    if "enum" in schema and "enum" not in shown:
-        notes.append(f"One of: {_list_values(schema['enum'])}.")
-    if "default" in schema:
-        notes.append(f"Default: {_list_values([schema['default']])}.")
-    if schema.get("additionalProperties") and not schema.get("properties"):
-        notes.append("Any names are allowed.")
-    return {"description": " ".join(notes), **shown} if notes else shown
+def _values(schema: Schema) -> list[Any]:
+    return [schema["const"]] if "const" in schema else _sequence(schema, "enum")
 
 
-def _show_value(schema: Schema, depth: int) -> Schema:
-    types = schema.get("type", [])
-    names = [name for name in ([types] if isinstance(types, str) else types) if name != "null"]
-    branches = [branch for branch in schema.get("anyOf", ()) if branch.get("type") != "null"]
-    if len(names) != 1 and branches and not schema.get("properties"):
-        choices = [_show(branch, depth - 1) for branch in branches]
-        return _choice(choices) if depth > 0 else _ANYTHING
-    if len(names) > 1:
-        return _choice([_show_value({**schema, "type": name}, depth) for name in names])
-    name = names[0] if names else _guess_type(schema)
-    if name is None:
+def _choice(schemas: list[Schema]) -> Schema:
+    different = [schema for index, schema in enumerate(schemas) if schema not in schemas[:index]]
+    if not different:
         return _ANYTHING
-    if name == "object":
-        return _show_object(schema, depth)
-    shown: Schema = {"type": name}
-    values = [value for value in schema.get("enum", ()) if value is not None]
-    if name == "string" and 0 < len(values) <= 200 and all(isinstance(value, str) and value for value in values):
-        shown["enum"] = list(dict.fromkeys(values))
-    if name == "array":
-        shown["items"] = _show(schema.get("items", {}), depth - 1) if depth > 0 else _ANYTHING
-    return shown | {bound: schema[bound] for bound in _BOUNDS.get(name, ()) if bound in schema}
-
-
-def _choice(shown: list[Schema]) -> Schema:
-    different = [item for index, item in enumerate(shown) if item not in shown[:index]]
     return different[0] if len(different) == 1 else {"anyOf": different[:16]}
 
 
 def _guess_type(schema: Schema) -> str | None:
     """Guess the type of a schema that does not state it."""
-    values = schema.get("enum", ())
+    values = _values(schema)
     if values and all(isinstance(value, str) for value in values):
         return "string"
-    if "properties" in schema or "additionalProperties" in schema:
+    if schema.get("properties") or "additionalProperties" in schema:
         return "object"
-    return "array" if "items" in schema else None
+    return "array" if isinstance(schema.get("items"), dict) else None
 
 
 def _list_values(values: list[Any]) -> str:

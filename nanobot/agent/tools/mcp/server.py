@@ -1,41 +1,34 @@
 """One server: idle until it is needed, connected while it is used, and reconnected after the connection was lost.
 
-Nothing runs in the background: a failed server is tried again by the next call, after a pause that grows with each
-failure. A server that hangs, dies or lies affects only its own calls.
+A failed server is tried again by the next call, after a pause that grows with each failure. A server that hangs, dies
+or lies affects only its own calls.
 """
 
 import asyncio
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nanobot.agent.tools.mcp.connection import McpConnection
 from nanobot.agent.tools.mcp.listing import Listing, ListingFile, fetch_listing, tool_names
 from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
-from nanobot.agent.tools.mcp.transport import (
-    OpenClient,
-    ServerReport,
-    open_client,
-    open_streams,
-    resolve_program,
-    server_environment,
-)
+from nanobot.agent.tools.mcp.transport import OpenClient, ServerReport, open_client, open_streams
 from nanobot.errors import NanobotError
 from nanobot.net.egress import NoSuchHostError
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import make_private_folder
 from nanobot.utils.storage_error import error_text
 
 if TYPE_CHECKING:
     from mcp import Client
+    from mcp.client.session import IncomingMessage
 
 T = TypeVar("T")
 
@@ -49,8 +42,12 @@ _MIN_ERROR_STATUS = 400
 _MAX_WAIT_S = 3.0
 _QUICK_LISTING_S = 1.0
 """A turn may wait this long for changed tools without anybody noticing."""
+_RELIST_PAUSE_S = 30.0
+"""Reports of changes are ignored this long after a slow listing, or one without a change."""
 _CAUSE_WAIT_S = 0.5
 """The cause of a disconnect is known a moment after the disconnect itself."""
+_CLOSE_TIMEOUT_S = 8.0
+"""The SDK gives a program two seconds to exit by itself, two after SIGTERM, and two after SIGKILL."""
 _RETIRED_IDLE_S = 30.0
 """A server that was removed from the config is stopped after this time without a call."""
 _UNSAFE_IN_FILES = re.compile(r"[^A-Za-z0-9_-]")
@@ -91,6 +88,36 @@ class OutcomeUnknownError(ServerFailedError):
     """The connection was lost during the request."""
 
 
+class _Connection:
+    """A connection, used by any number of calls at once. Once it is closing, it never comes back.
+
+    The SDK's context managers have to be left in the task that entered them, so each connection is a task.
+    """
+
+    def __init__(self) -> None:
+        self.report = ServerReport()
+        self.ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        """The SDK's client once it can be used, or the ServerFailedError why it cannot. Nobody has to await it."""
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self.closing = asyncio.Event()
+        self.cause: Exception | None = None
+        """The error that ended the connection, if any."""
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.ready.done() and not self.closing.is_set()
+
+    def start_closing(self, cause: Exception | None = None) -> None:
+        """Close in the background: a program may take seconds to end."""
+        if self.closing.is_set():  # a second cancellation would break off the SDK's shutdown of the program
+            return
+        self.cause = cause
+        self.closing.set()
+        if self.task is not None and not self.ready.done():
+            self.task.cancel()
+
+
 class McpServer:
     """One server, shared by the whole process."""
 
@@ -120,14 +147,13 @@ class McpServer:
         self._clock = clock
         self._timeouts = timeouts or McpTimeouts()
         self._open_client = open_client
-        self._connection: McpConnection | None = None
-        self._unclosed: set[McpConnection] = set()
-        self._opening: asyncio.Task[McpConnection] | None = None
+        self._connection: _Connection | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Connections that are not released yet."""
         self._reason = ""
         self._pause_s = 0.0
         self._next_try = 0.0
         self._changed = False
-        self._relist_pause_s = 0.0
         self._next_relist = 0.0
         self._busy = 0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -137,10 +163,11 @@ class McpServer:
     @property
     def state(self) -> ServerState:
         """The present state."""
-        if self._connection is not None and self._connection.is_open:
-            return ServerState(Phase.READY)
-        if self._opening is not None:
+        connection = self._connection
+        if connection is not None and not connection.ready.done():
             return ServerState(Phase.STARTING, self._reason)
+        if connection is not None and connection.is_open:
+            return ServerState(Phase.READY)
         if self._reason:
             return ServerState(Phase.FAILED, self._reason, max(self._next_try - self._clock.monotonic(), 0.0))
         return ServerState(Phase.IDLE)
@@ -182,59 +209,50 @@ class McpServer:
         self.is_slow = True
         await asyncio.to_thread(self._file.record_slowness)
 
-    def start(self) -> "asyncio.Task[McpConnection] | None":
-        """Start connecting, unless connected or failed a moment ago. The task may fail; nobody has to await it."""
-        if self._opening is None and not self._closed and self.state.phase is not Phase.READY:
-            if self._clock.monotonic() < self._next_try:
+    def start(self) -> "_Connection | None":
+        """Return the connection, maybe one that is starting; None after a failure a moment ago."""
+        if self._connection is None or (self._connection.ready.done() and not self._connection.is_open):
+            if self._closed or self._clock.monotonic() < self._next_try:
                 return None
-            self._opening = asyncio.create_task(self._open(), name=f"mcp {self.settings.name}")
-            self._opening.add_done_callback(self._on_opened)
-        return self._opening
+            self._connection = _Connection()
+            task = asyncio.create_task(self._run(self._connection), name=f"mcp {self.settings.name}")
+            self._connection.task = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return self._connection
 
-    def _on_opened(self, opening: "asyncio.Task[McpConnection]") -> None:
-        self._opening = None
-        if not opening.cancelled():
-            opening.exception()  # logged, and raised in the callers; mark it as retrieved
-
-    async def connect(self) -> McpConnection:
+    async def connect(self) -> "_Connection":
         """Wait until connected; a cancelled call leaves the server starting. Raises ServerFailedError with the reason
         and what to do.
         """
         while not self._closed:
-            if self._connection is not None and self._connection.is_open:
-                return self._connection
-            pause = self._next_try - self._clock.monotonic()
-            if self._opening is None and pause > _MAX_WAIT_S:
+            if (connection := self.start()) is not None:
+                await asyncio.wait((connection.ready,))
+                connection.ready.result()
+                if connection.is_open:
+                    return connection
+            elif (pause := self._next_try - self._clock.monotonic()) > _MAX_WAIT_S:
                 reason = self._describe_unreachable(self._reason)
                 raise ServerFailedError(f"{reason} It is tried again in {pause:.0f} s.")
-            if self._opening is None and pause > 0:
-                await asyncio.sleep(pause)
-            if (opening := self.start()) is not None:
-                await asyncio.wait((opening,))
-                if not opening.cancelled():
-                    return opening.result()
-        raise ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
+            else:
+                await asyncio.sleep(max(pause, 0.0))
+        raise self._closed_error()
 
     async def relist(self) -> None:
-        """List the tools again, if the server reported a change. Never raises, and does not wait long.
-
-        After a report without a change, or a slow listing, reports are ignored for a pause that doubles up to a minute.
-        """
+        """List the tools again, if the server reported a change. Never raises, and does not wait long."""
         connection, previous, started = self._connection, self.listing, self._clock.monotonic()
         if not self._changed or connection is None or not connection.is_open or started < self._next_relist:
             return
-        self._changed = False
         try:
             async with asyncio.timeout(self._timeouts.first_listing_s):
-                await self._list(connection)
+                await self._list(connection.ready.result())
         except Exception as error:  # isolate servers
             self._changed = True
             reason = error_text(error)
             logger.warning("The MCP server %s did not list its changed tools: %s", self.settings.name, reason)
         finished = self._clock.monotonic()
-        is_worth_it = self.listing is not previous and finished - started < _QUICK_LISTING_S
-        self._relist_pause_s = 0.0 if is_worth_it else _next_pause(self._relist_pause_s)
-        self._next_relist = finished + self._relist_pause_s
+        if self.listing is previous or finished - started > _QUICK_LISTING_S:
+            self._next_relist = finished + _RELIST_PAUSE_S
 
     async def ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool = False) -> T:
         """Send a request. One that was lost before it reached the server, or is repeatable, is sent once more.
@@ -259,11 +277,12 @@ class McpServer:
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
         self._drop_connection()
-        await asyncio.gather(*(connection.close() for connection in self._unclosed))
+        for _ in range(2):
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
+            for task in self._tasks:
+                task.cancel()
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -271,109 +290,125 @@ class McpServer:
         for last in (False, True):
             connection = await self.connect()
             try:
-                return await request(connection.client)
+                return await request(connection.ready.result())
             except Exception as error:  # any error may mean that the connection is lost; else it is raised again
-                loss = await self._check_lost(connection, error)
-                if loss is None:
+                if not _is_lost(connection, error):
                     raise
-                if last or not (repeatable or loss.not_done):
-                    if loss.not_done:
-                        raise ServerFailedError(self._describe_unreachable(loss.reason)) from error
+                if connection.report.session_lost:
+                    reason, not_done = "it lost our session", True
+                else:
+                    if connection.task is not None:
+                        await asyncio.wait((connection.task,), timeout=_CAUSE_WAIT_S)
+                    reason = await self._describe_failure(connection.cause or error, connection.report)
+                    not_done = _was_never_sent(connection.cause)
+                if self._connection is connection:
+                    self._drop_connection()
+                if last or not (repeatable or not_done):
+                    if not_done:
+                        raise ServerFailedError(self._describe_unreachable(reason)) from error
                     raise OutcomeUnknownError(
-                        f"The connection to the MCP server {self.settings.name} was lost during the call "
-                        f"({loss.reason}). It may or may not have been done: check before you call again."
+                        f"The connection to the MCP server {self.settings.name} was lost during the call ({reason}). "
+                        "It may or may not have been done: check before you call again."
                     ) from error
-                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, loss.reason)
+                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, reason)
         raise AssertionError("the second try returns or raises")
-
-    async def _check_lost(self, connection: McpConnection, error: Exception) -> "_ConnectionLost | None":
-        """Return what a lost connection means for the request; None if the connection is fine. Closes a lost one."""
-        from mcp.shared.exceptions import MCPError
-        from mcp.types import CONNECTION_CLOSED
-
-        closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-        report = connection.report
-        if not closed and connection.is_open and not report.session_lost:
-            return None
-        if not report.session_lost:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_CAUSE_WAIT_S):
-                    await connection.closed.wait()
-        if self._connection is connection:
-            self._drop_connection()
-        if report.session_lost:
-            return _ConnectionLost("it lost our session", not_done=True)
-        reason = await self._describe_failure(connection.cause or error, report)
-        return _ConnectionLost(reason, not_done=_was_never_sent(connection.cause))
 
     # -- connecting ------------------------------------------------------------------------------------------------
 
-    async def _open(self) -> McpConnection:
-        self._drop_connection()
+    async def _run(self, connection: _Connection) -> None:
+        """Connect, list the tools, and stay until the connection is to be closed, or is lost."""
+
+        def give_up() -> None:
+            if not connection.ready.done():
+                connection.start_closing(TimeoutError())
+
+        timeout = asyncio.get_running_loop().call_later(self._timeouts.to_connect_s, give_up)
         use_legacy = self.listing is not None and self.listing.is_legacy
-        report = ServerReport()
-        connection = McpConnection(report, self._on_tools_changed)
-        self._unclosed = {connection, *(other for other in self._unclosed if not other.closed.is_set())}
-        streams = open_streams(self.settings, self._folder, self._open_client, report, connection.start_closing)
         try:
-            async with asyncio.timeout(self._timeouts.to_connect_s):
-                await self._check()
-                await connection.open(streams, use_legacy=use_legacy)
-                await self._list(connection)
-        except Exception as error:  # isolate servers
-            connection.start_closing()
-            self._pause_s = _next_pause(self._pause_s)
-            self._next_try = self._clock.monotonic() + self._pause_s
-            if use_legacy and self.listing is not None:
-                self.listing = None  # it may have been upgraded: try the newest handshake next
-            log = logger.info if self._reason else logger.warning
-            self._reason = await self._describe_failure(connection.cause or error, report)
-            log("The MCP server %s cannot be used: %s", self.settings.name, self._reason)
-            raise ServerFailedError(self._describe_unreachable(self._reason)) from error
-        except BaseException:
-            connection.start_closing()
-            raise
-        if self._reason:
-            logger.info("The MCP server %s is back.", self.settings.name)
-        self._reason, self._pause_s, self._next_try = "", 0.0, 0.0
-        self._connection = connection
-        self._schedule_stop()
-        return connection
+            await self._serve(connection, use_legacy)
+        except asyncio.CancelledError:  # it is closing, or takes too long
+            pass
+        except Exception as error:  # isolate servers: the callers get the reason
+            connection.cause = connection.cause or _single(error)
+            logger.debug("A connection to an MCP server ended.", exc_info=True)
+        finally:
+            timeout.cancel()
+            connection.closing.set()
+        if connection.ready.done():
+            return
+        if self._closed:
+            connection.ready.set_exception(self._closed_error())
+            return
+        self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), MAX_PAUSE_S)
+        self._next_try = self._clock.monotonic() + self._pause_s
+        if use_legacy:
+            self.listing = None  # it may have been upgraded: try the newest handshake next
+        cause = connection.cause or ConnectionError("it hung up during the handshake")
+        log = logger.info if self._reason else logger.warning
+        self._reason = await self._describe_failure(cause, connection.report)
+        log("The MCP server %s cannot be used: %s", self.settings.name, self._reason)
+        connection.ready.set_exception(ServerFailedError(self._describe_unreachable(self._reason)))
 
-    def _drop_connection(self) -> None:
-        """Close the connection in the background: a program may take seconds to end."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.start_closing()
+    async def _serve(self, connection: _Connection, use_legacy: bool) -> None:
+        await asyncio.to_thread(import_module, "mcp")  # 0.6 s of imports, off the event loop
+        for name in ("mcp", "client"):  # the SDK's; we report lost connections ourselves, in a line
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        from mcp import Client
+        from mcp.types import Implementation
 
-    async def _check(self) -> None:
-        """Check what can be known before anything is imported or started. Raises NanobotError."""
-        if self.settings.transport is None:
-            raise ServerFailedError(
-                f"tools.mcpServers.{self.settings.name} names neither a command nor a url that fits its type."
-            )
-        if self.settings.transport is Transport.STDIO:
-            await resolve_program(self.settings, server_environment(os.environ, self.settings), self._folder)
-            await asyncio.to_thread(self._make_folder)
+        streams = open_streams(
+            self.settings, self._folder, self._open_client, connection.report, connection.start_closing
+        )
+        # No roots: a file server would use them instead of the folders the owner gave it. No sampling and no
+        # elicitation either: the SDK declines them.
+        manager = Client(
+            streams,
+            client_info=Implementation(name="nanobot", version=version("nanobot")),
+            message_handler=self._on_message,
+            mode="legacy" if use_legacy else "auto",
+            cache=None,
+        )
+        async with manager as client:
+            listening = asyncio.create_task(self._listen_for_changes(client))
+            try:
+                await self._list(client)
+                if self._reason:
+                    logger.info("The MCP server %s is back.", self.settings.name)
+                self._reason, self._pause_s, self._next_try = "", 0.0, 0.0
+                connection.ready.set_result(client)
+                self._schedule_stop()
+                await connection.closing.wait()
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
 
-    def _make_folder(self) -> None:
-        if not self.settings.cwd:
-            make_private_folder(self._folder)
-        elif not (self._folder.is_absolute() and self._folder.is_dir()):
-            raise ServerFailedError(
-                f"tools.mcpServers.{self.settings.name}.cwd is {self.settings.cwd!r}, which is not a folder. Give the "
-                "full path of an existing folder, or remove the setting."
-            )
+    async def _on_message(self, message: "IncomingMessage") -> None:
+        from mcp.types import ToolListChangedNotification
 
-    async def _list(self, connection: McpConnection) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self._changed = True
+
+    async def _listen_for_changes(self, client: "Client") -> None:
+        """Listen for changed tools, if the newest protocol has a stream of its own for them."""
+        tools = client.server_capabilities.tools
+        if client.session.discover_result is None or tools is None or not tools.list_changed:
+            return
+        with suppress(Exception):  # a server without such a stream: its tools are listed at the next connection
+            async with client.listen(tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self._changed = True
+
+    async def _list(self, client: "Client") -> None:
         self._changed = False
-        listing = await fetch_listing(connection.client)
+        listing = await fetch_listing(client)
         if listing != self.listing:
             self.listing = listing
             await asyncio.to_thread(self._file.save, listing)
 
-    def _on_tools_changed(self) -> None:
-        self._changed = True
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.start_closing()
 
     def _schedule_stop(self) -> None:
         """Stop a program that was not used for a while."""
@@ -394,27 +429,34 @@ class McpServer:
             text = f"it did not answer in time ({self._timeouts.to_connect_s:g} s)"
         elif _was_never_sent(error) and not isinstance(error, NoSuchHostError):
             text = f"nothing answers at {self.settings.location}"
-        elif self._connection is None and report.http_status >= _MIN_ERROR_STATUS:  # the SDK reports all of them alike
+        elif report.http_status >= _MIN_ERROR_STATUS:  # the SDK reports all of them alike
             text = f"{self.settings.location} answers {report.http_status}; look at the url and the headers"
         reported = await report.describe() if self.settings.transport is Transport.STDIO else ""
         return "; ".join(part for part in (text, reported) if part)[:1000]
+
+    def _closed_error(self) -> ServerFailedError:
+        return ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
 
     def _describe_unreachable(self, reason: str) -> str:
         return f"The MCP server {self.settings.name} cannot be reached: {reason.rstrip('.')}."
 
 
-@dataclass(frozen=True, slots=True)
-class _ConnectionLost:
-    reason: str
-    not_done: bool
-    """Whether the server certainly did not begin."""
+def _is_lost(connection: _Connection, error: Exception) -> bool:
+    from mcp.shared.exceptions import MCPError
+    from mcp.types import CONNECTION_CLOSED
 
-
-def _next_pause(pause_s: float) -> float:
-    return min(max(pause_s * 2, FIRST_PAUSE_S), MAX_PAUSE_S)
+    closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+    return closed or not connection.is_open or connection.report.session_lost
 
 
 def _was_never_sent(cause: Exception | None) -> bool:
     import httpx2
 
     return isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | NoSuchHostError)
+
+
+def _single(error: Exception) -> Exception:
+    """Return the first error of a group: task groups wrap what they raise."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -65,14 +65,16 @@ class McpServers:
             await self.load_listings()
             unknown = {server: server.start() for server in self.servers if server.listing is None}
             waiting = {
-                server: task
-                for server, task in unknown.items()
-                if task is not None and server not in self._awaited and not server.is_slow
+                server: connection.ready
+                for server, connection in unknown.items()
+                if connection is not None and server not in self._awaited and not server.is_slow
             }
             self._awaited.update(unknown)
             if waiting:
                 await asyncio.wait(waiting.values(), timeout=self._timeouts.first_listing_s)
-                await asyncio.gather(*(server.record_slowness() for server, task in waiting.items() if not task.done()))
+                await asyncio.gather(
+                    *(server.record_slowness() for server, ready in waiting.items() if not ready.done())
+                )
             await asyncio.gather(*(server.relist() for server in self.servers))
             self._offer(registry)
 

@@ -14,7 +14,7 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.mcp.listing import ServerTool
 from nanobot.agent.tools.mcp.results import ReceivedFiles, convert_prompt, convert_resource, convert_result
-from nanobot.agent.tools.mcp.schema import normalize_schema
+from nanobot.agent.tools.mcp.schema import names_schema, normalize_schema
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
 from nanobot.agent.tools.validation import find_problems
 from nanobot.messages.types import Provenance, ToolFailure
@@ -109,14 +109,16 @@ class McpTool(_ServerTool):
             or f"{tool.name} of the server {server.settings.name}."
         )
         super().__init__(server, name, description, workspace)
-        self._schema = normalize_schema(tool.schema)
-        self.parameters = self._schema.shown
+        self.parameters = normalize_schema(tool.schema)
+        self._names = names_schema(tool.schema)
         self._tool = tool
+        if tool.reads or tool.repeatable:
+            self.effect = Effect.READ if tool.reads else Effect.REPEATABLE
 
     @property
     def wants_context(self) -> bool:
         """Whether to pass the turn's context; not if the server has a parameter `ctx` of its own."""
-        return "ctx" not in self._schema.checked.get("properties", {})
+        return "ctx" not in self._names.get("properties", {})
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         """Call the tool. Any argument names are the server's, even `self`."""
@@ -124,7 +126,7 @@ class McpTool(_ServerTool):
 
         ctx: ToolContext | None = arguments.pop("ctx", None) if self.wants_context else None
         # Uses the session directly: its `call_tool` validates answers by the server's schema, which may be hostile.
-        params = CallToolRequestParams(name=self._tool.name, arguments=self._schema.restore(arguments))
+        params = CallToolRequestParams(name=self._tool.name, arguments=arguments)
         call = CallToolRequest(params=params)
 
         async def request(client: "Client", on_progress: Callable[[], None]) -> CallToolResult:
@@ -140,9 +142,11 @@ class McpTool(_ServerTool):
 
             return await client.session.send_request(call, CallToolResult, progress_callback=progress)
 
-        repeatable = self._tool.reads or self._tool.repeatable
         return await self._ask(
-            request, lambda answer: convert_result(answer, self._received), sent=params.arguments, repeatable=repeatable
+            request,
+            lambda answer: convert_result(answer, self._received),
+            sent=params.arguments,
+            repeatable=self.effect is not Effect.ONCE,
         )
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
@@ -153,20 +157,8 @@ class McpTool(_ServerTool):
         return (Access(AccessKind.TOOL, self.name, detail=detail),)
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
-        """Validate by the server's own schema, as far as possible here."""
-        return find_problems(self._schema.restore(params), self._schema.checked)
-
-
-class ReadingMcpTool(McpTool):
-    """A tool that changes nothing, as the server says."""
-
-    effect = Effect.READ
-
-
-class RepeatableMcpTool(McpTool):
-    """A tool that may be repeated, as the server says."""
-
-    effect = Effect.REPEATABLE
+        """Check the names only: the server has the last word about the values."""
+        return find_problems(params, self._names)
 
 
 class ResourcesTool(_ServerTool):
@@ -261,6 +253,5 @@ def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> lis
             kind = ResourcesTool if own_name == RESOURCES else PromptsTool
             tools.append(kind(server, name, workspace))
         else:
-            tool_class = ReadingMcpTool if tool.reads else RepeatableMcpTool if tool.repeatable else McpTool
-            tools.append(tool_class(server, tool, name, workspace))
+            tools.append(McpTool(server, tool, name, workspace))
     return tools

@@ -25,6 +25,7 @@ from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.errors import NanobotError
 from nanobot.net.egress import NetworkPolicy
 from nanobot.security.environment import child_environment
+from nanobot.utils.files import make_private_folder
 
 if TYPE_CHECKING:
     import httpx2
@@ -52,8 +53,8 @@ _SESSION_LOST = frozenset({400, 404, 410})
 """Responses of servers to an unknown session id. The specification says 404; 400 is common too."""
 
 
-class ProgramNotFoundError(NanobotError):
-    """The command of a server is not installed, or not where it is expected."""
+class InvalidServerError(NanobotError):
+    """A server cannot be started with these settings."""
 
 
 class ServerReport:
@@ -108,8 +109,12 @@ async def open_streams(
 ) -> AsyncIterator["TransportStreams"]:
     """Connect to the server; a program starts in `folder`. `on_end` is called when the server hangs up.
 
-    Raises ProgramNotFoundError, OSError, and what the SDK or its client raises, then or later, maybe in a group.
+    Raises InvalidServerError, OSError, and what the SDK or its client raises, then or later, maybe in a group.
     """
+    if settings.transport is None:
+        raise InvalidServerError(
+            f"tools.mcpServers.{settings.name} names neither a command nor a url that fits its type."
+        )
     if settings.transport is Transport.STDIO:
         transport = _start_program(settings, folder, report)
     else:
@@ -132,11 +137,18 @@ def find_program(settings: ServerSettings, env: Mapping[str, str], folder: Path)
     return shutil.which(command, path=env.get("PATH", os.defpath))
 
 
-async def resolve_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str:
-    """Return the path of the server's program. Raises ProgramNotFoundError."""
-    program = await asyncio.to_thread(find_program, settings, env, folder)
+def _prepare_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str:
+    """Make the working directory and return the path of the program. Blocks. Raises InvalidServerError."""
+    if not settings.cwd:
+        make_private_folder(folder)
+    elif not (folder.is_absolute() and folder.is_dir()):
+        raise InvalidServerError(
+            f"tools.mcpServers.{settings.name}.cwd is {settings.cwd!r}, which is not a folder. Give the full path of "
+            "an existing folder, or remove the setting."
+        )
+    program = find_program(settings, env, folder)
     if program is None:
-        raise ProgramNotFoundError(
+        raise InvalidServerError(
             f"There is no program {settings.command!r}. Install it, or give its full path in "
             f"tools.mcpServers.{settings.name}.command."
         )
@@ -150,7 +162,7 @@ async def _start_program(
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
     env = server_environment(os.environ, settings)
-    command = [await resolve_program(settings, env, folder), *settings.args]
+    command = [await asyncio.to_thread(_prepare_program, settings, env, folder), *settings.args]
     if sys.platform != "win32":
         guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(MAX_LINE_BYTES)]
         command = [*guard, *command]

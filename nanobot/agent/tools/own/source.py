@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.own.loading import InvalidToolError, load_tool, name_from
-from nanobot.agent.tools.own.tool import BrokenTool, wrap_tool
+from nanobot.agent.tools.own.tool import BrokenTool, OwnTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.worker_thread import WorkerThread
@@ -77,7 +77,7 @@ class OwnTools:
             return load_tool(path, self._allowed_dirs)
 
         try:
-            return wrap_tool(await self._worker.run(load, _LOAD_TIMEOUT_S), self._worker)
+            return OwnTool(await self._worker.run(load, _LOAD_TIMEOUT_S), self._worker)
         except TimeoutError:
             reason = f"Loading it took more than {_LOAD_TIMEOUT_S:g} s."
         except InvalidToolError as error:

@@ -17,12 +17,16 @@ TIMEOUT_S = 120.0
 
 
 class OwnTool(Tool):
-    """Wraps the user's tool: its name and schema, our timeout and error isolation."""
+    """Wraps the user's tool: its name and schema, our timeout and error isolation. Its attributes count as far as they
+    do not make it more trusted.
+    """
 
     def __init__(self, tool: Tool, worker: WorkerThread, timeout_s: float = TIMEOUT_S) -> None:
         self.name = tool.name
         self.description = tool.description
         self.parameters = tool.parameters
+        self.effect, self.alone, self.polls, self.derives = tool.effect, tool.alone, tool.polls, tool.derives
+        self.provenance = least_trusted([Provenance.TOOL, Provenance(tool.provenance)])
         self._tool = tool
         self._worker = worker
         self._timeout_s = timeout_s
@@ -86,15 +90,6 @@ def _thread_safe(emit: Callable[[str], None]) -> Callable[[str], None]:
             loop.call_soon_threadsafe(emit, text)
 
     return emit_here
-
-
-def wrap_tool(tool: Tool, worker: WorkerThread, timeout_s: float = TIMEOUT_S) -> OwnTool:
-    """Wrap the tool. Its own attributes count as far as they do not make it more trusted."""
-    attributes = {word: getattr(tool, word) for word in ("effect", "alone", "polls", "derives")}
-    provenance = least_trusted([Provenance.TOOL, Provenance(tool.provenance)])
-    kind = type("OwnTool", (OwnTool,), {**attributes, "provenance": provenance})
-    wrapped: OwnTool = kind(tool, worker, timeout_s)
-    return wrapped
 
 
 class BrokenTool(Tool):

@@ -133,7 +133,9 @@ async def until_it_listens(port: int) -> None:
 
 
 @pytest.mark.timeout(180)  # each server imports the SDK
-@pytest.mark.parametrize(("wire", "path"), [("streamable-http", "/mcp"), ("sse", "/sse")])
+@pytest.mark.parametrize(
+    ("wire", "path"), [("streamable-http", "/mcp"), pytest.param("sse", "/sse", marks=pytest.mark.slow)]
+)
 async def test_a_server_of_the_sdk_at_an_address_also_after_it_was_restarted(
     bench: OpenBench, port: int, wire: str, path: str
 ):

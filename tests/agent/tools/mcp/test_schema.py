@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from nanobot.agent.tools.mcp.schema import MAX_DEPTH, MAX_SHOWN_CHARS, normalize_schema
+from nanobot.agent.tools.mcp.schema import MAX_CHARS, MAX_DEPTH, names_schema, normalize_schema
+from nanobot.agent.tools.validation import find_problems
 
 
 def object_of(**properties: Any) -> dict[str, Any]:
@@ -80,6 +81,11 @@ GOLDEN: list[tuple[str, Any, Any]] = [
         {"type": "object", "properties": {"city": {"type": "string", "minLength": 1}}, "required": ["city"]},
     ),
     (
+        "an object in two parts",
+        {"allOf": [{**object_of(a={"type": "string"}), "required": ["a"]}, object_of(b={"type": "integer"})]},
+        {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]},
+    ),
+    (
         "a map",
         {"type": "object", "additionalProperties": {"type": "string"}},
         {"description": "Any names are allowed.", "type": "object", "properties": {}},
@@ -104,7 +110,7 @@ DEFS = {
 def test_a_part_becomes_what_every_provider_takes(part: Any, shown: Any):
     whole = {**object_of(x=part), "$defs": DEFS, "required": ["x"]}
 
-    assert normalize_schema(whole).shown == {
+    assert normalize_schema(whole) == {
         "type": "object",
         "properties": {"x": shown or ANYTHING},
         "required": ["x"],
@@ -114,31 +120,25 @@ def test_a_part_becomes_what_every_provider_takes(part: Any, shown: Any):
 def test_at_the_top_the_branches_of_a_union_are_put_together():
     schema = {"anyOf": [{**object_of(id={"type": "integer"}), "required": ["id"]}, object_of(name={"type": "string"})]}
 
-    found = normalize_schema(schema)
-
-    assert found.shown == object_of(id={"type": "integer"}, name={"type": "string"})
-    assert not Draft202012Validator(found.checked).is_valid({"id": "x", "name": 1})
+    assert normalize_schema(schema) == object_of(id={"type": "integer"}, name={"type": "string"})
 
 
-def test_names_that_a_provider_refuses_are_shown_as_others_and_given_back():
-    inner = {"type": "array", "items": object_of(**{"größe in cm": {"type": "number"}})}
-    schema = {**object_of(**{"$filter": {"type": "string"}, "x" * 80: inner}), "required": ["$filter"]}
+def test_a_property_that_a_provider_refuses_is_left_out_and_may_be_given():
+    schema = {**object_of(**{"$filter": {"type": "string"}, "n": {"type": "integer"}}), "required": ["$filter"]}
 
-    found = normalize_schema(schema)
-    first, second = found.shown["properties"]
-
-    assert _problems(found.shown) == []
-    assert found.shown["required"] == [first]
-    assert found.restore({first: "a", second: [], "more": 1}) == {"$filter": "a", "x" * 80: [], "more": 1}
+    assert normalize_schema(schema) == object_of(n={"type": "integer"})
+    assert find_problems({"$filter": "a", "n": 1}, names_schema(schema)) == []
+    assert find_problems({"n": 1}, names_schema(schema)) == ["$filter is required (anything)."]
 
 
 @pytest.mark.parametrize("schema", [None, [], 7, "x", {}, {"type": "string"}, {"type": 7}, {"properties": [1]}])
 def test_what_is_no_schema_of_an_object_takes_any_names(schema: Any):
-    assert normalize_schema(schema).shown == {"type": "object", "properties": {}}
+    assert normalize_schema(schema) == {"type": "object", "properties": {}}
 
 
 def hostile() -> dict[str, Any]:
     bomb = {f"b{level}": {"allOf": [{"$ref": f"#/$defs/b{level + 1}"}] * 2} for level in range(64)}
+    fan = {f"f{level}": {"anyOf": [{"$ref": f"#/$defs/f{level + 1}"}] * 9} for level in range(64)}
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(300):
         deep = {"type": "object", "properties": {"x": deep}, "required": ["x"]}
@@ -146,20 +146,26 @@ def hostile() -> dict[str, Any]:
     loop = {"loop": {"$ref": "#/$defs/other"}, "other": {"anyOf": [{"$ref": "#/$defs/loop"}] * 9}}
     values = {"enum": [f"value {number}" for number in range(50_000)]}
     return {
-        **object_of(bomb={"$ref": "#/$defs/b0"}, deep=deep, loop={"$ref": "#/$defs/loop"}, values=values, **wide),
-        "$defs": {**bomb, **loop},
+        **object_of(
+            bomb={"$ref": "#/$defs/b0"},
+            fan={"$ref": "#/$defs/f0"},
+            deep=deep,
+            loop={"$ref": "#/$defs/loop"},
+            values=values,
+            **wide,
+        ),
+        "$defs": {**bomb, **fan, **loop},
     }
 
 
 def test_a_hostile_schema_costs_little_and_is_small():
     begun = time.perf_counter()
 
-    found = normalize_schema(hostile())
-    ok = Draft202012Validator(found.checked).is_valid({"bomb": {"x": 1}, "loop": [{}], "deep": {"x": {"x": 1}}})
+    normalized = normalize_schema(hostile())
+    names_schema(hostile())
 
     assert time.perf_counter() - begun < 3
-    assert len(json.dumps(found.shown)) <= MAX_SHOWN_CHARS
-    assert ok is False or ok is True
+    assert len(json.dumps(normalized)) <= MAX_CHARS
 
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from(["", "a", "now"]))
@@ -226,11 +232,11 @@ def _problems(schema: Any, depth: int = 0) -> list[str]:
 def test_every_schema_becomes_one_that_strict_providers_take(schema: Any, one: Any, two: Any):
     whole = {**(schema if isinstance(schema, dict) else {}), "$defs": {"one": one, "two": two}}
 
-    assert _problems(normalize_schema(whole).shown) == []
+    assert _problems(normalize_schema(whole)) == []
 
 
 @given(SCHEMAS, SCHEMAS, SCHEMAS, st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3))
-def test_what_the_original_allows_is_never_refused(schema: Any, one: Any, two: Any, value: Any):
+def test_what_the_original_allows_is_refused_for_an_unknown_name_only(schema: Any, one: Any, two: Any, value: Any):
     whole = {**(schema if isinstance(schema, dict) else {}), "$defs": {"one": one, "two": two}}
     try:
         allowed = Draft202012Validator(whole).is_valid(value)
@@ -238,20 +244,20 @@ def test_what_the_original_allows_is_never_refused(schema: Any, one: Any, two: A
         return
 
     if allowed:
-        assert Draft202012Validator(normalize_schema(whole).checked).is_valid(value)
+        assert all("is not a parameter" in text for text in find_problems(value, names_schema(whole)))
 
 
 @pytest.mark.parametrize(
-    ("value", "fits"),
+    ("value", "problem"),
     [
-        ({"x": {"city": "Rome"}}, True),
-        ({"x": {"city": ""}}, False),
-        ({"x": {"town": "Rome"}}, False),
-        ({"x": {"city": "Rome", "more": 1}}, False),
-        ({}, False),
+        ({"x": {"town": "Rome"}}, None),
+        ({}, "x is required"),
+        ({"x": {}, "y": 1}, "y is not a parameter"),
     ],
 )
-def test_what_is_wrong_is_still_found(value: Any, fits: bool):
+def test_wrong_names_are_found_and_values_left_to_the_server(value: Any, problem: str | None):
     whole = {**object_of(x={"$ref": "#/$defs/Place"}), "$defs": DEFS, "required": ["x"]}
 
-    assert Draft202012Validator(normalize_schema(whole).checked).is_valid(value) is fits
+    assert [text.startswith(problem or "-") for text in find_problems(value, names_schema(whole))] == [True] * bool(
+        problem
+    )

@@ -15,36 +15,45 @@ from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.mcp.listing import MAX_TOOLS
 from nanobot.agent.tools.mcp.server import McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
-from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.agent.tools.mcp.transport import MAX_LIST_ITEMS
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance
-from nanobot.utils.clock import SystemClock
 from tests.support.mcp import LONG_TIMEOUTS, MCP_SERVER, OpenBench, child
 
 
-async def test_a_call_reaches_the_server_and_is_trusted_as_its_words(bench: OpenBench):
+async def test_answers_of_a_server_become_results_of_its_provenance(bench: OpenBench, workspace: Path):
     lamp = await bench(child("lamp"))
 
-    result = await lamp.call("mcp_lamp_echo", colour="röd")
+    echo = await lamp.call("mcp_lamp_echo", colour="röd")
+    failed = await lamp.call("mcp_lamp_fails")
+    picture = await lamp.call("mcp_lamp_picture")
 
-    assert json.loads(str(result.content)) == {"colour": "röd"}
-    assert result.provenance is Provenance.MCP
-    assert not result.error
+    assert json.loads(str(echo.content)) == {"colour": "röd"}
+    assert (echo.provenance, echo.error) == (Provenance.MCP, False)
+    assert (failed.content, failed.error) == ("the lamp is broken", True)
+    assert (await lamp.call("mcp_lamp_structured")).content == '{"degrees": 21}'
+    assert (await lamp.call("mcp_lamp_half_a_letter")).content == "half \ufffd, whole \U0001f600"
+    assert (await lamp.call("mcp_lamp_garbage")).content == "said some garbage"
+    assert isinstance(picture.content, list)
+    image, sound, note = picture.content
+    path = Path(image["image_url"]["url"])
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.is_relative_to(workspace)
+    assert sound["text"].startswith("[audio: ")
+    assert note["text"] == "a note"
 
 
-async def test_the_second_call_finds_the_server_warm(bench: OpenBench):
+async def test_two_hundred_sessions_share_one_program_that_stays_warm(bench: OpenBench):
     lamp = await bench(child("lamp"))
-    first = await lamp.call("mcp_lamp_pid")
+    results = await asyncio.gather(*((lamp.call("mcp_lamp_pid")) for _ in range(200)))
     took = []
 
     for _ in range(5):  # the fastest of them: the machine may have other things to do
         begun = time.perf_counter()
-        again = await lamp.call("mcp_lamp_pid")
+        results.append(await lamp.call("mcp_lamp_pid"))
         took.append(time.perf_counter() - begun)
 
+    assert len({str(result.content) for result in results}) == 1
     assert min(took) < 0.05
-    assert again.content == first.content
 
 
 async def test_known_tools_are_offered_at_once_and_the_first_call_starts_the_server(bench: OpenBench):
@@ -68,15 +77,13 @@ async def test_what_is_remembered_is_ours_alone_to_read_and_holds_no_secret(benc
     assert "geheim" not in file.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"fingerprint": 1}', '{"tools": [1]}', "\0"])
-async def test_a_damaged_memory_is_asked_for_anew(bench: OpenBench, tmp_path: Path, damage: str):
+async def test_a_damaged_memory_is_asked_for_anew(bench: OpenBench, tmp_path: Path):
     await bench(child("lamp"))
     (file,) = (tmp_path / "mcp").glob("*.json")
-    file.write_text(damage, encoding="utf-8")
 
-    again = await bench(child("lamp"))
-
-    assert "mcp_lamp_echo" in again.registry.names
+    for damage in ("", '{"tools": [1]}', "\0"):
+        file.write_text(damage, encoding="utf-8")
+        assert "mcp_lamp_echo" in (await bench(child("lamp"))).registry.names
 
 
 async def test_the_owner_chooses_which_tools_are_offered(bench: OpenBench):
@@ -89,7 +96,7 @@ async def test_the_owner_chooses_which_tools_are_offered(bench: OpenBench):
 
 async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_others(bench: OpenBench):
     await bench(child("lamp"))
-    timeouts = McpTimeouts(first_listing_s=1)
+    timeouts = McpTimeouts(first_listing_s=1.5)
     begun = time.perf_counter()
     all_of_them = await bench(
         child("hung", "hangs"),
@@ -114,20 +121,13 @@ async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_othe
         "empty": Phase.FAILED,
         "lamp": Phase.READY,
     }
-
-
-async def test_who_kept_somebody_waiting_in_vain_is_not_waited_for_again(bench: OpenBench):
-    timeouts = McpTimeouts(first_listing_s=1.5)
-    await bench(child("hung", "hangs"), timeouts=timeouts)
     begun = time.perf_counter()
-
     await bench(child("hung", "hangs"), timeouts=timeouts)
-
-    assert time.perf_counter() - begun < 1
+    assert time.perf_counter() - begun < 1, "who kept somebody waiting in vain is not waited for again"
 
 
 async def test_a_server_that_never_shakes_hands_fails_with_what_it_said(bench: OpenBench):
-    timeouts = McpTimeouts(to_connect_s=1.5, first_listing_s=20)
+    timeouts = McpTimeouts(to_connect_s=1.0, first_listing_s=20)
 
     noisy = await bench(child("noisy", "babbles"), timeouts=timeouts)
 
@@ -220,10 +220,13 @@ async def test_a_call_that_is_stopped_while_its_server_starts_does_not_stop_the_
     assert starts.read_text(encoding="utf-8").count("\n") == 2
 
 
-async def test_a_server_that_dies_in_a_call_is_there_again_for_the_next(bench: OpenBench):
+async def test_a_server_that_dies_is_there_again_for_the_next_call(bench: OpenBench):
     lamp = await bench(child("lamp"))
 
     died = await lamp.call("mcp_lamp_die")
+    number = int(str((await lamp.call("mcp_lamp_pid")).content))
+    os.kill(number, signal.SIGKILL)
+    await asyncio.sleep(0.1)
     after = await lamp.call("mcp_lamp_echo", n=1)
 
     assert died.error
@@ -240,34 +243,15 @@ async def test_a_call_that_may_be_repeated_is_asked_again_when_its_server_dies(b
     assert result.content == "this time it went well"
 
 
-async def test_a_server_that_died_between_calls_costs_nobody_a_failure(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-    number = int(str((await lamp.call("mcp_lamp_pid")).content))
-    os.kill(number, signal.SIGKILL)
-    await asyncio.sleep(0.1)
-
-    result = await lamp.call("mcp_lamp_echo", n=1)
-
-    assert result.content == '{"n": 1}'
-
-
-async def test_a_slow_call_is_given_up_and_the_server_told(bench: OpenBench):
+async def test_a_slow_call_is_given_up_and_the_server_told_unless_it_reports_progress(bench: OpenBench):
     lamp = await bench(child("lamp", tool_timeout_s=0.3))
 
     late = await lamp.call("mcp_lamp_slow", steps=20, tells=False)
-    told = await lamp.call("mcp_lamp_was_cancelled")
 
     assert late.error
     assert "did not answer within 0.3 s" in str(late.content)
-    assert told.content == "1 cancelled"
-
-
-async def test_who_tells_how_far_it_is_may_take_longer(bench: OpenBench):
-    lamp = await bench(child("lamp", tool_timeout_s=0.3))
-
-    result = await lamp.call("mcp_lamp_slow", steps=12)
-
-    assert result.content == "done at last"
+    assert (await lamp.call("mcp_lamp_was_cancelled")).content == "1 cancelled"
+    assert (await lamp.call("mcp_lamp_slow", steps=12)).content == "done at last"
 
 
 async def test_calls_of_one_server_run_side_by_side(bench: OpenBench):
@@ -280,53 +264,24 @@ async def test_calls_of_one_server_run_side_by_side(bench: OpenBench):
     assert time.perf_counter() - begun < 1.8  # one after the other would take 2 s
 
 
-async def test_two_hundred_sessions_share_one_program(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-
-    results = await asyncio.gather(*((lamp.call("mcp_lamp_pid")) for _ in range(200)))
-
-    assert len({str(result.content) for result in results}) == 1
-
-
 @pytest.mark.timeout(180)
-async def test_ten_megabytes_arrive_whole(bench: OpenBench):
+async def test_megabytes_arrive_whole_and_a_message_nobody_can_hold_costs_only_its_call(bench: OpenBench):
     lamp = await bench(child("lamp", tool_timeout_s=120))
 
-    result = await lamp.call("mcp_lamp_big", size=10_000_000)
-
-    assert result.content == "x" * 10_000_000
-
-
-@pytest.mark.timeout(180)
-async def test_a_message_nobody_can_hold_ends_the_connection_and_the_next_call_works(bench: OpenBench):
-    lamp = await bench(child("lamp", tool_timeout_s=120))
-
+    result = await lamp.call("mcp_lamp_big", size=4_000_000)
     huge = await lamp.call("mcp_lamp_big", size=20_000_000)
     after = await lamp.call("mcp_lamp_echo", n=1)
 
+    assert result.content == "x" * 4_000_000
     assert huge.error
     assert "a line of more than 16 MB" in str(huge.content)
     assert after.content == '{"n": 1}'
-
-
-async def test_half_a_letter_which_is_not_json_is_read_all_the_same(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-
-    assert (await lamp.call("mcp_lamp_half_a_letter")).content == "half \ufffd, whole \U0001f600"
 
 
 async def test_of_an_endless_list_of_tools_the_rest_is_not_looked_at(bench: OpenBench):
     many = await bench(child("many", "many"))
 
     assert many.servers.servers[0].left_out == MAX_LIST_ITEMS - MAX_TOOLS
-
-
-async def test_what_is_no_message_is_passed_over(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-
-    result = await lamp.call("mcp_lamp_garbage")
-
-    assert result.content == "said some garbage"
 
 
 def resident_bytes() -> int:
@@ -354,35 +309,6 @@ async def test_a_server_that_never_stops_talking_leaves_the_loop_to_others_and_f
     assert len(caplog.records) < 10
     assert resident_bytes() - before < 50_000_000
     assert result.content == '{"n": 1}'
-
-
-async def test_a_failure_of_the_tool_is_a_failed_result(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-
-    result = await lamp.call("mcp_lamp_fails")
-
-    assert result.error
-    assert result.content == "the lamp is broken"
-
-
-async def test_a_result_without_text_shows_its_structure(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-
-    assert (await lamp.call("mcp_lamp_structured")).content == '{"degrees": 21}'
-
-
-async def test_pictures_and_files_are_kept_and_shown_by_path(bench: OpenBench, workspace: Path):
-    lamp = await bench(child("lamp"))
-
-    result = await lamp.call("mcp_lamp_picture")
-
-    assert isinstance(result.content, list)
-    image, sound, note = result.content
-    path = Path(image["image_url"]["url"])
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.is_relative_to(workspace)
-    assert sound["text"].startswith("[audio: ")
-    assert note["text"] == "a note"
 
 
 async def test_a_hostile_schema_is_tamed_and_its_tool_can_be_called(bench: OpenBench):
@@ -435,23 +361,19 @@ async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
     assert seen["PATH"]
 
 
-async def test_what_only_reads_reaches_for_the_hosts_it_could_carry_words_to(bench: OpenBench, ctx: ToolContext):
+async def test_what_only_reads_may_run_again_and_accesses_the_hosts_it_could_carry_words_to(
+    bench: OpenBench, ctx: ToolContext
+):
     lamp = await bench(child("lamp"))
     urls = ["https://a.example/page", "http://b.example/?q=notes", "See http://me@c.example/x", "d.example/?q=notes"]
 
-    reaches = await lamp.registry.required_access("mcp_lamp_pid", {"deep": {"urls": urls}}, ctx)
-
-    assert [reach.rule for reach in reaches] == ["host:b.example", "host:http://me@c.example/x", "host:d.example"]
-
-
-async def test_what_only_reads_reaches_for_nothing_and_may_run_again(bench: OpenBench, ctx: ToolContext):
-    lamp = await bench(child("lamp"))
-
-    reads = await lamp.registry.required_access("mcp_lamp_pid", {}, ctx)
+    nothing = await lamp.registry.required_access("mcp_lamp_pid", {}, ctx)
+    hosts = await lamp.registry.required_access("mcp_lamp_pid", {"deep": {"urls": urls}}, ctx)
     acts = await lamp.registry.required_access("mcp_lamp_echo", {}, ctx)
 
-    assert reads == ()
-    assert [reach.rule for reach in acts] == ["tool:mcp_lamp_echo"]
+    assert nothing == ()
+    assert [access.rule for access in hosts] == ["host:b.example", "host:http://me@c.example/x", "host:d.example"]
+    assert [access.rule for access in acts] == ["tool:mcp_lamp_echo"]
     effects = {name: tool.effect for name in lamp.registry.names if (tool := lamp.registry.get(name))}
     assert effects["mcp_lamp_pid"] is Effect.READ
     assert effects["mcp_lamp_die_once"] is Effect.REPEATABLE
@@ -470,20 +392,10 @@ async def test_a_program_nobody_asks_is_let_go_and_started_again(bench: OpenBenc
     assert first.content != second.content
 
 
-async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(tmp_path: Path, workspace: Path):
-    start = child("lamp", "hangs")
-    servers = McpServers(
-        [start],
-        state_dir=tmp_path,
-        workspace=workspace,
-        clock=SystemClock(),
-        timeouts=McpTimeouts(to_connect_s=0.1, first_listing_s=1),
-    )
-    registry = ToolRegistry()
-    await servers.refresh(registry)
-    (server,) = servers.servers
+async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(bench: OpenBench):
+    missing = await bench(ServerSettings("missing", command="no-such-program"))
+    (server,) = missing.servers.servers
 
     assert server.state.phase is Phase.FAILED
     assert 0 < server.state.retry_in_s <= 1
     assert server.start() is None
-    await servers.close()

@@ -12,7 +12,7 @@ import pytest
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, number, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.own.source import OwnTools
-from nanobot.agent.tools.own.tool import wrap_tool
+from nanobot.agent.tools.own.tool import OwnTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
@@ -207,7 +207,7 @@ class Blocks(Tool):
 
 async def test_a_tool_that_blocks_holds_up_nobody_and_the_next_call_works():
     registry, aside = ToolRegistry(), WorkerThread()
-    registry.register(wrap_tool(Blocks(), aside, timeout_s=0.1))
+    registry.register(OwnTool(Blocks(), aside, timeout_s=0.1))
     ticks = asyncio.create_task(asyncio.sleep(0.05))
     begun = time.perf_counter()
 

@@ -1,34 +1,14 @@
 """The `spawn` tool: gives a task to a subagent, in the background or while the turn waits for the report."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, string, takes
 from nanobot.errors import NanobotError
 
-EXCLUDED_TOOLS = frozenset({"message", "spawn", "cron", "goal"})
-"""Tools that subagents do not have: they talk to nobody and create no work that outlives them."""
-RESULT = "Subagent {id}:"
-"""The beginning of a result of a subagent that was waited for."""
-
-
-class Spawner(Protocol):
-    """Runs subagents. A refusal is a NanobotError that says what would be right."""
-
-    async def spawn(self, task: str, label: str | None = None, *, ctx: ToolContext | None = None) -> str:
-        """Start the task in the background; return the text for the agent."""
-        ...
-
-    async def run(self, task: str, label: str | None = None, *, ctx: ToolContext) -> ToolResult:
-        """Run the task and return its report. Cancelling ends the subagent, unless the process is shutting down: then
-        it resumes at the next start.
-        """
-        ...
-
-    def must_wait(self, ctx: ToolContext) -> bool:
-        """Return whether nobody could get a later report, so that this turn has to wait."""
-        ...
+if TYPE_CHECKING:
+    from nanobot.agent.subagent.manager import SubagentManager
 
 
 class SpawnTool(Tool):
@@ -45,7 +25,7 @@ class SpawnTool(Tool):
     )
     effect = Effect.REPEATABLE  # the same task of the same turn is the same subagent
 
-    def __init__(self, subagents: Spawner) -> None:
+    def __init__(self, subagents: "SubagentManager") -> None:
         self._subagents = subagents
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
@@ -55,7 +35,7 @@ class SpawnTool(Tool):
     async def execute(
         self, task: str, label: str | None = None, wait: bool = False, *, ctx: ToolContext | None = None
     ) -> ToolResult:
-        """Start the subagent, or wait for its report. Cancelling is as in `Spawner.run`."""
+        """Start the subagent, or wait for its report. Cancelling is as in `SubagentManager.run`."""
         if not task.strip():
             return ToolResult.failed("There is no task. Say in `task` what is to be done, with everything needed.")
         try:

@@ -1,10 +1,10 @@
-"""The tables of the search index: queries, and bringing them up to date with the files.
+"""Bringing the search index up to date with the files: reads only what is new, in one transaction.
 
-`rows` has the texts, `folded` what is searched of them, and `words` the trigrams of that.
+A file is recognised by its inode, so one that is moved to the archive keeps its rows; a rewritten or edited one is
+indexed again; rows of a deleted one are deleted. `rows` has the texts, `words` what is searched of them.
 """
 
 import errno
-import json
 import logging
 import os
 import sqlite3
@@ -12,76 +12,45 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from nanobot.messages.types import Origin, is_outside
 from nanobot.security.redaction import redact_known
 from nanobot.session.file_names import key_of
 from nanobot.session.lines import decode, is_record
-from nanobot.session.search.query import Query, fold
-from nanobot.session.search.rows import SearchableText, entries_in, message_in, trust_in
-from nanobot.session.search.sources import IndexedFile, IndexSource
+from nanobot.session.search.query import fold
+from nanobot.session.search.sources import IndexedFile, IndexSource, SearchableText, entries_in, message_in, trust_in
+from nanobot.utils import codec
 from nanobot.utils.text import escape_surrogates
 
 log = logging.getLogger(__name__)
 
-MayRead = Callable[[IndexedFile], bool]
-"""Whether the caller may read a file."""
-
-_VERSION = 3
+_VERSION = 4
 """Version of tables and folding; an index with another one is rebuilt."""
 _SCHEMA = """
 DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS words; DROP TABLE IF EXISTS folded;
-CREATE TABLE files (
-    id INTEGER PRIMARY KEY, path BLOB NOT NULL, is_memory INTEGER NOT NULL, archived INTEGER NOT NULL,
-    folder TEXT NOT NULL, key TEXT NOT NULL, stamp TEXT NOT NULL, read_to INTEGER NOT NULL, tail INTEGER NOT NULL,
-    outside INTEGER NOT NULL, senders TEXT NOT NULL, scopes TEXT NOT NULL);
+CREATE TABLE files (id INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE rows (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL,
     text TEXT NOT NULL, trust TEXT NOT NULL, turn_id TEXT NOT NULL);
 CREATE INDEX rows_of_file ON rows (file);
-CREATE TABLE folded (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
-CREATE VIRTUAL TABLE words USING fts5 (
-    text, content = 'folded', content_rowid = 'id', tokenize = 'trigram case_sensitive 1');
+CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'trigram case_sensitive 1');
 """
-"""`folded` is the content of `words`, apart from `rows` so that terms too short for trigrams are found quickly."""
-_TRIGRAM = 3
 _OPTIMIZE_ROWS = 20_000
 """New rows after which the index is optimised, which makes it small and fast."""
-_MAX_RANKED = 5_000
-"""With more matches than this only the newest are ranked, to bound the time."""
-_RECENCY_S = 90 * 86400.0
-"""Age at which the recency factor of a message is 0.75; it approaches 0.5."""
 _BLOCK = 1 << 18
 _TAIL = 256
 _PAUSE_S = 0.0005
 """Pause between two blocks, so that other threads get the interpreter."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexedText:
-    """A searchable text in the index."""
-
-    id: int
-    file: int
-    time: float
-    role: str
-    text: str
-    trust: str
-
-
-_COLUMNS = "r.id, r.file, r.time, r.role, r.text, r.trust"
-
-
-class IndexTables:
-    """The tables, for one query or update."""
+class IndexUpdate:
+    """One update of the tables, and the files that are in them then."""
 
     def __init__(
         self, db: sqlite3.Connection, opener: Callable[[str, int], int] | None, is_late: Callable[[], bool]
     ) -> None:
-        """`is_late` tells whether to stop an update before it is complete."""
+        """`opener` opens memory files; `is_late` tells whether to stop before the update is complete."""
         self._db = db
         self._opener = opener
         self._is_late = is_late
@@ -91,57 +60,8 @@ class IndexTables:
         self.is_whole = False
         """Whether all that is in the files is in the index."""
 
-    # --- queries
-
-    def find(
-        self, query: Query, may_read: MayRead, limit: int, since: float, excluded: tuple[str, str]
-    ) -> list[IndexedText]:
-        """Return the best matches, by BM25 and age. Messages of the `excluded` role and turn are left out."""
-        joint = " AND " if query.is_all else " OR "
-        long = [term for term in query.terms if len(term) >= _TRIGRAM]
-        if query.is_all or len(long) == len(query.terms):
-            short = [term for term in query.terms if term not in long]
-        else:
-            long, short = [], [*query.terms]
-        conditions, values = ["r.time >= ?", "r.role <> ?", "r.turn_id <> ?"], [since, *excluded]
-        if short:
-            conditions.append(f"({joint.join(['instr(f.text, ?) > 0'] * len(short))})")
-            values += short
-        score, tables = "-1.0", "folded AS f"
-        if long:
-            conditions.append("words MATCH ?")
-            values.append(joint.join(f'"{term}"' for term in long))
-            score, tables = "bm25(words)", "words JOIN folded AS f ON f.id = words.rowid"
-        files = [file.id for file in self.files.values() if may_read(file)]
-        # for few files without an index of words, read only theirs
-        of_file = "r.file" if not long and 4 * len(files) < len(self.files) else "+r.file"
-        rows = self._db.execute(
-            f"SELECT {_COLUMNS} FROM ("  # noqa: S608 only our words
-            f"  SELECT f.id AS id, {score} AS score FROM {tables} JOIN rows AS r ON r.id = f.id"
-            f"  WHERE {' AND '.join(conditions)} AND {of_file} IN (SELECT value FROM json_each(?))"
-            f"  ORDER BY {'words.rowid' if long else 'f.id'} DESC LIMIT {_MAX_RANKED}"
-            ") AS w JOIN rows AS r ON r.id = w.id"
-            " ORDER BY w.score * (0.5 + 0.5 / (1.0 + max(0.0, ? - r.time) / ?))"
-            " * CASE r.role WHEN 'tool' THEN 0.5 ELSE 1.0 END, r.time DESC LIMIT ?",
-            (*values, json.dumps(files), time.time(), _RECENCY_S, limit),
-        )
-        return [IndexedText(*row) for row in rows]
-
-    def around(self, number: int, beside: int, may_read: MayRead) -> list[IndexedText]:
-        """Return a row with its neighbours in the same file; empty if there is none that may be read."""
-        select = f"SELECT {_COLUMNS} FROM rows AS r WHERE"  # noqa: S608 our words
-        own = [IndexedText(*row) for row in self._db.execute(f"{select} id = ?", (number,))]
-        file = self.files.get(own[0].file) if own else None
-        if file is None or not may_read(file):
-            return []
-        earlier = self._db.execute(f"{select} file = ? AND id < ? ORDER BY id DESC LIMIT ?", (file.id, number, beside))
-        later = self._db.execute(f"{select} file = ? AND id > ? ORDER BY id LIMIT ?", (file.id, number, beside))
-        return [*reversed([IndexedText(*row) for row in earlier]), *own, *(IndexedText(*row) for row in later)]
-
-    # --- update
-
-    def update(self, sources: Iterable[IndexSource]) -> None:
-        """Index what is new until `is_late`, in one transaction."""
+    def run(self, sources: Iterable[IndexSource]) -> None:
+        """Index what is new until `is_late`."""
         stamps = {source: stamp for source in sources if (stamp := source.stamp())}
         known = self._load_files()
         self.files = {file.id: file for file in known if file.source in stamps}
@@ -156,35 +76,21 @@ class IndexTables:
                 raise
             log.info("another process updates the search index")
 
-    def purge(self) -> None:
-        """Remove what deleted rows left in the file."""
-        self._db.execute("INSERT INTO words (words) VALUES ('optimize')")
-        self._db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
-
     def _update(self, stamps: dict[IndexSource, str]) -> bool:
         """Return whether the index is complete."""
         known = self._load_files()  # again: another process may have updated it
         self.files = {file.id: file for file in known if stamps.get(file.source) == file.stamp}
         unchanged = {file.source for file in self.files.values()}
-        others = {file.inode: file for file in known if file.id not in self.files}
-        work: list[tuple[IndexSource, IndexedFile | None]] = []
-        for source in sorted(stamps.keys() - unchanged, key=lambda source: int(stamps[source].rpartition(":")[2])):
-            before = others.get(stamps[source].partition(":")[0])
-            if before is not None and before.source.is_memory == source.is_memory:
-                del others[before.inode]
-            else:
-                before = None
-            work.append((source, before))
-        reused = {before.id for _, before in work if before is not None}
+        changed = {(file.inode, file.source.is_memory): file for file in known if file.id not in self.files}
+        inodes = {source: stamp.partition(":")[0] for source, stamp in stamps.items()}
+        new = sorted(stamps.keys() - unchanged, key=lambda source: int(stamps[source].rpartition(":")[2]))
+        work = [(source, changed.pop((inodes[source], source.is_memory), None)) for source in new]
+        continued = {before.id for _, before in work if before is not None}
         for file in known:
-            if file.id not in self.files and file.id not in reused:
+            if file.id not in self.files and file.id not in continued:
                 self._delete_rows(file)
                 self._db.execute("DELETE FROM files WHERE id = ?", (file.id,))
-        is_whole = True
-        for source, before in work:
-            if self._is_late() or not self._index(source, before, stamps[source].partition(":")[0]):
-                is_whole = False
-                break
+        is_whole = all(not self._is_late() and self._index(source, before, inodes[source]) for source, before in work)
         if self._added > _OPTIMIZE_ROWS:
             self._db.execute("INSERT INTO words (words) VALUES ('optimize')")
         return is_whole
@@ -207,7 +113,7 @@ class IndexTables:
                 is_whole = self._index_blocks(file, opened, status)
                 file.stamp = stamp if is_whole else f"{inode}:0:0"
                 file.tail = _tail_of(opened, file.read_to)
-                self._save(file)
+                self._db.execute("UPDATE files SET data = ? WHERE id = ?", (codec.to_json(file), file.id))
                 return is_whole
         except OSError as error:
             log.warning("%s cannot be searched: %s", source.path, error.strerror)
@@ -236,46 +142,19 @@ class IndexTables:
             "INSERT INTO rows (file, time, role, text, trust, turn_id) VALUES (?, ?, ?, ?, ?, ?)",
             (file.id, entry.time, entry.role, text, entry.trust, escape_surrogates(entry.turn_id)),
         ).lastrowid
-        self._db.execute("INSERT INTO folded (id, text) VALUES (?, ?)", (number, folded))
         self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, folded))
         self._added += 1
 
     def _delete_rows(self, file: IndexedFile) -> None:
-        self._db.execute(
-            "INSERT INTO words (words, rowid, text)"
-            " SELECT 'delete', f.id, f.text FROM folded AS f JOIN rows AS r ON r.id = f.id WHERE r.file = ?",
-            (file.id,),
-        )
-        self._db.execute("DELETE FROM folded WHERE id IN (SELECT id FROM rows WHERE file = ?)", (file.id,))
+        self._db.execute("DELETE FROM words WHERE rowid IN (SELECT id FROM rows WHERE file = ?)", (file.id,))
         self._db.execute("DELETE FROM rows WHERE file = ?", (file.id,))
 
-    # --- files
-
     def _load_files(self) -> list[IndexedFile]:
-        return [
-            IndexedFile(
-                number, IndexSource(Path(os.fsdecode(path)), bool(is_memory), bool(archived), folder), key, stamp,
-                read_to, tail, bool(outside), set(json.loads(senders)), set(json.loads(scopes)),
-            )
-            for number, path, is_memory, archived, folder, key, stamp, read_to, tail, outside, senders, scopes
-            in self._db.execute("SELECT * FROM files")
-        ]  # fmt: skip
+        return [codec.from_json(IndexedFile, data) for (data,) in self._db.execute("SELECT data FROM files")]
 
     def _add_file(self, source: IndexSource) -> IndexedFile:
-        key = "" if source.is_memory else escape_surrogates(key_of(source.path.stem))
-        number = self._db.execute("INSERT INTO files VALUES (NULL, x'', 0, 0, '', '', '', 0, 0, 0, '', '')").lastrowid
-        return IndexedFile(int(number or 0), source, key)
-
-    def _save(self, file: IndexedFile) -> None:
-        source = file.source
-        self._db.execute(
-            "REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                file.id, os.fsencode(source.path), source.is_memory, source.archived, source.folder, file.key,
-                file.stamp, file.read_to, file.tail, file.outside, json.dumps(sorted(file.senders)),
-                json.dumps(sorted(file.scopes)),
-            ),
-        )  # fmt: skip
+        number = self._db.execute("INSERT INTO files (data) VALUES ('')").lastrowid
+        return IndexedFile(int(number or 0), source, "" if source.is_memory else key_of(source.path.stem))
 
 
 def make_tables(db: sqlite3.Connection) -> None:
@@ -309,7 +188,7 @@ def _messages_in(file: IndexedFile, data: bytes) -> Iterator[SearchableText]:
         for row in decode(line)[0]:
             if is_record(row):
                 key = row.get("key")
-                file.key = escape_surrogates(key) if isinstance(key, str) else file.key
+                file.key = key if isinstance(key, str) else file.key
                 continue
             if row.get("role") == "user":
                 file.outside = file.outside or is_outside(trust_in(row, file.key))

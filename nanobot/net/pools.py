@@ -1,0 +1,175 @@
+"""Connections and httpx clients, lent to one call at a time.
+
+One big pool of httpx scans all its open connections (20 ms of CPU a turn at 500 chats), so nothing is shared: each call
+has its own connection or client and returns it warm. Model servers are called over `connection`, other servers over
+httpx.
+"""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from nanobot.net.http import (
+    KEEP_ALIVE_S,
+    HttpError,
+    ServerAddress,
+    https_context,
+    load_httpx,
+    new_client,
+    parse_server_address,
+    proxy_for,
+    ssl_context,
+)
+
+if TYPE_CHECKING:
+    import httpx
+
+    from nanobot.net.connection import Connection
+
+_DRAIN_S = 2.0
+"""How long the end of a body may take before its connection is closed."""
+_DRAIN_WAIT_S = 0.002
+"""How long a caller waits for it, so that the next call finds the connection."""
+
+
+class HttpPools:
+    """Connections and httpx clients, lent to one call at a time. The most recently used goes first."""
+
+    def __init__(self, *, proxy: str | None = None) -> None:
+        self._proxy = proxy
+        self._connections: defaultdict[ServerAddress, list[tuple[float, Connection]]] = defaultdict(list)
+        """Idle ones, with the time they were returned, oldest first."""
+        self._clients: defaultdict[tuple[str, str | None], list[httpx.AsyncClient]] = defaultdict(list)
+        """Idle ones by scheme and proxy. They close old connections themselves."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._prepared = False
+
+    def prepare(self, url: str) -> None:
+        """A call to this URL is likely soon: load the code and certificates it needs in a thread."""
+        if not self._prepared:
+            self._prepared = True
+            threading.Thread(target=self._load, args=(url,), name="load-http", daemon=True).start()
+
+    def _load(self, url: str) -> None:
+        from nanobot.net import connection  # noqa: F401 brings h11
+
+        if proxy_for(url, self._proxy) is not None:
+            load_httpx()
+        if urlsplit(url).scheme == "https":
+            https_context()
+
+    @asynccontextmanager
+    async def borrow_client(self, url: str) -> AsyncIterator["httpx.AsyncClient"]:
+        """A client for one call to this URL. Follows no redirects and ignores the environment."""
+        self._check_loop()
+        proxy = proxy_for(url, self._proxy)
+        idle = self._clients[urlsplit(url).scheme, proxy]
+        client = idle.pop() if idle else new_client(await ssl_context(url), proxy)
+        try:
+            yield client
+        finally:
+            if self._closed:
+                await client.aclose()
+            else:
+                idle.append(client)
+
+    async def connect(self, address: ServerAddress, connect_s: float) -> "Connection":
+        """A connection for one call, reused if possible. Return it with `release`. Raises HttpError."""
+        from nanobot.net.connection import DirectConnection, ProxiedConnection  # bring h11
+
+        self._check_loop()
+        idle = self._connections[address]
+        while idle:
+            _, connection = idle.pop()
+            if await connection.is_open():
+                return connection
+            await connection.aclose()
+        context = await ssl_context(address.url)
+        proxy = proxy_for(address.url, self._proxy)
+        if proxy is None:
+            return await DirectConnection.open(address, context, connect_s)
+        try:
+            return ProxiedConnection(address, new_client(context, proxy), connect_s)
+        except (ImportError, ValueError) as error:  # unknown kind of proxy, or its package is missing
+            raise HttpError(str(error)) from None
+
+    async def get(self, url: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
+        """The status and the body of a GET over such a connection. Raises HttpError, also for an invalid URL."""
+        body = b""
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self.connect(parse_server_address(url), timeout_s)
+                try:
+                    await connection.request("GET", headers)
+                    while chunk := await connection.read():
+                        body += chunk
+                finally:
+                    await self.release(connection)
+        except TimeoutError:
+            raise HttpError(f"no answer within {timeout_s:g} s") from None
+        except ValueError as error:
+            raise HttpError(str(error)) from None
+        return connection.status, body
+
+    async def release(self, connection: "Connection", *, is_complete: bool = False) -> None:
+        """End a call. A connection that can be reused is kept, others are closed.
+
+        With `is_complete`, the rest of the body is read first to make the connection reusable, in the background if it
+        takes long.
+        """
+        if connection.usable or not is_complete:
+            await self._keep(connection)
+            return
+        draining = asyncio.create_task(self._drain(connection))
+        self._draining.add(draining)
+        draining.add_done_callback(self._draining.discard)
+        await asyncio.wait((draining,), timeout=_DRAIN_WAIT_S)
+
+    async def _drain(self, connection: "Connection") -> None:
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                while await connection.read():
+                    pass
+        except (TimeoutError, HttpError):
+            pass  # the answer is complete; only the connection is lost
+        finally:
+            await self._keep(connection)
+
+    async def _keep(self, connection: "Connection") -> None:
+        if not connection.usable or self._closed:
+            await connection.aclose()
+            return
+        now = time.monotonic()
+        self._connections[connection.address].append((now, connection))
+        for idle in self._connections.values():
+            while idle and idle[0][0] < now - KEEP_ALIVE_S:
+                await idle.pop(0)[1].aclose()
+
+    def _check_loop(self) -> None:
+        """Drop connections of another event loop: they die with it."""
+        if (loop := asyncio.get_running_loop()) is not self._loop:
+            self._loop = loop
+            self._connections.clear()
+            self._clients.clear()
+
+    async def close(self) -> None:
+        """Close idle connections now, and lent ones when their call ends."""
+        self._closed = True
+        self._check_loop()
+        for task in (draining := [*self._draining]):
+            task.cancel()
+        await asyncio.gather(*draining, return_exceptions=True)
+        for _, connection in [entry for idle in self._connections.values() for entry in idle]:
+            await connection.aclose()
+        for client in [client for idle in self._clients.values() for client in idle]:
+            await client.aclose()
+        self._connections.clear()
+        self._clients.clear()
+        await asyncio.sleep(0)  # asyncio closes transports in its next iteration
