@@ -1,14 +1,14 @@
 """Creates the enabled channels from the config. One that cannot be created is logged and reported as failed."""
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.bus.events import FEED_CHANNELS, InboundMessage, MenuEntry
-from nanobot.bus.queue import MessageBus
+from nanobot.bus.events import FEED_CHANNELS, Address, Button, OutboundKind, OutboundMessage
 from nanobot.channels.access import AccessControl, AccessPolicy
 from nanobot.channels.base import BaseChannel, ChannelServices
 from nanobot.channels.manager import ChannelManager, DeadLetter
@@ -20,8 +20,9 @@ from nanobot.channels.webhooks import Webhooks
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
-from nanobot.pairing.store import PairingStore, Pending
-from nanobot.utils.clock import Clock
+from nanobot.pairing.store import Pending
+from nanobot.runtime.audience import is_private
+from nanobot.runtime.build import Runtime
 
 if TYPE_CHECKING:
     from nanobot.providers.transcription import ChosenTranscriber
@@ -68,34 +69,23 @@ class TranscriptionService:
         self.renew()  # a transcriber keeps no connection open
 
 
-@dataclass(slots=True)
 class GatewayChannels:
     """The channels, their access control and transcription, and the errors of those that cannot start."""
 
-    config: Config
-    """Shared with the runtime."""
-    bus: MessageBus
-    places: DataPaths
-    clock: Clock
-    pairing: PairingStore
-    dead_letter: DeadLetter | None = None
-    commands: tuple[MenuEntry, ...] = ()
-    """The slash commands, for platforms with a command menu."""
-    bypasses_lane: Callable[[InboundMessage], bool] = lambda message: False
-    """Whether the agent handles a message at once, even while its session is busy."""
-    on_code: Callable[[Pending], None] = lambda entry: None
-    """Called with each new pairing code; must not block or raise."""
-    webhooks: Webhooks = field(default_factory=Webhooks)
-    """For channels that receive over HTTP; the gateway serves them."""
-    broken: dict[str, str] = field(default_factory=dict)
-    """Enabled channels that cannot be created, with what their owner has to do."""
-    manager: ChannelManager = field(init=False)
-    _retries: dict[str, int] = field(default_factory=dict)
-    _access: dict[str, AccessControl] = field(default_factory=dict)
-    _transcribers: dict[str, TranscriptionService] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.manager = ChannelManager([], self.bus, retries=self._retries, dead_letter=self.dead_letter)
+    def __init__(self, runtime: Runtime, dead_letter: DeadLetter, on_code: Callable[[Pending], None]) -> None:
+        """`dead_letter` gets undeliverable messages; `on_code` each new pairing code, and must not block or raise."""
+        self.runtime = runtime
+        self.config = runtime.config
+        self.webhooks = Webhooks()
+        """For channels that receive over HTTP; the gateway serves them."""
+        self.broken: dict[str, str] = {}
+        """Enabled channels that cannot be created, with what their owner has to do."""
+        self._places = DataPaths(runtime.data_dir)
+        self._on_code = on_code
+        self._retries: dict[str, int] = {}
+        self._access: dict[str, AccessControl] = {}
+        self._transcribers: dict[str, TranscriptionService] = {}
+        self.manager = ChannelManager([], runtime.bus, retries=self._retries, dead_letter=dead_letter)
 
     @property
     def enabled(self) -> list[str]:
@@ -124,7 +114,7 @@ class GatewayChannels:
         """Create or recreate a channel. Return False after an error, which is logged and kept in `broken`."""
         await self._forget(name)
         try:
-            channel = await create_channel(name, self.config, self.bus)
+            channel = await create_channel(name, self.config, self.runtime.bus)
             self._attach(channel, AccessPolicy.of(name, self.config.channels.own_section(name)))
         except Exception as error:  # a plugin's `attach` may raise anything
             ours = isinstance(error, NanobotError) and str(error)
@@ -165,19 +155,19 @@ class GatewayChannels:
         return self.config.channels.send_max_retries if own is None else own
 
     def _attach(self, channel: BaseChannel, policy: AccessPolicy) -> BaseChannel:
-        name = channel.name
-        self._access[name] = AccessControl(policy, self.pairing, self.clock, self.on_code)
+        name, runtime = channel.name, self.runtime
+        self._access[name] = AccessControl(policy, runtime.pairing, runtime.clock, self._on_code)
         self._transcribers[name] = TranscriptionService(self.config, name)
         channel.attach(
             ChannelServices(
                 self._access[name],
-                MediaStore(self.places.media / name, clock=self.clock),
-                self.clock,
+                MediaStore(self._places.media / name, clock=runtime.clock),
+                runtime.clock,
                 self._transcribers[name],
-                self.places.state / "channels" / name,
+                self._places.state / "channels" / name,
                 self.config.agents.defaults.unified_session,
-                self.commands,
-                self.bypasses_lane,
+                runtime.loop.commands.menu(),
+                runtime.loop.bypasses_lane,
                 self.webhooks,
             )
         )
@@ -188,3 +178,41 @@ class GatewayChannels:
         self._access.pop(name, None)
         if (transcriber := self._transcribers.pop(name, None)) is not None:
             await transcriber.close()
+
+    async def tell_owner(self, text: str, channels: Sequence[str] = (), buttons: tuple[Button, ...] = ()) -> bool:
+        """Queue a notice to the best chat with an owner of these channels. False if there is none. Raises StorageError.
+
+        `channels` are all platforms if not given.
+        """
+        async with aclosing(self.owners_chats(channels or self.names)) as chats:
+            chat = await anext(chats, None)
+        if chat is not None:
+            notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE, buttons=buttons)
+            await self.runtime.bus.publish_outbound(notice)
+        return chat is not None
+
+    async def owners_chats(self, channels: Sequence[str]) -> AsyncGenerator[Address, None]:
+        """Yield the private chats with owners of these channels, the best first, each once.
+
+        First the private chat of each owner, opened if the platform allows that; then the newest chats that only an
+        owner reads. Raises StorageError.
+        """
+        sessions, pairing = self.runtime.sessions, self.runtime.pairing
+        with_owners = [name for name in channels if pairing.people(name).owners]
+        owners = pairing.load().owners
+        seen: set[Address] = set()
+        for name in with_owners:
+            for owner in owners.get(name, ()):
+                chat_id = await self.manager.chat_with(name, owner)
+                if chat_id is not None and (chat := Address(name, chat_id)) not in seen:
+                    seen.add(chat)
+                    yield chat
+
+        def known_chats() -> list[Address]:
+            keys = [str(row["key"]).partition(":") for row in sessions.list_sessions() if not row["archived"]]
+            chats = [Address(name, chat_id) for name, _, chat_id in keys if name in with_owners and ":" not in chat_id]
+            return [chat for chat in chats if is_private(sessions, pairing, chat)]
+
+        for chat in await asyncio.to_thread(known_chats):
+            if chat not in seen:
+                yield chat

@@ -10,7 +10,6 @@ from nanobot.bus.events import Address, InboundMessage, OutboundKind, OutboundMe
 from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.gateway.channels import GatewayChannels
-from nanobot.gateway.owners import owners_chats
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
@@ -112,7 +111,7 @@ class HeartbeatRunner:
         if settings.channel and settings.to:
             return Address(settings.channel, settings.to)
         if self._runtime.config.agents.defaults.unified_session:
-            async with aclosing(owners_chats(self._runtime, self._channels.manager, self._channels.names)) as chats:
+            async with aclosing(self._channels.owners_chats(self._channels.names)) as chats:
                 return await anext(chats, None)
         return await asyncio.to_thread(self._last_private_chat)
 

@@ -7,7 +7,7 @@ reported once and changes nothing.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -123,32 +123,44 @@ class LiveConfig:
             return
         self.problem = None
         learn_secrets(named_secrets(new.model_dump(), {}))
-        after = _tree(new)
-        changed = [*_changes(self._tree, after)]
-        self._tree = after
+        before, self._tree = self._tree, _tree(new)
+        changed = [*_changes(before, self._tree)]
         if changed:
-            await self._apply(new, changed)
+            await self._apply_channels(new, [path for path in changed if path[0] == "channels"])
+            live = [path for path in changed if _is_live(path)]
+            if live or any(path[:2] == _MAILBOX for path in changed):
+                await self._apply_live(new, live)
+            _log_changed(live)
+            rest = [path for path in changed if path[0] != "channels" and path not in live]
+            text = "the config was changed; for %s restart with `nanobot gateway restart`"
+            _log_changed(rest, logging.WARNING, text)
 
-    async def _apply(self, new: Config, changed: list[_Path]) -> None:
-        was_on = self._config.channels.enabled
+    async def _apply_channels(self, new: Config, changed: list[_Path]) -> None:
+        was_on, channels = self._config.channels.enabled, self._channels
         self._config.channels = new.channels
-        channel_paths = [path for path in changed if path[0] == "channels"]
+        common = [path for path in changed if len(path) == 2 and path[1] in _READ_EACH_TIME]
         by_channel: dict[str, set[str]] = {}
-        for path in channel_paths:
-            if len(path) > 2 or not _is_common(path):
+        for path in changed:
+            if path not in common:
                 by_channel.setdefault(path[1], set()).add(path[2] if len(path) > 2 else "")
         for name, keys in by_channel.items():
-            await self._change(name, keys, was_on=name in was_on)
-        self._channels.renew_retries()
-        common = [_dotted(path) for path in channel_paths if _is_common(path)]
-        if common:
-            log.info("the config was changed: %s", ", ".join(common))
-        live = [path for path in changed if _is_live(path)]
-        if live or any(path[:2] == _MAILBOX for path in changed):
-            await self._apply_live(new, live)
-        rest = sorted({_dotted(path) for path in changed if path[0] != "channels" and not _is_live(path)})
-        if rest:
-            log.warning("the config was changed; for %s restart with `nanobot gateway restart`", ", ".join(rest))
+            is_live = keys <= _ACCESS_KEYS | _READ_EACH_TIME and name not in channels.broken
+            if name not in channels.enabled:
+                if name in was_on:
+                    await channels.close(name)
+                    log.info("%s: switched off", name)
+            elif name in was_on and is_live:
+                if (channel := channels.manager.get(name)) is not None:
+                    channel.config = new.channels.own_section(name)
+                try:
+                    channels.renew_access(name)
+                except ConfigError as error:
+                    log.error("%s; the previous access settings stay in use", error)  # noqa: TRY400 as above
+                log.info("%s: changed: %s", name, ", ".join(sorted(keys)))
+            elif await channels.open(name):
+                log.info("%s: %s", name, "restarted with its new settings" if name in was_on else "switched on")
+        channels.renew_retries()
+        _log_changed(common)
 
     async def _apply_live(self, new: Config, live: list[_Path]) -> None:
         config = self._config
@@ -159,42 +171,16 @@ class LiveConfig:
             if name in _DEFAULTS:
                 setattr(config.agents.defaults, shape.name, getattr(new.agents.defaults, shape.name))
         for name, shape in shapes(type(config.api)).items():
-            if ("api", name) in live:
+            if name not in _API_AT_START:
                 setattr(config.api, shape.name, getattr(new.api, shape.name))
         await self._renew()
         self._channels.renew_transcription()
         self._heartbeat_pending |= any(path[:2] == _HEARTBEAT for path in live)
-        if live:
-            log.info("the config was changed: %s", ", ".join(sorted(map(_dotted, live))))
-
-    async def _change(self, name: str, keys: set[str], *, was_on: bool) -> None:
-        is_on = name in self._channels.enabled
-        if not is_on:
-            if was_on:
-                await self._channels.close(name)
-                log.info("%s: switched off", name)
-        elif was_on and keys <= _ACCESS_KEYS | _READ_EACH_TIME and name not in self._channels.broken:
-            self._hand_over_section(name)
-            if keys & _ACCESS_KEYS:
-                self._renew_access(name)
-            log.info("%s: changed: %s", name, ", ".join(sorted(keys)))
-        elif await self._channels.open(name):
-            log.info("%s: %s", name, "restarted with its new settings" if was_on else "switched on")
-
-    def _hand_over_section(self, name: str) -> None:
-        channel = self._channels.manager.get(name)
-        if channel is not None:
-            channel.config = self._config.channels.own_section(name)
-
-    def _renew_access(self, name: str) -> None:
-        try:
-            self._channels.renew_access(name)
-        except ConfigError as error:
-            log.error("%s; the previous access settings stay in use", error)  # noqa: TRY400 the owner needs no traceback
 
 
-def _is_common(path: _Path) -> bool:
-    return len(path) == 2 and path[1] in _READ_EACH_TIME
+def _log_changed(paths: Iterable[_Path], level: int = logging.INFO, text: str = "the config was changed: %s") -> None:
+    if names := sorted({".".join(path) for path in paths}):
+        log.log(level, text, ", ".join(names))
 
 
 def _is_live(path: _Path) -> bool:
@@ -220,10 +206,6 @@ def _changes(before: object, after: object, path: _Path = ()) -> Iterator[_Path]
             yield from _changes(before.get(key), after.get(key), (*path, str(key)))
     elif before != after:
         yield path
-
-
-def _dotted(path: _Path) -> str:
-    return ".".join(path)
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

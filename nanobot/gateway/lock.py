@@ -9,9 +9,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 
 from nanobot.config.paths import DataPaths
 from nanobot.errors import InstanceLockedError
@@ -19,6 +18,8 @@ from nanobot.utils.files import write_in_place
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import format_when
+
+_LOCK, _HOLDER = "gateway.lock", "gateway.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,16 @@ def single_instance(places: DataPaths) -> Iterator[LockHolder]:
 
     Raises InstanceLockedError, which names the pid of the holder, and StorageError.
     """
-    lock = ProcessLock(_lock_file(places))
+    lock, file = ProcessLock(places.state / _LOCK), places.state / _HOLDER
     try:
-        if not _acquire(lock):
-            raise _already_locked_error(places)
+        for pause_s in (0.02, 0.1, None):  # `find_lock_holder` takes it for a moment
+            if lock.try_acquire():
+                break
+            if pause_s is None:
+                raise _already_locked_error(places)
+            time.sleep(pause_s)
         holder = LockHolder(os.getpid(), datetime.now().astimezone().isoformat(timespec="seconds"))
-        write_in_place(_holder_file(places), json.dumps({"pid": holder.pid, "since": holder.since}))
+        write_in_place(file, json.dumps(asdict(holder)))
     except OSError as error:
         lock.release()
         raise storage_error(f"{places.state} cannot be used", error) from error
@@ -49,7 +54,7 @@ def single_instance(places: DataPaths) -> Iterator[LockHolder]:
     finally:
         if not is_lost(places, holder):
             with suppress(OSError):
-                _holder_file(places).unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
         lock.release()
 
 
@@ -59,24 +64,14 @@ def is_lost(places: DataPaths, holder: LockHolder) -> bool:
     False if that cannot be determined.
     """
     current = _read(places)
-    return current != holder if current else not _holder_file(places).exists()
-
-
-def _acquire(lock: ProcessLock) -> bool:
-    """Try to acquire the lock; retried, as `find_lock_holder` takes it for a moment."""
-    for pause_s in (0.02, 0.1, 0.0):
-        if lock.try_acquire():
-            return True
-        time.sleep(pause_s)
-    return False
+    return current != holder if current else not (places.state / _HOLDER).exists()
 
 
 def find_lock_holder(places: DataPaths) -> LockHolder | None:
     """Return the process that runs the gateway of this data folder, or None. Raises OSError. Creates no file."""
-    file = _lock_file(places)
-    if not file.exists():
+    if not (places.state / _LOCK).exists():
         return None
-    lock = ProcessLock(file)
+    lock = ProcessLock(places.state / _LOCK)
     if lock.try_acquire():  # the holder is dead, whatever the file says
         lock.release()
         return None
@@ -85,9 +80,8 @@ def find_lock_holder(places: DataPaths) -> LockHolder | None:
 
 def _read(places: DataPaths) -> LockHolder | None:
     try:
-        payload = json.loads(_holder_file(places).read_text(encoding="utf-8"))
-        return LockHolder(int(payload["pid"]), str(payload["since"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        return LockHolder(**json.loads((places.state / _HOLDER).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         return None  # it is being written, or was deleted
 
 
@@ -98,11 +92,3 @@ def _already_locked_error(places: DataPaths) -> InstanceLockedError:
         f"A gateway of {places.data} is already running{process}. Talk to it with `nanobot agent`, or stop it with "
         f"`nanobot gateway stop`{f' or `kill {holder.pid}`' if holder else ''}; another data folder needs --config."
     )
-
-
-def _lock_file(places: DataPaths) -> Path:
-    return places.state / "gateway.lock"
-
-
-def _holder_file(places: DataPaths) -> Path:
-    return places.state / "gateway.json"

@@ -5,8 +5,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from nanobot.bus.journal import Journal, JournalCounts
 from nanobot.channels.status import ChannelState
 from nanobot.errors import StorageError
 from nanobot.gateway.channels import GatewayChannels
-from nanobot.gateway.dead_letters import DeadLetters
 from nanobot.gateway.loop_monitor import LoopMonitor
-from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
+from nanobot.gateway.notices import DeadLetters
+from nanobot.gateway.supervisor import TaskSupervisor
 from nanobot.runtime.build import Runtime
 from nanobot.security.redaction import redact_known
 
@@ -34,43 +33,63 @@ COUNTED_S = 5.0
 Report = dict[str, Any]
 
 
-@dataclass(slots=True)
 class HealthReporter:
     """Builds the report."""
 
-    runtime: Runtime
-    journal: Journal
-    channels: GatewayChannels
-    supervisor: TaskSupervisor
-    loop_monitor: LoopMonitor
-    dead_letters: DeadLetters
-    began: float
-    _counts: JournalCounts | None = None
-    _counted_at: float = 0.0
-    _journal_error: str = ""
+    def __init__(
+        self,
+        runtime: Runtime,
+        journal: Journal,
+        channels: GatewayChannels,
+        supervisor: TaskSupervisor,
+        loop_monitor: LoopMonitor,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self.runtime = runtime
+        self.journal = journal
+        self.channels = channels
+        self.supervisor = supervisor
+        self.loop_monitor = loop_monitor
+        self.dead_letters = dead_letters
+        self.began_at = runtime.clock.monotonic()
+        self._counts = JournalCounts()
+        self._counted_at = -COUNTED_S
+        self._journal_error = ""
 
     async def report(self) -> Report:
         """The report as JSON data. Never raises."""
-        counts = await self._count()
         runtime, status, free = self.runtime, self.runtime.status, _free_bytes(self.runtime.data_dir)
-        channels = {name: self._channel(name) for name in [*self.channels.names, *self.channels.broken]}
-        members = {name: self._member(task) for name, task in self.supervisor.tasks.items()}
+        now = runtime.clock.monotonic()
+        if now - self._counted_at >= COUNTED_S:
+            self._counted_at, self._journal_error = now, ""
+            try:
+                self._counts = await self.journal.counts()
+            except StorageError as error:
+                self._journal_error = str(error)
+        channels: dict[str, dict[str, Any]] = {
+            name: status.to_json() for name, status in self.channels.statuses().items()
+        }
+        for name, problem in self.channels.broken.items():
+            channels[name] = {"state": ChannelState.FAILED.value, "lastError": problem}
+        members = {name: task.to_json() for name, task in self.supervisor.tasks.items()}
+        for row in (*channels.values(), *members.values()):
+            row["lastError"] = self._redact(row["lastError"])
         problems = [self._redact(problem) for problem in self._problems(free)]
         return {
             "status": "failing" if problems else "ok",
             "problems": problems,
             "version": __version__,
             "pid": os.getpid(),
-            "uptimeS": round(runtime.clock.monotonic() - self.began, 1),
+            "uptimeS": round(now - self.began_at, 1),
             "channels": channels,
             "members": members,
             "messages": {
-                "received": counts.received,
-                "answered": counts.answered,
-                "refused": counts.refused,
-                "queued": counts.queued,
-                "waitingOut": counts.waiting_out,
-                "failedOut": counts.failed_out,
+                "received": self._counts.received,
+                "answered": self._counts.answered,
+                "refused": self._counts.refused,
+                "queued": self._counts.queued,
+                "waitingOut": self._counts.waiting_out,
+                "failedOut": self._counts.failed_out,
             },
             "deadLetters": self.dead_letters.count,
             "runningTurns": len(status.running),
@@ -80,27 +99,6 @@ class HealthReporter:
             "diskFreeBytes": free,
             "lastError": self._redact(status.last_error or ""),
         }
-
-    async def _count(self) -> JournalCounts:
-        now = self.runtime.clock.monotonic()
-        if self._counts is None or now - self._counted_at > COUNTED_S:
-            try:
-                self._counts, self._journal_error = await self.journal.counts(), ""
-            except StorageError as error:
-                self._journal_error = str(error)
-            self._counted_at = now
-        return self._counts or JournalCounts()
-
-    def _channel(self, name: str) -> dict[str, Any]:
-        channel = self.channels.manager.get(name)
-        if channel is None:
-            return {"state": ChannelState.FAILED.value, "lastError": self._redact(self.channels.broken.get(name, ""))}
-        status = channel.status.to_json()
-        return {**status, "lastError": self._redact(status["lastError"])}
-
-    def _member(self, task: SupervisedTask) -> dict[str, Any]:
-        status = task.to_json()
-        return {**status, "lastError": self._redact(status["lastError"])}
 
     def _redact(self, text: str) -> str:
         return self.runtime.toolbox.services.redactor.text(redact_known(text))
@@ -143,64 +141,38 @@ def _free_bytes(folder: Path) -> int | None:
 
 def metrics(report: Report) -> str:
     """Format a report for Prometheus."""
-    return "".join(_families(report))
+    channels, members, messages = report["channels"].items(), report["members"].items(), report["messages"]
+    lines: list[str] = []
 
+    def add(name: str, kind: str, text: str, value: object = None, **by: Mapping[str, object]) -> None:
+        """Add a metric with one value, or with one for each value of a label. Values of None are left out."""
+        lines.extend((f"# HELP nanobot_{name} {text}", f"# TYPE nanobot_{name} {kind}"))
+        rows = [("", value)]
+        rows += [(f'{{{label}="{_escape(key)}"}}', row[key]) for label, row in by.items() for key in row]
+        lines.extend(f"nanobot_{name}{labels} {float(v):g}" for labels, v in rows if isinstance(v, int | float))
 
-def _families(report: Report) -> Iterator[str]:
-    channels: dict[str, dict[str, Any]] = report["channels"]
-    members: dict[str, dict[str, Any]] = report["members"]
-    messages: dict[str, int] = report["messages"]
-    yield _family("healthy", "gauge", "Whether nothing is wrong.", [({}, report["status"] == "ok")])
-    yield _family("uptime_seconds", "gauge", "Since the gateway started.", [({}, report["uptimeS"])])
-    yield _family(
-        "channel_up",
-        "gauge",
-        "Whether a channel is connected.",
-        [({"channel": name}, status["state"] == ChannelState.UP) for name, status in channels.items()],
-    )
+    add("healthy", "gauge", "Whether nothing is wrong.", report["status"] == "ok")
+    add("uptime_seconds", "gauge", "Since the gateway started.", report["uptimeS"])
+    is_up = {name: status["state"] == ChannelState.UP for name, status in channels}
+    add("channel_up", "gauge", "Whether a channel is connected.", channel=is_up)
     for word, text in (("received", "received from"), ("sent", "sent to"), ("failed", "refused by")):
-        rows = [({"channel": name}, status.get(word, 0)) for name, status in channels.items()]
-        yield _family(f"channel_{word}_total", "counter", f"Messages {text} a channel since the start.", rows)
-    silent = [({"channel": name}, status["silentS"]) for name, status in channels.items() if "silentS" in status]
-    yield _family("channel_silent_seconds", "gauge", "Since a channel's platform last answered.", silent)
-    yield _family(
-        "messages",
-        "gauge",
-        "Messages in the journal: received = answered + refused + queued.",
-        [({"state": state}, messages[state]) for state in ("received", "answered", "refused", "queued")],
-    )
-    yield _family(
-        "outbound",
-        "gauge",
-        "Outbound messages that wait for their platform, and undeliverable ones.",
-        [({"state": "waiting"}, messages["waitingOut"]), ({"state": "failed"}, messages["failedOut"])],
-    )
-    yield _family("member_up", "gauge", "Whether it runs.", [({"member": n}, t["alive"]) for n, t in members.items()])
-    yield _family(
-        "member_restarts_total",
-        "counter",
-        "How often it was restarted.",
-        [({"member": name}, status["restarts"]) for name, status in members.items()],
-    )
-    ticks = [
-        ({"member": name}, status["lastTickS"]) for name, status in members.items() if status["lastTickS"] is not None
-    ]
-    yield _family("member_tick_age_seconds", "gauge", "Since its last activity.", ticks)
-    answers = "Whether the last model call was answered."
-    yield _family("model_up", "gauge", answers, [({}, not report["modelError"])])
-    yield _family("running_turns", "gauge", "Turns in progress.", [({}, report["runningTurns"])])
-    yield _family("loop_lag_seconds", "gauge", "The event loop's worst delay in a minute.", [({}, report["loopLagS"])])
-    if report["diskFreeBytes"] is not None:
-        yield _family(
-            "disk_free_bytes", "gauge", "Free space on the data folder's disk.", [({}, report["diskFreeBytes"])]
-        )
-
-
-def _family(name: str, kind: str, text: str, rows: list[tuple[dict[str, str], float]]) -> str:
-    lines = [f"# HELP nanobot_{name} {text}", f"# TYPE nanobot_{name} {kind}"]
-    for labels, value in rows:
-        pairs = ",".join(f'{label}="{_escape(content)}"' for label, content in labels.items())
-        lines.append(f"nanobot_{name}{f'{{{pairs}}}' if pairs else ''} {float(value):g}")
+        counts = {name: status.get(word, 0) for name, status in channels}
+        add(f"channel_{word}_total", "counter", f"Messages {text} a channel since the start.", channel=counts)
+    silent = {name: status.get("silentS") for name, status in channels}
+    add("channel_silent_seconds", "gauge", "Since a channel's platform last answered.", channel=silent)
+    states = {state: messages[state] for state in ("received", "answered", "refused", "queued")}
+    add("messages", "gauge", "Messages in the journal: received = answered + refused + queued.", state=states)
+    outbound = {"waiting": messages["waitingOut"], "failed": messages["failedOut"]}
+    add("outbound", "gauge", "Outbound messages that wait for their platform, and undeliverable ones.", state=outbound)
+    add("member_up", "gauge", "Whether it runs.", member={name: status["alive"] for name, status in members})
+    restarts = {name: status["restarts"] for name, status in members}
+    add("member_restarts_total", "counter", "How often it was restarted.", member=restarts)
+    ticks = {name: status["lastTickS"] for name, status in members}
+    add("member_tick_age_seconds", "gauge", "Since its last activity.", member=ticks)
+    add("model_up", "gauge", "Whether the last model call was answered.", not report["modelError"])
+    add("running_turns", "gauge", "Turns in progress.", report["runningTurns"])
+    add("loop_lag_seconds", "gauge", "The event loop's worst delay in a minute.", report["loopLagS"])
+    add("disk_free_bytes", "gauge", "Free space on the data folder's disk.", report["diskFreeBytes"])
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,16 +26,16 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.gateway.channels import GatewayChannels
+from nanobot.gateway.control.requests import ControlRequests
 from nanobot.gateway.control.server import ControlServer
 from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.dead_letters import DeadLetters
 from nanobot.gateway.feed_channels import ApiChannel, WebChannel
 from nanobot.gateway.heartbeat import heartbeat_task
 from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
 from nanobot.gateway.lock import LockHolder, is_lost, single_instance
 from nanobot.gateway.loop_monitor import LoopMonitor, tell_service_manager
-from nanobot.gateway.owners import PairingNotices, tell_owner
+from nanobot.gateway.notices import DeadLetters, PairingNotices
 from nanobot.gateway.report import SILENT_S, HealthReporter
 from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
@@ -50,7 +50,7 @@ from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import SCHEMA as CREDENTIALS_SCHEMA
 from nanobot.security.credentials import CredentialKind, Credentials
 from nanobot.utils.clock import Clock
-from nanobot.utils.database import open_database
+from nanobot.utils.database import Database, open_database
 from nanobot.webui.services import WebServices
 
 if TYPE_CHECKING:
@@ -85,20 +85,100 @@ class Options:
     turns_s: float = TURNS_S
 
 
-@dataclass(slots=True)
 class Gateway:
-    """A running gateway."""
+    """A gateway: its parts, which `open` puts to work. Valid inside `open_gateway`."""
 
-    runtime: Runtime
-    channels: GatewayChannels
-    supervisor: TaskSupervisor
-    reporter: HealthReporter
-    http: HttpServer
-    api_http: HttpServer | None
-    """The API's own port."""
-    web: WebServices
-    control: ControlServer
-    shutdown: ShutdownRequests
+    def __init__(
+        self,
+        runtime: Runtime,
+        feed: Feed,
+        terminal: TerminalChannel,
+        database: Database,
+        options: Options,
+        shutdown: ShutdownRequests,
+    ) -> None:
+        config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
+        assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
+        self.runtime = runtime
+        self.shutdown = shutdown
+        self.supervisor = TaskSupervisor(clock)
+        self._feed = feed
+        self._options = options
+        self._config_file = config.loaded_from.file or places.config
+        self._dead_letters, self._pairing_notices = DeadLetters(), PairingNotices(clock)
+        self.channels = GatewayChannels(runtime, self._dead_letters.put, self._on_pairing_code)
+        web_channel, api_channel = WebChannel(bus, feed, runtime.sessions), ApiChannel(bus, feed, runtime.sessions)
+        self._internal_channels = (terminal, web_channel, api_channel)
+        self.loop_monitor = LoopMonitor(clock, self.channels.statuses)
+        self.reporter = HealthReporter(
+            runtime, bus.journal, self.channels, self.supervisor, self.loop_monitor, self._dead_letters
+        )
+        self._live = LiveConfig(
+            self._config_file,
+            config,
+            self.channels,
+            renew=self._renew,
+            renew_heartbeat=self._renew_heartbeat,
+            poll_s=options.poll_s,
+        )
+        self._credentials = Credentials(database, clock)
+        self.web = WebServices(
+            runtime,
+            feed,
+            web_channel,
+            self._credentials,
+            self.new_link,
+            self.reporter.report,
+            self._live.channel_paused,
+        )
+        self._api = ApiServices(runtime, feed, api_channel, ApiRequests(database, clock))
+        port = config.gateway.port if options.port is None else options.port
+        self.http = HttpServer(config.gateway.host, port, self._make_app, "Set gateway.port, or start with --port.")
+        self.api_http: HttpServer | None = None
+        """The API's own port."""
+        if config.api.enabled or options.api_only:
+            host = options.api_host or config.api.host
+            if not is_loopback(host):
+                advice = "put a proxy with TLS in front of 127.0.0.1 instead"
+                log.warning("the API is served on %s unencrypted: %s", host, advice)
+            port = config.api.port if options.api_port is None else options.api_port
+            self.api_http = HttpServer(host, port, self._make_api_app, "Set api.port, or start with --port.")
+        requests = ControlRequests(runtime, feed, self.reporter, shutdown, terminal, self.new_link, self._api_urls)
+        self._control = ControlServer(places, runtime.workspace, requests)
+
+    async def open(self) -> None:
+        """Create the channels, bind the ports, and add the tasks. Raises ConfigError if nobody could write to it."""
+        runtime, channels, options = self.runtime, self.channels, self._options
+        if not options.api_only:
+            await channels.open_all()
+        has_page = runtime.config.gateway.web.enabled and not channels.broken
+        if not (channels.names or has_page or options.allow_empty or options.api_only):
+            raise ConfigError(_no_channel_message(channels, self._config_file))
+        for channel in self._internal_channels:
+            await channels.open_internal(channel)
+        self._register_message_tool()
+        add, monitor, dreams, live = self.supervisor.add, self.loop_monitor, runtime.memory.dreams, self._live
+        http, api, control = self.http, self.api_http, self._control
+        add(SupervisedTask("agent", runtime.loop.run))
+        add(SupervisedTask("channels", channels.manager.run))
+        add(SupervisedTask("dead letters", lambda: self._dead_letters.run(channels)))
+        add(SupervisedTask("pairing", lambda: self._pairing_notices.run(channels)))
+        add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s, stale_s=SILENT_S))
+        if not options.api_only:
+            add(jobs_task(runtime, channels.tell_owner))
+            if (heartbeat := heartbeat_task(runtime, channels)) is not None:
+                add(heartbeat)
+            if dreams.enabled:
+                add(SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem))
+        add(SupervisedTask("search", runtime.archive.keep_up))
+        add(SupervisedTask("config", live.run, problem=lambda: live.problem))
+        await http.bind()
+        add(SupervisedTask("http", http.run, problem=lambda: http.problem))
+        if api is not None:
+            await api.bind()
+            add(SupervisedTask("api", api.run, problem=lambda: api.problem))
+        await control.bind()
+        add(SupervisedTask("control", control.run, problem=lambda: control.problem))
 
     async def wait(self) -> ExitReason:
         """Wait for a stop or restart request. Raises ConfigError if every channel needs its owner to act first."""
@@ -113,6 +193,17 @@ class Gateway:
             requested.cancel()
             failing.cancel()
 
+    async def new_link(self) -> str:
+        """A one-time link to the page. Its secret is in the fragment, which browsers send to nobody."""
+        web = self.runtime.config.gateway.web
+        if not web.enabled:
+            raise NanobotError("The page is switched off: nanobot config set gateway.web.enabled true")
+        if self.http.port is None:
+            raise NanobotError(f"The gateway serves no HTTP: {self.http.problem or 'it is starting'}")
+        address = web.public_url.rstrip("/") or self.http.url
+        secret = await self._credentials.add(CredentialKind.LINK, secrets.token_hex(8))
+        return f"{address}/#k={secret}"
+
     async def _wait_until_all_failed(self) -> str:
         """Return the errors if every channel failed at its first attempt; otherwise wait for ever."""
         channels = [channel for channel in map(self.channels.manager.get, self.channels.enabled) if channel is not None]
@@ -122,6 +213,44 @@ class Gateway:
         if not channels or any(channel.status.state is not ChannelState.FAILED for channel in channels):
             await asyncio.Event().wait()
         return " ".join(f"{channel.name}: {channel.status.last_error}" for channel in channels)
+
+    def _on_pairing_code(self, entry: Pending) -> None:
+        self._pairing_notices.put(entry)
+        self._feed.changed("inbox")
+
+    def _register_message_tool(self) -> None:
+        """Register the tool that sends messages to chats."""
+        runtime = self.runtime
+        paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
+        runtime.tools.register(MessageTool(runtime.bus, self.channels.manager, paths))
+
+    async def _renew(self) -> None:
+        """Rebuild models and tools after a change of the config."""
+        await self.runtime.renew()
+        self._register_message_tool()
+
+    async def _renew_heartbeat(self) -> bool:
+        """Rebuild the heartbeat; return False while it is working."""
+        if HEARTBEAT in self.runtime.status.running:
+            return False
+        await self.supervisor.remove("heartbeat")
+        if (heartbeat := heartbeat_task(self.runtime, self.channels)) is not None:
+            self.supervisor.add(heartbeat)
+        return True
+
+    def _make_app(self) -> "ASGIApp":
+        from nanobot.gateway.http import make_app  # loads Starlette
+
+        return make_app(self.runtime.config.gateway.host, self.web, self._api, self.channels.webhooks)
+
+    def _make_api_app(self) -> "ASGIApp":
+        from nanobot.gateway.http import make_api_app  # as above
+
+        return make_api_app(self._options.api_host or self.runtime.config.api.host, self.web, self._api)
+
+    def _api_urls(self) -> list[str]:
+        servers = (self.http, self.api_http)
+        return [f"{server.url}/v1" for server in servers if server is not None and server.port is not None]
 
 
 async def serve(
@@ -160,7 +289,7 @@ async def open_gateway(
     StorageError.
     """
     options, shutdown, places = options or Options(), shutdown or ShutdownRequests(), DataPaths(data_dir)
-    streaming: list[GatewayChannels] = []  # filled below: the runtime is built before the channels
+    gateways: list[Gateway] = []  # filled below: the runtime is built before the channels
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
         database = await stack.enter_async_context(open_database(places.database, DATABASE_SCHEMA))
@@ -181,177 +310,28 @@ async def open_gateway(
                     turn_options(message),
                     waiting=partial(terminal.take_lines, message.turn_id) if message.is_followed else None,
                 ),
-                streams=lambda name: any(channels.manager.streams(name) for channels in streaming),
+                streams=lambda name: any(gateway.channels.manager.streams(name) for gateway in gateways),
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
-        requests = ApiRequests(database, runtime.clock)
-        credentials = Credentials(database, runtime.clock)
-        gateway = await _assemble(runtime, feed, terminal, credentials, requests, options, shutdown)
+        gateway = Gateway(runtime, feed, terminal, database, options, shutdown)
+        gateways.append(gateway)
+        stack.push_async_callback(gateway.channels.close_transcription)
+        await gateway.open()
         gateway.supervisor.add(
             SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, 5 * options.poll_s))
         )
-        streaming.append(gateway.channels)
-        stack.push_async_callback(gateway.channels.close_transcription)
         _log_start(gateway)
-        await gateway.http.bind()
-        if gateway.api_http is not None:
-            await gateway.api_http.bind()
-        await gateway.control.bind()
         running = asyncio.create_task(gateway.supervisor.run(), name="gateway")
         runtime.memory.consolidation.resume_archived()
         try:
-            log.info("ready in %.2f s", runtime.clock.monotonic() - gateway.reporter.began)
+            log.info("ready in %.2f s", runtime.clock.monotonic() - gateway.reporter.began_at)
             tell_service_manager("READY=1")
             yield gateway
         finally:
             tell_service_manager("STOPPING=1")
             await _shut_down(gateway, running, feed, options.turns_s)
-
-
-async def _assemble(
-    runtime: Runtime,
-    feed: Feed,
-    terminal: TerminalChannel,
-    credentials: Credentials,
-    requests: ApiRequests,
-    options: Options,
-    shutdown: ShutdownRequests,
-) -> Gateway:
-    """Create all parts without starting them. Raises ConfigError if nobody could write to this gateway."""
-    config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
-    dead_letters = DeadLetters(bus)
-    menu, bypasses_lane = runtime.loop.commands.menu(), runtime.loop.bypasses_lane
-    pairing = PairingNotices(clock)
-
-    def on_pairing(entry: Pending) -> None:
-        pairing.put(entry)
-        feed.changed("inbox")
-
-    channels = GatewayChannels(
-        config, bus, places, clock, runtime.pairing, dead_letters.put, menu, bypasses_lane, on_pairing
-    )
-    if not options.api_only:
-        await channels.open_all()
-    has_page = config.gateway.web.enabled and not channels.broken
-    if not (channels.names or has_page or options.allow_empty or options.api_only):
-        raise ConfigError(_no_channel_message(channels, config.loaded_from.file or places.config))
-    supervisor = TaskSupervisor(clock)
-    web, api = WebChannel(bus, feed, runtime.sessions), ApiChannel(bus, feed, runtime.sessions)
-    for channel in (terminal, web, api):
-        await channels.open_internal(channel)
-    _register_message_tool(runtime, channels)
-    loop_monitor = LoopMonitor(clock, channels.statuses)
-    assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
-    reporter = HealthReporter(
-        runtime, bus.journal, channels, supervisor, loop_monitor, dead_letters, began=clock.monotonic()
-    )
-    port = config.gateway.port if options.port is None else options.port
-
-    async def new_link() -> str:
-        return await _new_link(runtime, credentials, http)
-
-    async def renew() -> None:
-        await runtime.renew()
-        _register_message_tool(runtime, channels)
-
-    async def renew_heartbeat() -> bool:
-        if HEARTBEAT in runtime.status.running:
-            return False
-        await supervisor.remove("heartbeat")
-        if (heartbeat := heartbeat_task(runtime, channels)) is not None:
-            supervisor.add(heartbeat)
-        return True
-
-    live = LiveConfig(
-        config.loaded_from.file or places.config,
-        config,
-        channels,
-        renew=renew,
-        renew_heartbeat=renew_heartbeat,
-        poll_s=options.poll_s,
-    )
-    services = WebServices(runtime, feed, web, credentials, new_link, reporter.report, live.channel_paused)
-    api_services = ApiServices(runtime, feed, api, requests)
-
-    def make_http_app() -> "ASGIApp":
-        from nanobot.gateway.http import make_app  # loads Starlette
-
-        return make_app(config.gateway.host, services, api_services, channels.webhooks)
-
-    def make_api_http_app() -> "ASGIApp":
-        from nanobot.gateway.http import make_api_app  # as above
-
-        return make_api_app(options.api_host or config.api.host, services, api_services)
-
-    http = HttpServer(config.gateway.host, port, make_http_app, "Set gateway.port, or start with --port.")
-    api_http = _api_server(config, options, make_api_http_app)
-    control = ControlServer(
-        places,
-        runtime,
-        feed,
-        reporter,
-        shutdown,
-        terminal,
-        new_link,
-        lambda: [f"{server.url}/v1" for server in (http, api_http) if server is not None and server.port is not None],
-    )
-
-    for task in (
-        SupervisedTask("agent", runtime.loop.run),
-        SupervisedTask("channels", channels.manager.run),
-        SupervisedTask("dead letters", lambda: dead_letters.run(runtime, channels.manager)),
-        SupervisedTask("pairing", lambda: pairing.run(runtime, channels.manager)),
-        SupervisedTask("pulse", loop_monitor.run, silent_s=lambda: loop_monitor.silent_s, stale_s=SILENT_S),
-        *(_scheduled_tasks(runtime, channels) if not options.api_only else ()),
-        SupervisedTask("search", runtime.archive.keep_up),
-        SupervisedTask("config", live.run, problem=lambda: live.problem),
-        SupervisedTask("http", http.run, problem=lambda: http.problem),
-        *([SupervisedTask("api", api_http.run, problem=lambda: api_http.problem)] if api_http is not None else []),
-        SupervisedTask("control", control.run, problem=lambda: control.problem),
-    ):
-        supervisor.add(task)
-    return Gateway(runtime, channels, supervisor, reporter, http, api_http, services, control, shutdown)
-
-
-def _scheduled_tasks(runtime: Runtime, channels: GatewayChannels) -> list[SupervisedTask]:
-    """Jobs, heartbeat and Dream."""
-    dreams = runtime.memory.dreams
-    return [
-        jobs_task(runtime, lambda text: tell_owner(runtime, channels.manager, channels.names, text)),
-        *([heartbeat] if (heartbeat := heartbeat_task(runtime, channels)) is not None else []),
-        *([SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
-    ]
-
-
-def _api_server(config: Config, options: Options, make_app: "Callable[[], ASGIApp]") -> HttpServer | None:
-    """The API's own port; None if it is only on the gateway's."""
-    if not config.api.enabled and not options.api_only:
-        return None
-    host = options.api_host or config.api.host
-    if not is_loopback(host):
-        log.warning("the API is served on %s unencrypted: put a proxy with TLS in front of 127.0.0.1 instead", host)
-    port = config.api.port if options.api_port is None else options.api_port
-    return HttpServer(host, port, make_app, "Set api.port, or start with --port.")
-
-
-def _register_message_tool(runtime: Runtime, channels: GatewayChannels) -> None:
-    """Register the tool that sends messages to chats."""
-    paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
-    runtime.tools.register(MessageTool(runtime.bus, channels.manager, paths))
-
-
-async def _new_link(runtime: Runtime, credentials: Credentials, http: HttpServer) -> str:
-    """A one-time link to the page. Its secret is in the fragment, which browsers send to nobody."""
-    web = runtime.config.gateway.web
-    if not web.enabled:
-        raise NanobotError("The page is switched off: nanobot config set gateway.web.enabled true")
-    if http.port is None:
-        raise NanobotError(f"The gateway serves no HTTP: {http.problem or 'it is starting'}")
-    address = web.public_url.rstrip("/") or http.url
-    secret = await credentials.add(CredentialKind.LINK, secrets.token_hex(8))
-    return f"{address}/#k={secret}"
 
 
 async def _watch_lock(places: DataPaths, holder: LockHolder, shutdown: ShutdownRequests, poll_s: float) -> None:

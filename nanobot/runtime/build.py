@@ -22,7 +22,7 @@ from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks.api import Hook
-from nanobot.agent.hooks.runner import GuardedHook, HookRunner
+from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory import due
 from nanobot.agent.memory.service import MemoryService
@@ -30,13 +30,13 @@ from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
 from nanobot.agent.scope import Scope
-from nanobot.agent.skills.usage import SkillUsageRecorder
+from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
+from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import mailbox, tasks
 from nanobot.agent.subagent.command import tasks_command
 from nanobot.agent.subagent.manager import SpawningTurns, SubagentManager
 from nanobot.agent.subagent.spawn import SpawnTool
-from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
@@ -57,11 +57,10 @@ from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
-from nanobot.runtime.toolbox import Toolbox, create_toolbox, cron_command, offer_image_tool, reminder_answer
+from nanobot.runtime.toolbox import Toolbox, cron_command, offer_image_tool, reminder_answer
 from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
-from nanobot.security.secrets import Redactor
 from nanobot.session.manager import Session, SessionManager
 from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
@@ -76,7 +75,7 @@ if TYPE_CHECKING:
     from nanobot.runtime.plugins import Plugins
 
 
-DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA + due.SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA + due.SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
 
 
@@ -166,171 +165,207 @@ async def build_runtime(
     open_workspace(workspace)
     clock = clock or SystemClock(find_zone(config.agents.defaults.timezone))
     services = Services.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
-    toolbox = create_toolbox(services)
-    own_database = Database(services.places.database, DATABASE_SCHEMA) if database is None else None
+    defaults, places, pairing, sessions = config.agents.defaults, services.places, services.pairing, services.sessions
+    files, status, bus = services.file_provenance, AgentStatus(clock), bus or MessageBus()
+    own_database = Database(places.database, DATABASE_SCHEMA) if database is None else None
     database = database or own_database
     assert database is not None  # noqa: S101 one of them is
-    lease = ProcessLease(services.places.leases)
-    core = _create_core(services, toolbox, model, provider, chains, database)
-    bus = bus or MessageBus()
+    lease = ProcessLease(places.leases)
 
-    def on_behalf(context: ToolContext) -> ToolContext:
-        return background.goals.on_behalf(background.subagents.on_behalf(context))  # created below
+    # tools, context, models and memory
+    toolbox = Toolbox(services)
+    tools = toolbox.tools
+    context = ContextBuilder(
+        workspace,
+        clock=clock,
+        name=defaults.bot_name,
+        paths=toolbox.policies.paths,
+        memory_budget_bytes=defaults.memory_budget_bytes,
+        skills=skills_loader(config, places, workspace, toolbox.policies.paths),
+        database=places.database,
+    )
+    archive = ScopedArchive(config, pairing, places, workspace, opener=context.files.descriptor, provenance_of=files.of)
+    spending = Spending(config, places, clock, database)
+    offer_image_tool(services, toolbox, spending)
+    chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
+    models = SessionModels(config, chains, model, provider, spending.add_meter)
+    memory = MemoryService(
+        config,
+        places,
+        context.memory,
+        sessions,
+        models,
+        status,
+        clock,
+        others_write=partial(audience.has_other_writers, config, pairing),
+        scope_of=partial(audience.scope_of_row, config, pairing),
+    )
+    undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
 
-    approvals = _ApprovalParts(services, core, hooks, on_behalf)
-    background = _create_background(services, toolbox, core, approvals, bus, database, lease)
-    plugins = await _load_hooks(services, toolbox.tools, own_hooks)
-    command_context = _command_context(services, toolbox, core, approvals, background, plugins, bus, restart)
-    deps = _turn_deps(
-        services, toolbox, core, approvals, background, plugins, command_context, timeouts, feed, options_of
+    # background work
+    spawning_turns = SpawningTurns()
+    subagents = SubagentManager(database, lease, defaults, bus, context, toolbox.policies, spawning_turns)
+    goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
+    for tool in (SessionSearchTool(archive), SpawnTool(subagents), GoalTool(goals, tools.get)):
+        tools.register(tool)
+
+    # what judges and watches tool calls
+    questions, grants = PendingApprovals(clock), Grants(places.grants, clock)
+    router = ApprovalRouter(
+        questions,
+        partial(audience.has_no_owner, pairing),
+        audience.is_group,
+        lambda context: goals.on_behalf(subagents.on_behalf(context)),
     )
 
+    def call_policy() -> CallPolicy:
+        mode = ApprovalMode(config.tools.approval)
+        return CallPolicy(mode, grants, questions, router, files, services.redactor.text)
+
+    tool_policies: list[ToolPolicy] = [
+        spawning_turns,
+        *hooks,
+        memory,
+        call_policy(),
+        SkillUsageRecorder(context.skills, SkillUsage(places.database)),
+        undo,
+    ]
+    plugins = await _load_plugins(services, tools)
+    guarded = plugins.hooks if plugins is not None else []
+    if config.plugins.commands:
+        from nanobot.runtime.plugins import command_hooks  # imported only if used
+
+        guarded += command_hooks(config.plugins, data_dir, services.environ)
+    hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
+
+    def troubles() -> list[str]:
+        return [*map(str, plugins.troubles() if plugins else ()), *hook_runner.problems()]
+
+    def mcp_status() -> str:
+        return services.redactor.text(toolbox.servers.report()) if toolbox.servers is not None else ""
+
+    commands = SlashCommands(
+        CommandContext(
+            sessions,
+            models,
+            context,
+            tools,
+            status,
+            __version__,
+            spending,
+            pairing=PairingCommands(pairing, bus),
+            approvals=ApprovalCommands(grants, questions),
+            mcp_status=mcp_status,
+            restart=restart,
+            scope_of=services.scope_of,
+            stop_subagents=subagents.stop_for,
+            forget_subagents=subagents.forget_session,
+            goals=goals,
+            memory=memory,
+            extra_commands={
+                **memory.commands(),
+                "skills": skills_command(context.skills),
+                "cron": cron_command(toolbox),
+                "undo": undo.command,
+                "search": search_command(archive),
+                "tasks": tasks_command(subagents, status, clock),
+                "goal": GoalCommand(goals, models).entry,
+            },
+            problems=troubles,
+        )
+    )
+    traces = TraceRecorder(TraceStore(places.traces, services.redactor), clock, workspace)
+    consolidation = memory.consolidation
+    deps = TurnDeps(
+        sessions=sessions,
+        models=models,
+        prompt=context,
+        tools=tools,
+        commands=commands,
+        status=status,
+        clock=clock,
+        workspace=workspace,
+        turns_folder=places.turns,
+        traces=traces,
+        timeouts=timeouts or turn_timeouts(config),
+        roll_over=RollOver(
+            defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
+        ),
+        tool_policies=tool_policies,
+        hook_runner=hook_runner,
+        approval_router=router,
+        scope_of=services.scope_of,
+        on_session_released=partial(_on_session_released, memory),
+        compact=consolidation.compact,
+        review=defaults.review,
+        take_notices=consolidation.take_notices,
+        failure_count=consolidation.failure_count,
+        subagents=subagents,
+        goals=goals,
+        reminder_answer=partial(reminder_answer, toolbox),
+        feed=feed,
+        options_of=options_of,
+    )
+    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
+    subagents.join(loop, deps, goals.id_of)
+    goals.join(loop, deps)
+
     async def renew() -> None:
-        core.models.renew()
-        core.spending.renew(config)
+        models.renew()
+        spending.renew(config)
         await toolbox.renew()
-        offer_image_tool(services, toolbox, core.spending)
-        approvals.renew()
-        background.subagents.renew(toolbox.policies)
+        offer_image_tool(services, toolbox, spending)
+        tool_policies[:] = [call_policy() if isinstance(policy, CallPolicy) else policy for policy in tool_policies]
+        subagents.renew(toolbox.policies)
         deps.timeouts.extend(turn_timeouts(config))
 
-    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
-    background.join(loop, deps)
-    async with _running(services, core, background, deps, loop, own_database, lease):
+    async with AsyncExitStack() as stack:  # closes the loop first, then what it uses
+        stack.enter_context(redaction.secrets_scope(services.secrets))
+        freeze_imports()
+        stack.callback(lease.release)
+        if own_database is not None:
+            stack.push_async_callback(own_database.close)
+        stack.callback(archive.close)
+        stack.callback(services.worker.close)
+        stack.push_async_callback(tools.close)
+        stack.push_async_exit(spending)
+        stack.push_async_callback(models.close)
+        stack.push_async_callback(traces.close)
+        stack.push_async_callback(memory.close)
+        stack.push_async_callback(subagents.release)
+        stack.push_async_callback(goals.wait_closed)
+        stack.push_async_callback(loop.stop)
+        stack.callback(subagents.close)
+        stack.callback(goals.close)
         yield Runtime(
             config=config,
             data_dir=data_dir,
             workspace=workspace,
             loop=loop,
             bus=bus,
-            sessions=services.sessions,
-            tools=toolbox.tools,
-            context=core.context,
-            models=core.models,
-            spending=core.spending,
-            undo=core.undo,
+            sessions=sessions,
+            tools=tools,
+            context=context,
+            models=models,
+            spending=spending,
+            undo=undo,
             clock=clock,
-            cron=toolbox.cron,
-            pairing=services.pairing,
-            status=core.status,
-            file_provenance=services.file_provenance,
-            questions=approvals.questions,
+            cron=lambda: toolbox.cron,
+            pairing=pairing,
+            status=status,
+            file_provenance=files,
+            questions=questions,
             may_speak=toolbox.may_speak,
             toolbox=toolbox,
-            archive=core.archive,
-            traces=deps.traces,
-            subagents=background.subagents,
-            goals=background.goals,
-            background=BackgroundWork(bus, background.goals, background.subagents),
-            memory=core.memory,
-            troubles=plugins.troubles,
+            archive=archive,
+            traces=traces,
+            subagents=subagents,
+            goals=goals,
+            background=BackgroundWork(bus, goals, subagents),
+            memory=memory,
+            troubles=troubles,
             renew=renew,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _CoreParts:
-    """Context, models and memory of a bot."""
-
-    context: ContextBuilder
-    archive: ScopedArchive
-    models: SessionModels
-    spending: Spending
-    status: AgentStatus
-    memory: MemoryService
-    undo: FileUndo
-
-
-def _create_core(
-    services: Services,
-    toolbox: Toolbox,
-    model: str | None,
-    provider: LLMProvider | None,
-    chains: ProviderChains | None,
-    database: Database,
-) -> _CoreParts:
-    config, places, defaults = services.config, services.places, services.config.agents.defaults
-    context = ContextBuilder(
-        services.workspace,
-        clock=services.clock,
-        name=defaults.bot_name,
-        paths=toolbox.policies.paths,
-        memory_budget_bytes=defaults.memory_budget_bytes,
-        skills=skills_loader(config, places, services.workspace, toolbox.policies.paths),
-        database=places.database,
-    )
-    archive = ScopedArchive(
-        config,
-        services.pairing,
-        places,
-        services.workspace,
-        opener=context.files.descriptor,
-        provenance_of=services.file_provenance.of,
-    )
-    toolbox.tools.register(SessionSearchTool(archive))
-    spending = Spending(config, places, services.clock, database)
-    offer_image_tool(services, toolbox, spending)
-    chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
-    models = SessionModels(config, chains, model, provider, spending.add_meter)
-    status = AgentStatus(services.clock)
-    memory = MemoryService(
-        config,
-        places,
-        context.memory,
-        services.sessions,
-        models,
-        status,
-        services.clock,
-        others_write=partial(audience.has_other_writers, config, services.pairing),
-        scope_of=partial(audience.scope_of_row, config, services.pairing),
-    )
-    undo = FileUndo(services.places.undo, lambda: toolbox.policies.paths)
-    return _CoreParts(context, archive, models, spending, status, memory, undo)
-
-
-class _ApprovalParts:
-    """The hooks around tool calls and who answers their questions."""
-
-    def __init__(
-        self,
-        services: Services,
-        core: _CoreParts,
-        hooks: Sequence[ToolPolicy],
-        on_behalf: Callable[[ToolContext], ToolContext],
-    ) -> None:
-        """`hooks` run before the built-in ones; `on_behalf` returns the turn whose person may answer for
-        another turn.
-        """
-        self.questions = PendingApprovals(services.clock)
-        self.grants = Grants(services.places.grants, services.clock)
-        no_owner = partial(audience.has_no_owner, services.pairing)
-        self.approval_router = ApprovalRouter(self.questions, no_owner, audience.is_group, on_behalf)
-        self._services = services
-        self._core = core
-        self._hooks = hooks
-        self._policies: list[ToolPolicy] = []
-
-    def tool_policies(self, spawning_turns: ToolPolicy) -> list[ToolPolicy]:
-        """Return the hooks around tool calls, in order. `renew` changes the list."""
-        core = self._core
-        self._policies += [
-            spawning_turns,
-            *self._hooks,
-            core.memory,
-            self._call_policy(),
-            SkillUsageRecorder(core.context.skills),
-            core.undo,
-        ]
-        return self._policies
-
-    def renew(self) -> None:
-        """Apply the configured approval mode. Running turns keep the hooks they started with."""
-        self._policies[:] = [self._call_policy() if isinstance(hook, CallPolicy) else hook for hook in self._policies]
-
-    def _call_policy(self) -> CallPolicy:
-        services = self._services
-        mode, redact = ApprovalMode(services.config.tools.approval), services.redactor.text
-        return CallPolicy(mode, self.grants, self.questions, self.approval_router, services.file_provenance, redact)
 
 
 def _on_session_released(memory: MemoryService, session: Session, scope: Scope) -> None:
@@ -341,141 +376,7 @@ def _on_session_released(memory: MemoryService, session: Session, scope: Scope) 
         memory.on_session_saved(session, scope)
 
 
-@dataclass(frozen=True, slots=True)
-class _BackgroundParts:
-    """Subagents and goals."""
-
-    spawning_turns: SpawningTurns
-    subagents: SubagentManager
-    goals: GoalService
-
-    def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
-        """Connect them to the loop that runs their turns."""
-        self.subagents.join(loop, deps, self.goals.id_of)
-        self.goals.join(loop, deps)
-
-
-def _create_background(
-    services: Services,
-    toolbox: Toolbox,
-    core: _CoreParts,
-    approvals: _ApprovalParts,
-    bus: MessageBus,
-    database: Database,
-    lease: ProcessLease,
-) -> _BackgroundParts:
-    spawning_turns, defaults = SpawningTurns(), services.config.agents.defaults
-    subagents = SubagentManager(database, lease, defaults, bus, core.context, toolbox.policies, spawning_turns)
-    goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
-    toolbox.tools.register(SpawnTool(subagents))
-    toolbox.tools.register(GoalTool(goals, toolbox.tools.get))
-    return _BackgroundParts(spawning_turns, subagents, goals)
-
-
-@dataclass(frozen=True, slots=True)
-class _PluginParts:
-    """Plugins, and the hooks of plugins, of configured programs and of the caller."""
-
-    plugins: "Plugins | None"
-    hook_runner: HookRunner
-
-    def troubles(self) -> list[str]:
-        """Return the problems of plugins and hooks, one line each."""
-        return [*map(str, self.plugins.troubles() if self.plugins else ()), *self.hook_runner.problems()]
-
-
-async def _load_hooks(services: Services, tools: ToolRegistry, own_hooks: Sequence[Hook]) -> _PluginParts:
-    plugins = await _plugins(services, tools)
-    hook_runner = HookRunner(_guarded_hooks(services, plugins), services.config.plugins.hook_timeout_s)
-    return _PluginParts(plugins, hook_runner.with_hooks(own_hooks))
-
-
-def _command_context(
-    services: Services,
-    toolbox: Toolbox,
-    core: _CoreParts,
-    approvals: _ApprovalParts,
-    background: _BackgroundParts,
-    plugins: _PluginParts,
-    bus: MessageBus,
-    restart: Callable[[], None] | None,
-) -> CommandContext:
-    return CommandContext(
-        services.sessions,
-        core.models,
-        core.context,
-        toolbox.tools,
-        core.status,
-        __version__,
-        core.spending,
-        pairing=PairingCommands(services.pairing, bus),
-        approvals=ApprovalCommands(approvals.grants, approvals.questions),
-        mcp_status=partial(_mcp_status, toolbox, services.redactor),
-        restart=restart,
-        scope_of=services.scope_of,
-        stop_subagents=background.subagents.stop_for,
-        forget_subagents=background.subagents.forget_session,
-        goals=background.goals,
-        memory=core.memory,
-        extra_commands={
-            **core.memory.commands(),
-            "skills": skills_command(core.context.skills),
-            "cron": cron_command(toolbox),
-            "undo": core.undo.command,
-            "search": search_command(core.archive),
-            "tasks": tasks_command(background.subagents, core.status, services.clock),
-            "goal": GoalCommand(background.goals, core.models).entry,
-        },
-        problems=plugins.troubles,
-    )
-
-
-def _turn_deps(
-    services: Services,
-    toolbox: Toolbox,
-    core: _CoreParts,
-    approvals: _ApprovalParts,
-    background: _BackgroundParts,
-    plugins: _PluginParts,
-    command_context: CommandContext,
-    timeouts: TurnTimeouts | None,
-    feed: Feed | None,
-    options_of: Callable[[InboundMessage], TurnOptions],
-) -> TurnDeps:
-    defaults, consolidation = services.config.agents.defaults, core.memory.consolidation
-    return TurnDeps(
-        sessions=services.sessions,
-        models=core.models,
-        prompt=core.context,
-        tools=toolbox.tools,
-        commands=SlashCommands(command_context),
-        status=core.status,
-        clock=services.clock,
-        workspace=services.workspace,
-        turns_folder=services.places.turns,
-        traces=TraceRecorder(TraceStore(services.places.traces, services.redactor), services.clock, services.workspace),
-        timeouts=timeouts or turn_timeouts(services.config),
-        roll_over=RollOver(
-            defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
-        ),
-        tool_policies=approvals.tool_policies(background.spawning_turns),
-        hook_runner=plugins.hook_runner,
-        approval_router=approvals.approval_router,
-        scope_of=services.scope_of,
-        on_session_released=partial(_on_session_released, core.memory),
-        compact=consolidation.compact,
-        review=defaults.review,
-        take_notices=consolidation.take_notices,
-        failure_count=consolidation.failure_count,
-        subagents=background.subagents,
-        goals=background.goals,
-        reminder_answer=partial(reminder_answer, toolbox),
-        feed=feed,
-        options_of=options_of,
-    )
-
-
-async def _plugins(services: Services, tools: ToolRegistry) -> "Plugins | None":
+async def _load_plugins(services: Services, tools: ToolRegistry) -> "Plugins | None":
     """Load the enabled plugins and register their tools; None if none is enabled."""
     settings = services.config.plugins
     if not settings.enabled:
@@ -487,52 +388,3 @@ async def _plugins(services: Services, tools: ToolRegistry) -> "Plugins | None":
     plugins.offer(tools)
     plugins.log_troubles()
     return plugins
-
-
-def _guarded_hooks(services: Services, plugins: "Plugins | None") -> list[GuardedHook]:
-    """Return the hooks of plugins, then the configured programs."""
-    hooks = plugins.hooks if plugins is not None else []
-    if services.config.plugins.commands:
-        from nanobot.runtime.plugins import command_hooks  # as above
-
-        hooks += command_hooks(services.config.plugins, services.data_dir, services.environ)
-    return hooks
-
-
-def _mcp_status(toolbox: Toolbox, redactor: Redactor) -> str:
-    return redactor.text(toolbox.servers.report()) if toolbox.servers is not None else ""
-
-
-@asynccontextmanager
-async def _running(
-    services: Services,
-    core: _CoreParts,
-    background: _BackgroundParts,
-    deps: TurnDeps,
-    loop: AgentLoop,
-    database: Database | None,
-    lease: ProcessLease,
-) -> AsyncIterator[None]:
-    """Keep the bot's secrets registered; on exit, close the loop first, then what it uses.
-
-    `database` is closed last, if it is the bot's own.
-    """
-    async with AsyncExitStack() as stack:
-        stack.enter_context(redaction.secrets_scope(services.secrets))
-        freeze_imports()
-        stack.callback(lease.release)
-        if database is not None:
-            stack.push_async_callback(database.close)
-        stack.callback(core.archive.close)
-        stack.callback(services.worker.close)
-        stack.push_async_callback(deps.tools.close)
-        stack.push_async_exit(core.spending)
-        stack.push_async_callback(core.models.close)
-        stack.push_async_callback(deps.traces.close)
-        stack.push_async_callback(core.memory.close)
-        stack.push_async_callback(background.subagents.release)
-        stack.push_async_callback(background.goals.wait_closed)
-        stack.push_async_callback(loop.stop)
-        stack.callback(background.subagents.close)
-        stack.callback(background.goals.close)
-        yield

@@ -120,7 +120,13 @@ def load_packages(config: PluginsConfig, worker: WorkerThread, timeout_s: float 
             by_package.setdefault(plain(offer.package), []).append(offer)
     order = {plain(name): position for position, name in enumerate(config.enabled)}
     chosen = sorted(by_package, key=lambda name: order.get(name, len(order)))
-    loading = [_start_loading(by_package[name], config, worker) for name in chosen]
+    loading = []
+    for name in chosen:  # in daemon threads: importing a package runs arbitrary code, which may never end
+        package = PluginPackage(by_package[name][0].package, by_package[name][0].version)
+        arguments = (package, by_package[name], config, worker)
+        thread = threading.Thread(target=_load_package, args=arguments, name=f"loading {package.name}", daemon=True)
+        thread.start()
+        loading.append((package, thread))
     deadline = time.monotonic() + timeout_s
     packages = []
     for package, thread in loading:
@@ -130,52 +136,35 @@ def load_packages(config: PluginsConfig, worker: WorkerThread, timeout_s: float 
             packages.append(PluginPackage(package.name, package.version, troubles=[trouble]))
         else:
             packages.append(package)
-    return Plugins(packages, _missing_packages(config, every))
-
-
-def _missing_packages(config: PluginsConfig, every: Sequence[Offer]) -> list[PluginProblem]:
     installed = {plain(offer.package) for offer in every}
     available = ", ".join(sorted(installed)) or "none"
     text = f"plugins.enabled lists it, but no installed package of that name provides plugins. Available: {available}"
-    return [PluginProblem(name, text) for name in config.enabled if name != EVERY and plain(name) not in installed]
+    missing = [name for name in config.enabled if name != EVERY and plain(name) not in installed]
+    return Plugins(packages, [PluginProblem(name, text) for name in missing])
 
 
-def _start_loading(
-    offers: Sequence[Offer], config: PluginsConfig, worker: WorkerThread
-) -> tuple[PluginPackage, threading.Thread]:
-    """Fill a package in a daemon thread: importing it runs arbitrary code, which may never end."""
-    package = PluginPackage(offers[0].package, offers[0].version)
-    settings = settings_of(config, package.name)
-
-    def load_all() -> None:
-        for offer in offers:
-            try:
-                _add(offer, package, settings, config.hook_timeout_s, worker)
-            except (Exception, SystemExit) as error:  # third-party code: import and constructor may raise anything
-                ours = isinstance(error, PluginError | InvalidToolError)
-                error_text = str(error) if ours else traceback.format_exception_only(error)[-1]
-                problem = redact_all(f"its {offer.kind} {offer.name} was skipped: {error_text}")
-                package.troubles.append(clip_line(" ".join(problem.split()), _MAX_PROBLEM_CHARS))
-
-    thread = threading.Thread(target=load_all, name=f"loading {package.name}", daemon=True)
-    thread.start()
-    return package, thread
-
-
-def _add(
-    offer: Offer, package: PluginPackage, settings: Mapping[str, Any], hook_timeout_s: float, worker: WorkerThread
-) -> None:
-    if offer.group not in (HOOKS, TOOLS):
-        return
-    if offer.misfit:
-        raise PluginError(offer.misfit)
-    if offer.group == HOOKS:
-        hook = _instantiate(offer, _AS_HOOK, settings)
-        package.hooks.append(GuardedHook(hook, f"{offer.name} of {package.name}", hook_timeout_s, worker))
-    else:
-        tool = _instantiate(offer, _AS_TOOL, settings)
-        check_tool(tool)
-        package.tools.append(OwnTool(tool, worker))
+def _load_package(package: PluginPackage, offers: Sequence[Offer], config: PluginsConfig, worker: WorkerThread) -> None:
+    """Load the hooks and tools of a package into it."""
+    sections = (value for name, value in (config.model_extra or {}).items() if plain(name) == plain(package.name))
+    section = next(sections, None)  # unvalidated
+    settings = dict(section) if isinstance(section, Mapping) else {}
+    for offer in offers:
+        try:
+            if offer.misfit and offer.group in (HOOKS, TOOLS):
+                raise PluginError(offer.misfit)
+            if offer.group == HOOKS:
+                hook = _instantiate(offer, _AS_HOOK, settings)
+                name = f"{offer.name} of {package.name}"
+                package.hooks.append(GuardedHook(hook, name, config.hook_timeout_s, worker))
+            elif offer.group == TOOLS:
+                tool = _instantiate(offer, _AS_TOOL, settings)
+                check_tool(tool)
+                package.tools.append(OwnTool(tool, worker))
+        except (Exception, SystemExit) as error:  # third-party code: import and constructor may raise anything
+            ours = isinstance(error, PluginError | InvalidToolError)
+            error_text = str(error) if ours else traceback.format_exception_only(error)[-1]
+            problem = redact_all(f"its {offer.kind} {offer.name} was skipped: {error_text}")
+            package.troubles.append(clip_line(" ".join(problem.split()), _MAX_PROBLEM_CHARS))
 
 
 def _instantiate(offer: Offer, kind: type[T], settings: Mapping[str, Any]) -> T:
@@ -187,9 +176,3 @@ def _instantiate(offer: Offer, kind: type[T], settings: Mapping[str, Any]) -> T:
     if isinstance(loaded, kind):
         return loaded
     raise PluginError(f"{offer.target} does not derive from {kind.__module__}.{kind.__name__}")
-
-
-def settings_of(config: PluginsConfig, package: str) -> dict[str, Any]:
-    """Return the config section of this package, unvalidated."""
-    section = next((value for name, value in (config.model_extra or {}).items() if plain(name) == plain(package)), None)
-    return dict(section) if isinstance(section, Mapping) else {}

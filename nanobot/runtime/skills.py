@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.manual import one_line
-from nanobot.agent.skills.store import SkillUsage
+from nanobot.agent.skills.usage import SkillUsage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.security.files.open import Opener
@@ -30,7 +30,7 @@ def skills_loader(config: Config, places: DataPaths, workspace: Path, paths: Pat
         workspace,
         disabled=frozenset(defaults.disabled_skills),
         opener=Opener(paths).descriptor if paths is not None else None,
-        usage=SkillUsage(places.skills / "used.json"),
+        usage_scores=SkillUsage(places.database).scores,
         is_set=_setting_checker(config),
         why_forbidden=_sandbox_checker(config),
         summary_chars=defaults.skills_prompt_chars,

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
-from nanobot.net.egress import NetworkPolicy
 from nanobot.providers.images import ImageProvider, choose_image_model
 from nanobot.providers.metering import Spending
 from nanobot.providers.resilience import Breaker, Candidate, CandidateModel, ResilientProvider
@@ -49,31 +48,49 @@ SERVICE_TOOLS: tuple[type[Tool], ...] = (CronTool, GoalTool, MessageTool, Sessio
 """Tools of every bot that are registered where their service is created."""
 
 
-@dataclass(slots=True)
 class Toolbox:
-    """The tools of a bot with their policies and sources."""
+    """The tools of a bot with their policies: built-in and custom tools, MCP servers. Nothing is started."""
 
-    services: Services
-    tools: ToolRegistry
-    policies: ToolPolicies
-    cron: Callable[[], "CronService"]
-    may_speak: Callable[[str, str, str], bool]
-    servers: "McpServers | None"
-    own: "OwnTools | None"
-    network: NetworkPolicy
-    builtin: list[Tool]
+    def __init__(self, services: Services) -> None:
+        config = services.config
+        self.services = services
+        self.tools = ToolRegistry()
+        self.policies = _policies(services)
+        self.servers: McpServers | None = None
+        self._network = network_policy(config)
+        self._builtin: list[Tool] = []
+        self._own: OwnTools | None = None
+        self._renew_builtin()
+        self.tools.register(CronTool(lambda: cron_tool_backend(self.cron, self.may_speak)))
+        self._renew_own(self.policies)
+        self._add_servers()
+
+    @cached_property
+    def cron(self) -> "CronService":
+        services = self.services
+        return cron_service(services.config, services.workspace, services.places, services.clock, services.sessions)
+
+    def may_speak(self, channel: str, sender: str, chat: str) -> bool:
+        """Whether this sender may write in this chat of a channel. Raises NanobotError if that cannot be decided."""
+        return audience.is_allowed(self.services.config, self.services.pairing, channel, sender, chat)
 
     async def renew(self) -> None:
         """Replace the tools after a change of the config. Running turns keep their tools."""
+        config = self.services.config
         former, self.policies = self.policies, _policies(self.services)
         self._renew_builtin()
         self._renew_own(former)
-        await self._renew_servers()
+        if self.servers is None:
+            self._add_servers()
+        else:
+            network, self._network = self._network, network_policy(config)
+            same_client = network == self._network
+            await self.servers.change(server_settings(config), client_of(config), same_client=same_client)
 
     def _renew_builtin(self) -> None:
-        former = {tool.name: tool for tool in self.builtin}
-        self.builtin = register_builtin(self.policies, self.tools)
-        for tool in self.builtin:
+        former = {tool.name: tool for tool in self._builtin}
+        self._builtin = register_builtin(self.policies, self.tools)
+        for tool in self._builtin:
             before = former.pop(tool.name, None)
             if isinstance(tool, ExecTool) and isinstance(before, ExecTool):
                 tool.background = before.background
@@ -82,46 +99,19 @@ class Toolbox:
 
     def _renew_own(self, former: ToolPolicies) -> None:
         is_enabled = self.services.config.tools.custom_tools
-        if self.own is not None and not (is_enabled and former.paths.allowed == self.policies.paths.allowed):
-            self.own.withdraw(self.tools)
-            self.tools.remove_source(self.own)
-            self.own = None
-        if is_enabled and self.own is None:
-            self.own = own_tools(self.services.config, self.services.workspace, self.services.worker)
-            self.tools.add_source(self.own)
+        if self._own is not None and not (is_enabled and former.paths.allowed == self.policies.paths.allowed):
+            self._own.withdraw(self.tools)
+            self.tools.remove_source(self._own)
+            self._own = None
+        if is_enabled and self._own is None:
+            self._own = own_tools(self.services.config, self.services.workspace, self.services.worker)
+            self.tools.add_source(self._own)
 
-    async def _renew_servers(self) -> None:
+    def _add_servers(self) -> None:
         services = self.services
+        self.servers = mcp_servers(services.config, services.data_dir, services.workspace, services.clock)
         if self.servers is not None:
-            former, self.network = self.network, network_policy(services.config)
-            client, same_client = client_of(services.config), former == self.network
-            await self.servers.change(server_settings(services.config), client, same_client=same_client)
-        elif (
-            servers := mcp_servers(services.config, services.data_dir, services.workspace, services.clock)
-        ) is not None:
-            self.servers = servers
-            self.tools.add_source(servers)
-
-
-def create_toolbox(services: Services) -> Toolbox:
-    """Create the built-in tools, the cron service, custom tools and MCP servers. Nothing is started."""
-    config = services.config
-    policies = _policies(services)
-    tools = ToolRegistry()
-    builtin = register_builtin(policies, tools)
-
-    @cache
-    def cron() -> "CronService":
-        return cron_service(config, services.workspace, services.places, services.clock, services.sessions)
-
-    may_speak = partial(audience.is_allowed, config, services.pairing)
-    tools.register(CronTool(lambda: cron_tool_backend(cron(), may_speak)))
-    own = own_tools(config, services.workspace, services.worker) if config.tools.custom_tools else None
-    servers = mcp_servers(config, services.data_dir, services.workspace, services.clock)
-    for source in (own, servers):
-        if source is not None:
-            tools.add_source(source)
-    return Toolbox(services, tools, policies, cron, may_speak, servers, own, network_policy(config), builtin)
+            self.tools.add_source(self.servers)
 
 
 def _policies(services: Services) -> ToolPolicies:
@@ -177,7 +167,7 @@ def cron_command(toolbox: Toolbox) -> CommandEntry:
             return "Only an owner may change jobs."
         if word in ANSWERS and call.message.origin not in TYPED:
             return "Only a person may answer a reminder."
-        backend = cron_tool_backend(toolbox.cron(), toolbox.may_speak)
+        backend = cron_tool_backend(toolbox.cron, toolbox.may_speak)
         return await asyncio.to_thread(run_command, backend, call.argument, call.scope.chat)
 
     return CommandEntry(answer, "jobs and reminders", "remove | enable | disable | run")
@@ -190,7 +180,7 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
     if answer is None or (message.in_group and not message.is_mentioned):
         return None
     try:
-        job = await asyncio.to_thread(toolbox.cron().last_delivered, message.address)
+        job = await asyncio.to_thread(toolbox.cron.last_delivered, message.address)
         session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
     except StorageError:
         return None  # the turn reports it

@@ -298,14 +298,14 @@ def test_sessions_of_one_day_are_shown_the_same_skills_and_each_stays_with_its_o
     from datetime import date, timedelta
 
     from nanobot.agent.skills.loader import SkillsLoader
-    from nanobot.agent.skills.store import SkillUsage
+    from nanobot.agent.skills.usage import SkillUsage
 
     for number in range(30):
         path = tmp_path / "skills" / f"skill-{number:02}" / "SKILL.md"
         path.parent.mkdir(parents=True)
         path.write_text(f"---\ndescription: {'word ' * 20}\n---\n", encoding="utf-8")
-    usage = SkillUsage(tmp_path / "state" / "used.json")
-    skills = SkillsLoader(tmp_path, tmp_path / "none", usage=usage, summary_chars=2_000)
+    usage = SkillUsage(tmp_path / "state" / "nanobot.db")
+    skills = SkillsLoader(tmp_path, tmp_path / "none", usage_scores=usage.scores, summary_chars=2_000)
     context = ContextBuilder(tmp_path, skills=skills)
     today = date.today()
 

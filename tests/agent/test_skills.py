@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import MAX_BYTES, SkillsLoader
-from nanobot.agent.skills.store import SkillUsage
+from nanobot.agent.skills.usage import SCHEMA, SkillUsage
+from nanobot.utils.database import writing
 from nanobot.utils.resources import skills_dir
 
 
@@ -341,27 +342,30 @@ def test_what_a_skill_says_it_needs_cannot_fill_a_prompt_or_break_a_line(tmp_pat
 
 def test_what_was_used_before_a_session_began_is_shown_to_it_and_stays(tmp_path, builtin):
     many(tmp_path)
-    usage = SkillUsage(tmp_path / "used.json")
-    loader = SkillsLoader(tmp_path, builtin, usage=usage, summary_chars=4_000)
+    usage = SkillUsage(tmp_path / "state" / "nanobot.db")
+    loader = SkillsLoader(tmp_path, builtin, usage_scores=usage.scores, summary_chars=4_000)
     today = date.today()
     before = loader.format_catalog(loader.catalog(today))
 
     usage.note_used("skill-38")
     usage.note_used("skill-38")
 
-    again = SkillsLoader(tmp_path, builtin, usage=usage, summary_chars=4_000)
+    again = SkillsLoader(tmp_path, builtin, usage_scores=usage.scores, summary_chars=4_000)
     assert loader.format_catalog(loader.catalog(today)) == again.format_catalog(again.catalog(today)) == before
     assert shown(again.format_catalog(again.catalog(today + timedelta(days=1))))[0] == "skill-38"
     assert again.catalog(today) is again.catalog(today)
 
 
 def test_what_is_long_ago_counts_less(tmp_path):
-    days = {"old": ["2026-01-01", "2026-01-02"], "new": ["2026-02-25"], "odd": ["x", 3], "later": ["2026-03-09"]}
-    (tmp_path / "used.json").write_text(json.dumps({"used": days}), encoding="utf-8")
+    database = tmp_path / "state" / "nanobot.db"
+    days = {"old": ["2026-01-01", "2026-01-02"], "new": ["2026-02-25"], "later": ["2026-03-09"]}
+    with writing(database, SCHEMA) as db:
+        db.executemany("INSERT INTO skill_use VALUES (?, ?)", [(day, name) for name in days for day in days[name]])
 
-    worth = SkillUsage(tmp_path / "used.json").usage_scores(date(2026, 3, 1))
+    worth = SkillUsage(database).scores(date(2026, 3, 1))
 
-    assert worth["new"] > worth["old"] > 0 == worth["odd"] == worth["later"]
+    assert worth["new"] > worth["old"] > 0 == worth.get("later", 0)
+    assert SkillUsage(tmp_path / "none.db").scores(date(2026, 3, 1)) == {}
 
 
 def test_a_skill_that_only_a_person_may_name_is_in_no_prompt(tmp_path, loader):

@@ -179,7 +179,7 @@ def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(ho
         sent = [request.json for request in server.chats]
     assert result.exit_code == 0
     assert "First difference: other arguments in step 1, list_dir" in result.stdout
-    assert "not recorded, not run" in result.stdout
+    assert "This call was not run: the turn is being replayed" in result.stdout
     assert "-Some *files*.\n+Other files.\n And more.\n" in result.stdout
     assert re.search(r"^recorded +2 +1,200 +1,000 +50 .*\$0\.004$", result.stdout, re.MULTILINE)
     assert re.search(r"^now +2 ", result.stdout, re.MULTILINE)

@@ -85,7 +85,7 @@ def test_what_hides_something_takes_more_than_a_yes(tmp_path: Path, said: str | 
 
     done = run("skills", "install", folder, "--yes", said=said)
 
-    assert "LOOK         scripts/boil.sh, line 2: decodes hidden text and runs it" in done.stdout
+    assert "LOOK         scripts/boil.sh:2: It decodes hidden text and runs it." in done.stdout
     assert (done.exit_code, (skills() / "tea").exists()) == (code, there)
 
 
@@ -105,7 +105,7 @@ def test_a_skill_that_cannot_be_read_is_refused_and_a_faulty_one_is_shown(tmp_pa
 
     assert done.exit_code == (1 if words else 0)
     assert words in done.stderr
-    assert words or "error        SKILL.md:1: `description` is missing." in done.stdout
+    assert words or "error        SKILL.md:1: description is missing." in done.stdout
 
 
 def test_validate_says_every_fault_with_its_line(tmp_path: Path):
@@ -116,10 +116,9 @@ def test_validate_says_every_fault_with_its_line(tmp_path: Path):
 
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
-        "error    SKILL.md:1: `description` is missing. Say in a line or two what it does and when to use it.",
-        "error    SKILL.md:2: `name` may only have lowercase letters, digits and hyphens. "
-        "Use 1 to 64 lowercase letters, digits and single hyphens.",
-        "warning  SKILL.md:3: `licence` is an unknown field. Did you mean `license`?",
+        "error    SKILL.md:1: description is missing.",
+        "error    SKILL.md:2: name is not 1 to 64 lowercase letters, digits and single hyphens.",
+        "warning  SKILL.md:3: licence is an unknown field. Did you mean license?",
         "warning  SKILL.md:5: It names gone.md, which does not exist. Add the file, or correct the name.",
         "tea: 2 errors and 2 warnings.",
     ]
@@ -166,7 +165,7 @@ def test_the_doctor_knows_skills(tmp_path: Path):
 
     assert "The skill tea needs program: no-such-kettle" in done.stdout
     assert "The skill broken cannot be read" in done.stdout
-    assert "The skill odd works but has 1 format error: SKILL.md:2: `name` is other" in noted
+    assert "The skill odd works but has 1 format error: SKILL.md:2: name is other" in noted
     assert done.exit_code == 1
 
 

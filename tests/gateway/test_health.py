@@ -57,6 +57,7 @@ async def test_a_red_channel_makes_it_503_with_the_reason_and_no_secret(running:
 
     assert health.status_code == 503
     assert "is not known there" in health.text
+    assert health.json()["channels"]["broken"]["state"] == "failed"
     assert secret not in health.text + metrics.text
 
 

@@ -1,9 +1,9 @@
 """What lives in the gateway beside the channels: jobs run and are told, the heartbeat does what HEARTBEAT.md asks."""
 
+import asyncio
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,14 +11,155 @@ from typing import Any
 
 import pytest
 
-from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Hang, Say, Slow, Step
-from tests.support.eventually import wait_until
+from nanobot.cron.types import CronJob, CronSchedule
+from nanobot.messages.types import text_of
+from nanobot.providers.errors import AuthenticationError
+from nanobot.testing import calls
+from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.support.eventually import eventually, wait_until
 from tests.support.home import POSIX, ended
+from tests.support.running_gateway import OpenGateway, Running
 from tests.support.toy_gateway import GatewayHome, free_port, written
 
-pytestmark = POSIX
+TO_SEVEN: dict[str, Any] = {"deliver": True, "channel": "toy", "to": "7"}
+REMIND = calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 3600}))
 
-TO_SEVEN = ("--deliver", "--channel", "toy", "--to", "7")
+
+async def added(here: Running, message: str, **options: Any) -> CronJob:
+    """A job that is due in an hour."""
+    cron, hourly = here.gateway.runtime.cron(), CronSchedule("every", every_ms=3_600_000)
+    await eventually(lambda: cron.on_job)  # the member that runs jobs has started
+    return await asyncio.to_thread(lambda: cron.add_job(message, hourly, message, **options))
+
+
+async def run_only_job(here: Running) -> None:
+    cron = here.gateway.runtime.cron()
+    (job,) = await asyncio.to_thread(cron.list_jobs)
+    assert await cron.run_job(job.id)
+
+
+async def test_the_log_has_a_line_for_each_turn_and_a_warning_for_one_that_failed(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
+    async with running("The kettle is on.", AuthenticationError()) as here:
+        for number in range(2):
+            here.toy.write("tea?", message_id=str(number))
+            await eventually(lambda number=number: len(here.toy.got()) > number)  # type: ignore[misc]
+        await eventually(lambda: "toy:7 failed" in caplog.text)
+
+    answered, failed = (record for record in caplog.records if "toy:7 " in record.getMessage())
+    assert (answered.levelname, failed.levelname) == ("INFO", "WARNING")
+    assert re.search(r"toy:7 answered in \d+\.\d s", answered.getMessage())
+    assert re.search(r"toy:7 failed after .* API key was rejected", failed.getMessage())
+
+
+async def test_the_log_names_a_job_that_ran_and_has_one_warning_for_one_that_failed(running: OpenGateway, caplog):
+    caplog.set_level("INFO")
+    async with running("Water them.", AuthenticationError()) as here:
+        job = await added(here, "Water the plants", **TO_SEVEN)
+        assert await here.gateway.runtime.cron().run_job(job.id)
+        assert await here.gateway.runtime.cron().run_job(job.id)
+
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert any(
+        level == "INFO" and re.match(r"job 'Water the plants' \(\w+\) answered in", text) for level, text in told
+    )
+    [warning] = [text for level, text in told if level == "WARNING" and "API key was rejected" in text]
+    assert re.match(r"job 'Water the plants' \(\w+\) failed after \d", warning, re.IGNORECASE)
+    assert "cron:" not in caplog.text
+    assert re.match(
+        r"Reminder, \d\d:\d\d: Water the plants\n\n\(No model answered, so this is its text alone\. .*"
+        r"The API key was rejected .*\)",
+        here.toy.got("7")[1],
+    )
+
+
+async def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offline(running: OpenGateway):
+    websocket = {"enabled": True, "port": free_port(), "clients": {"anna": {"token": "a" * 32}}, "allowFrom": ["anna"]}
+    async with running("one", "two", channels={"websocket": websocket}) as here:
+        job = await added(here, "make tea", deliver=True, channel="websocket", to="anna")
+        for _ in range(2):
+            assert await here.gateway.runtime.cron().run_job(job.id)
+        history = await asyncio.to_thread(here.gateway.runtime.cron().history, job.id)
+
+    assert [row["outcome"] for row in history] == ["ran", "ran"]
+
+
+async def test_a_person_is_reminded_who_asked_for_it_in_a_chat(running: OpenGateway):
+    async with running(REMIND, "I will.", "Tea!") as here:
+        written(here.home / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
+        here.toy.write("remind me of the tea", message_id="1")
+        await eventually(lambda: here.toy.got("7"))
+        await run_only_job(here)
+
+    assert [text.split("\n")[0] for text in here.toy.got("7")] == ["I will.", "Tea!"]
+
+
+async def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner_is_told_once(
+    running: OpenGateway, tmp_path: Path
+):
+    toy = {"enabled": True, "folder": str(tmp_path / "toy"), "allowFrom": []}
+    off = {"approval": "off"}  # so that others than the owner may make jobs
+    async with running(REMIND, "I will.", "Tea!", "Mine!", channels={"toy": toy}, tools=off) as here:
+        people = {"owners": {"toy": ["1"]}, "approved": {"toy": ["1", "7"]}}
+        written(here.home / "pairing.json", people)
+        here.toy.write("remind me of the tea", message_id="1")
+        await eventually(lambda: here.toy.got("7"))
+        await run_only_job(here)
+        written(here.home / "pairing.json", {"owners": {"toy": ["1"]}, "approved": {"toy": ["1"]}})
+        await run_only_job(here)
+        await eventually(lambda: here.toy.got("1"))
+        own = await added(here, "make tea", deliver=True, channel="toy", to="9")
+        assert await here.gateway.runtime.cron().run_job(own.id)
+        await eventually(lambda: here.toy.got("9"))
+        jobs = await asyncio.to_thread(here.gateway.runtime.cron().list_jobs, True)
+
+    assert len(here.toy.got("7")) == 2
+    (word,) = here.toy.got("1")
+    assert "'7', who asked for it, is no longer allowed on toy" in word
+    assert {job.name: job.enabled for job in jobs} == {"Remind them of the tea.": False, "make tea": True}
+
+
+async def test_a_silent_job_sends_nothing_whatever_its_turn_tries(running: OpenGateway):
+    psst = calls(("message", {"content": "psst", "channel": "toy", "chat_id": "7"}))
+    async with running(psst, "Done in silence.") as here:
+        await added(here, "tidy up")
+        await run_only_job(here)
+
+    assert here.toy.got() == []
+    assert "Nothing was sent" in text_of(here.model.requests[-1][-1]["content"])
+
+
+async def test_the_agent_writes_to_another_chat_and_knows_that_it_arrived(running: OpenGateway):
+    dinner = calls(("message", {"content": "Dinner at eight.", "channel": "toy", "chat_id": "9"}))
+    nowhere = calls(("message", {"content": "And you?", "channel": "toy", "chat_id": "nowhere"}))
+    async with running(dinner, nowhere, "I told them.") as here:
+        written(here.home / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
+        here.toy.write("tell the others", message_id="1")
+        await eventually(lambda: "I told them." in here.toy.got("7"))
+
+    assert here.toy.got("9") == ["Dinner at eight."]
+    assert "Delivered to toy:9" in text_of(here.model.requests[1][-1]["content"])
+    assert "there is no such chat" in text_of(here.model.requests[2][-1]["content"])
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names(
+    running: OpenGateway, is_refused: bool
+):
+    decision = {"action": "run", "tasks": "look after the kettle", "again_in_minutes": 60}
+    script = [AuthenticationError("bad key")] if is_refused else [calls(("heartbeat", decision)), "The kettle is on."]
+    settings = {"port": free_port(), "heartbeat": {"intervalS": 1, "channel": "toy", "to": "7"}}
+    async with running(*script, gateway=settings) as here:
+        (here.home / "workspace" / "HEARTBEAT.md").write_text("- [ ] look after the kettle\n", encoding="utf-8")
+        await eventually(here.toy.got)
+        await asyncio.sleep(1.2)  # the next look comes before the time that was named, and asks nobody
+
+    [said] = here.toy.got("7")
+    assert said == "The kettle is on." if not is_refused else said.startswith("The heartbeat is paused since ")
+    assert len(here.model.requests) == (1 if is_refused else 2)
+
+
+# --- as processes
 
 
 @pytest.fixture
@@ -32,107 +173,17 @@ def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
     return GatewayHome(tmp_path, server)
 
 
-def fates(home: GatewayHome) -> list[str]:
-    """What became of each due instant."""
-    told = json.loads(home.run("cron", "history", "--json").out)
-    return [row["outcome"] for row in told]
-
-
-def only_job(home: GatewayHome) -> str:
-    """The id of the one job there is."""
-    (job,) = json.loads(home.run("cron", "list", "--json").out)
-    return str(job["id"])
-
-
-def added(home: GatewayHome, message: str, *words: str) -> None:
-    """A job, made at the terminal, that is due in a moment: later where the machine is too busy for a command."""
-    for lead_s in (1.5, 6, 24):
-        at = (datetime.now() + timedelta(seconds=lead_s)).isoformat()
-        end = home.run("cron", "add", "-n", message, "-m", message, "--at", at, *words)
-        if end.code == 0:
-            return
-    raise AssertionError(end.complaint)
-
-
-def test_a_job_made_at_the_terminal_is_told_by_the_gateway_that_runs(home: GatewayHome):
-    with home.gateway() as process:
-        added(home, "make tea", *TO_SEVEN)
-        wait_until(lambda: home.toy.got("7"))
-        process.send_signal(signal.SIGTERM)
-        ended(process)
-
-    (report,) = home.toy.got()
-    assert report.startswith("The kettle is on.")
-
-
-def test_the_log_has_a_line_for_each_turn_and_a_warning_for_one_that_failed(home: GatewayHome, server: FakeModels):
-    server.script(Say("The kettle is on."), Fail(401))
-
-    with home.gateway():
-        for number in range(2):
-            home.toy.write("tea?", message_id=str(number))
-            wait_until(lambda number=number: len(home.toy.got()) > number)  # type: ignore[misc]
-        wait_until(lambda: "toy:7 failed" in home.log)
-
-    answered, failed = (line for line in home.log.splitlines() if "toy:7 " in line)
-    assert re.search(r"INFO .*toy:7 answered in \d+\.\d s, [\d.]+k? tokens", answered)
-    assert re.search(r"WARNING .*toy:7 failed after .* API key was rejected", failed)
-
-
-def test_the_log_names_a_job_that_ran(home: GatewayHome, server: FakeModels):
-    server.script(Say("Water them."))
-    added(home, "Water the plants", *TO_SEVEN)
-
-    with home.gateway():
-        wait_until(lambda: re.search(r"INFO .* job '[^']+' \(\w+\) answered in \d+\.\d s, [\d.]+k? tokens", home.log))
-
-    assert "cron:" not in home.log
-
-
-def test_the_log_has_one_warning_for_a_job_that_failed(home: GatewayHome, server: FakeModels):
-    server.default = Slow(Fail(401), first_s=0.2)
-    added(home, "Water the plants", *TO_SEVEN)
-
-    with home.gateway():
-        wait_until(lambda: "failed after" in home.log)
-
-    warnings = [line for line in home.log.splitlines() if "API key was rejected" in line]
-    assert len(warnings) == 1, warnings
-    assert re.search(r"WARNING .* job 'Water the plants' \(\w+\) failed after (?!0\.0)\d+\.\d s:", warnings[0])
-
-
-def test_a_reminder_reminds_also_if_no_model_answers(home: GatewayHome, server: FakeModels):
-    server.default = Fail(401)
-
-    with home.gateway():
-        added(home, "Water the plants", *TO_SEVEN)
-        wait_until(lambda: home.toy.got("7"))
-
-    assert re.match(
-        r"Reminder, \d\d:\d\d: Water the plants\n\n\(No model answered, so this is its text alone\. "
-        r"The next try is in 5 min\. The API key was rejected .*\)",
-        home.toy.got("7")[0],
-    )
-
-
-def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offline(home: GatewayHome):
-    websocket = {"enabled": True, "port": free_port(), "clients": {"anna": {"token": "a" * 32}}, "allowFrom": ["anna"]}
-    home.change(channels={**home.config["channels"], "websocket": websocket})
-    words = ("-e", "9000", "--json", "--deliver", "--channel", "websocket", "--to", "anna")
-    job = json.loads(home.run("cron", "add", "-n", "tea", "-m", "make tea", *words).out)["id"]
-
-    with home.gateway():
-        wait_until(lambda: home.run("cron", "list").complaint == "")
-        ends = [home.run("cron", "run", job, "-f") for _ in range(2)]
-
-    assert [end.code for end in ends] == [0, 0], ends
-    assert fates(home) == ["ran", "ran"]
-
-
-def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: GatewayHome, server: FakeModels):
+@POSIX
+def test_a_job_made_at_the_terminal_that_a_kill_cut_off_is_told_once_by_the_next_gateway(
+    home: GatewayHome, server: FakeModels
+):
     server.script(Hang())
-    added(home, "make tea", *TO_SEVEN)
     with home.gateway() as process:
+        for lead_s in (1.5, 6, 24):  # later where the machine is too busy for a command
+            at = (datetime.now() + timedelta(seconds=lead_s)).isoformat()
+            words = ("-n", "tea", "-m", "make tea", "--at", at, "--deliver", "--channel", "toy", "--to", "7")
+            if home.run("cron", "add", *words).code == 0:
+                break
         wait_until(lambda: server.chats)
         process.kill()
 
@@ -141,102 +192,11 @@ def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: Gatewa
         process.send_signal(signal.SIGTERM)
         ended(process)
 
-    assert home.toy.got() == ["The kettle is on."]
+    (report,) = home.toy.got()
+    assert report.startswith("The kettle is on.")
 
 
-def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, server: FakeModels):
-    server.script(
-        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 3600})),
-        Say("I will."),
-        Say("Tea!"),
-    )
-    written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
-    home.toy.write("remind me of the tea", message_id="1")
-
-    with home.gateway():
-        wait_until(lambda: home.toy.got("7"))
-        home.run("cron", "run", only_job(home))
-        wait_until(lambda: len(home.toy.got("7")) >= 2)
-
-    assert [text.split("\n")[0] for text in home.toy.got("7")[:2]] == ["I will.", "Tea!"]
-
-
-def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner_is_told_once(
-    home: GatewayHome, server: FakeModels
-):
-    home.change(
-        channels={"toy": {**home.config["channels"]["toy"], "allowFrom": []}},
-        tools={"approval": "off"},  # so that others than the owner may make jobs
-    )
-    people = {"owners": {"toy": ["1"]}, "approved": {"toy": ["1", "7"]}}
-    written(home.data / "pairing.json", people)
-    server.script(
-        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 3600})),
-        Say("I will."),
-        Say("Tea!"),
-    )
-    home.toy.write("remind me of the tea", message_id="1")
-
-    with home.gateway():
-        wait_until(lambda: home.toy.got("7"))
-        home.run("cron", "run", only_job(home))
-        wait_until(lambda: "Tea!" in "".join(home.toy.got("7")))
-        home.run("pairing", "revoke", "toy", "7")
-        home.run("cron", "run", only_job(home))
-        wait_until(lambda: home.toy.got("1"))
-        heard = len(home.toy.got("7"))
-        added(home, "make tea", "--deliver", "--channel", "toy", "--to", "9")
-        wait_until(lambda: home.toy.got("9"))
-
-    assert len(home.toy.got("7")) == heard
-    (word,) = home.toy.got("1")
-    assert "'7', who asked for it, is no longer allowed on toy" in word
-    assert fates(home)[-2:] == ["skipped", "ran"], "the owner's own job is untouched"
-
-
-def test_a_silent_job_sends_nothing_whatever_its_turn_tries(home: GatewayHome, server: FakeModels):
-    server.script(Calls(("message", {"content": "psst", "channel": "toy", "chat_id": "7"})), Say("Done in silence."))
-    added(home, "tidy up")
-
-    with home.gateway():
-        wait_until(lambda: fates(home) == ["ran"])
-
-    assert home.toy.got() == []
-    assert "Nothing was sent" in server.chats[-1].body.decode()
-
-
-def test_the_agent_writes_to_another_chat_and_knows_that_it_arrived(home: GatewayHome, server: FakeModels):
-    server.script(
-        Calls(("message", {"content": "Dinner at eight.", "channel": "toy", "chat_id": "9"})),
-        Calls(("message", {"content": "And you?", "channel": "toy", "chat_id": "nowhere"})),
-        Say("I told them."),
-    )
-    written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
-    home.toy.write("tell the others", message_id="1")
-
-    with home.gateway():
-        wait_until(lambda: "I told them." in home.toy.got("7"))
-
-    assert home.toy.got("9") == ["Dinner at eight."]
-    assert "Delivered to toy:9" in server.chats[1].body.decode()
-    assert "there is no such chat" in server.chats[2].body.decode()
-
-
-def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names(home: GatewayHome, server: FakeModels):
-    home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1, "channel": "toy", "to": "7"}})
-    home.workspace.mkdir(parents=True)
-    (home.workspace / "HEARTBEAT.md").write_text("## Open\n\n- [ ] look after the kettle\n", encoding="utf-8")
-    decision = {"action": "run", "tasks": "look after the kettle", "again_in_minutes": 60}
-    server.script(Calls(("heartbeat", decision)))
-
-    with home.gateway():
-        wait_until(home.toy.got)
-        time.sleep(1.5)  # the next look comes before the time that was named
-
-    assert home.toy.got("7") == ["The kettle is on."]
-    assert len(server.chats) == 2
-
-
+@POSIX
 def test_a_gateway_that_stops_asks_no_model_about_heartbeat_tasks(home: GatewayHome, server: FakeModels):
     home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1}})
     written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
@@ -258,17 +218,3 @@ def test_a_gateway_that_stops_asks_no_model_about_heartbeat_tasks(home: GatewayH
 
     assert len(server.chats) - asked_before <= 1, "one may have been on its way"
     assert "heartbeat failed" not in home.log
-
-
-def test_a_heartbeat_that_the_model_refuses_pauses_and_tells_its_chat_why(home: GatewayHome, server: FakeModels):
-    home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1, "channel": "toy", "to": "7"}})
-    home.workspace.mkdir(parents=True)
-    (home.workspace / "HEARTBEAT.md").write_text("## Open\n\n- [ ] look after the kettle\n", encoding="utf-8")
-    server.script(Fail(401, "bad key"))
-
-    with home.gateway():
-        wait_until(home.toy.got)
-
-    [said] = home.toy.got("7")
-    assert said.startswith("The heartbeat is paused since ")
-    assert "bad key" in said

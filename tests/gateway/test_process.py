@@ -31,40 +31,33 @@ def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
     return GatewayHome(tmp_path, server)
 
 
-def test_a_killed_gateway_loses_nothing_and_a_polite_end_leaves_nothing_behind(home: GatewayHome, server: FakeModels):
-    server.script(Hang())
+def test_a_turn_that_a_kill_or_a_stop_cuts_off_goes_on_at_the_next_start_and_nothing_is_left_behind(
+    home: GatewayHome, server: FakeModels
+):
+    server.script(Hang(), Say("first"), Hang())
     home.toy.write("hi", message_id="1")
     with home.gateway() as process:
         wait_until(lambda: server.chats)
         process.kill()
 
-    with home.gateway() as process:
+    with home.gateway(before=["nohup"]) as process:
         wait_until(home.toy.got)
         home.toy.write("hi again, though this id was here", message_id="1")
         wait_until(lambda: not home.toy.waiting)
-        process.send_signal(signal.SIGTERM)
-        end = ended(process)
-
-    assert end.code == 0
-    assert home.toy.got() == ["hello"]
-    assert not {"gateway.sock", "gateway.json"} & {file.name for file in (home.data / "state").iterdir()}
-
-
-def test_a_turn_that_runs_is_given_up_in_time_and_goes_on_at_the_next_start(home: GatewayHome, server: FakeModels):
-    server.script(Hang())
-    home.toy.write("hi", message_id="1")
-    with home.gateway() as process:
-        wait_until(lambda: server.chats)
+        process.send_signal(signal.SIGHUP)  # nohup means to survive it
+        home.toy.write("and now?", message_id="2")
+        wait_until(lambda: len(server.chats) == 3)
+        assert process.poll() is None
         told = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert ended(process).code == 0
+        end = ended(process)
         took = time.monotonic() - told
 
+    assert (end.code, took < 5.0) == (0, True)
+    assert not {"gateway.sock", "gateway.json"} & {file.name for file in (home.data / "state").iterdir()}
     with home.gateway():
         wait_until(lambda: "hello" in home.toy.got())
-
-    assert took < 5.0
-    assert home.toy.got().count("hello") == 1
+    assert [text for text in home.toy.got() if "nanobot is stopping" not in text] == ["first", "hello"]
 
 
 def test_a_second_gateway_names_the_first_and_restart_begins_the_same_process_anew(home: GatewayHome):
@@ -80,15 +73,6 @@ def test_a_second_gateway_names_the_first_and_restart_begins_the_same_process_an
         assert process.poll() is None
     assert (second.code, f"pid {process.pid}" in second.complaint) == (75, True)
     assert home.toy.got() == ["Restarting. Running work continues afterwards.", "hello"]
-
-
-def test_a_hang_up_that_nohup_means_to_survive_is_survived(home: GatewayHome):
-    with home.gateway(before=["nohup"]) as process:
-        process.send_signal(signal.SIGHUP)
-        home.toy.write("hi", message_id="1")
-        wait_until(home.toy.got)
-
-        assert process.poll() is None
 
 
 def test_what_launchd_starts_has_the_variables_of_the_env_file(home: GatewayHome, server: FakeModels):

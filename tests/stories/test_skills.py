@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +21,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from nanobot.agent.skills.usage import SkillUsage
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.gateway.service import Options, open_gateway
@@ -428,5 +430,5 @@ async def test_a_skill_that_is_read_is_remembered_for_the_sessions_of_later_days
     async with open_bot(tmp_path, read, run, "done", config=UNASKED) as bot:
         await bot.say("use $cron")
 
-    used = json.loads((tmp_path / "state" / "skills" / "used.json").read_text(encoding="utf-8"))["used"]
-    assert sorted(used) == ["cron", "plum", "weather"]
+    scores = SkillUsage(tmp_path / "state" / "nanobot.db").scores(date.today() + timedelta(days=1))
+    assert sorted(scores) == ["cron", "plum", "weather"]

@@ -18,12 +18,11 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 
 from nanobot.agent.skills.bundle import Bundle
-from nanobot.agent.skills.lint import LintFinding, lint_skill, name_problem
+from nanobot.agent.skills.lint import LintFinding, addresses_in, find_risks, lint_skill, name_problem
 from nanobot.agent.skills.manual import Manual, decode_manual, one_line, parse_manual
 from nanobot.agent.skills.needs import SkillNeeds
-from nanobot.agent.skills.risks import RiskWarning, addresses_in, find_risks
 from nanobot.errors import NanobotError
-from nanobot.utils.files import make_private_folder, sync_folder, write_whole
+from nanobot.utils.files import make_private_folder, sync_folder
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
 
@@ -40,7 +39,7 @@ class SkillOffer:
     manual: Manual
     needs: SkillNeeds
     faults: tuple[LintFinding, ...]
-    warnings: tuple[RiskWarning, ...]
+    risks: tuple[LintFinding, ...]
     addresses: tuple[str, ...]
     """The hosts named in its files."""
     exists: bool
@@ -57,9 +56,9 @@ class SkillOffer:
         return {file.path: file.data for file in self.bundle.files if file.is_program}
 
     @property
-    def severe_warnings(self) -> tuple[RiskWarning, ...]:
-        """The warnings that must be seen before agreeing."""
-        return tuple(warning for warning in self.warnings if warning.is_severe)
+    def is_suspicious(self) -> bool:
+        """Whether nobody should install it without a look."""
+        return any(risk.is_error for risk in self.risks)
 
 
 class Installer:
@@ -113,45 +112,38 @@ class Installer:
                         "one; --as NAME installs this one under another name."
                     )
                 new_folder = self._write_new(offer)
-                replaced_as = self._move_to_replaced(offer.name)
-                new_folder.rename(target)  # directly after the move, to keep the gap without a skill short
+                self._move_to_replaced(offer.name)
+                new_folder.rename(target)
                 sync_folder(self._skills)
-                if replaced_as is not None:
-                    sync_folder(replaced_as.parent)
         except OSError as error:
             raise storage_error(f"The skill {offer.name} cannot be installed", error) from error
         return target
 
     def remove(self, name: str) -> Path:
         """Remove a skill and return where it is kept. Raises NanobotError, StorageError."""
-        if not os.path.lexists(self._skills / name) or is_hidden_name(name):
-            raise NanobotError(f"There is no skill {name} in {self._skills}. See `nanobot skills list`.")
+        is_hidden = name.startswith(".") or "/" in name or "\\" in name
         try:
-            replaced = self._move_to_replaced(name)
-            sync_folder(self._skills)
+            replaced_as = None if is_hidden else self._move_to_replaced(name)
         except OSError as error:
             raise storage_error(f"The skill {name} cannot be removed", error) from error
-        assert replaced is not None  # noqa: S101 it was there
-        return replaced
+        if replaced_as is None:
+            raise NanobotError(f"There is no skill {name} in {self._skills}. See `nanobot skills list`.")
+        return replaced_as
 
     def _write_new(self, offer: SkillOffer) -> Path:
         """Write and sync all files under a temporary name."""
         new_folder = self._skills / f"{_NEW}{secrets.token_hex(6)}"
         new_folder.mkdir()
         try:
-            folders = {new_folder}
             for file in offer.bundle.files:
                 path = new_folder / PurePosixPath(file.path)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                folders.add(path.parent)
-                mode = 0o755 if file.executable else 0o644
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
-                try:
-                    write_whole(descriptor, file.data)
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-            for folder in folders:
+                with path.open("xb") as written:
+                    written.write(file.data)
+                    written.flush()
+                    os.fsync(written.fileno())
+                path.chmod(0o755 if file.executable else 0o644)
+            for folder in {(new_folder / file.path).parent for file in offer.bundle.files}:
                 sync_folder(folder)
         except BaseException:
             shutil.rmtree(new_folder, ignore_errors=True)
@@ -163,13 +155,11 @@ class Installer:
         target = self._skills / name
         if not os.path.lexists(target):
             return None
-        replaced = self._skills / _REPLACED
-        replaced.mkdir(exist_ok=True)
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        replaced_as = replaced / f"{name}-{stamp}"
-        while os.path.lexists(replaced_as):
-            replaced_as = replaced / f"{name}-{stamp}-{secrets.token_hex(2)}"
+        replaced_as = self._skills / _REPLACED / f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        replaced_as.parent.mkdir(exist_ok=True)
         target.rename(replaced_as)
+        sync_folder(replaced_as.parent)
+        sync_folder(self._skills)
         return replaced_as
 
     def _sweep(self) -> None:
@@ -178,11 +168,6 @@ class Installer:
             with suppress(OSError):
                 if time.time() - leftover.lstat().st_mtime > _LEFTOVER_AGE_S and not leftover.is_symlink():
                     shutil.rmtree(leftover, ignore_errors=True)
-
-
-def is_hidden_name(name: str) -> bool:
-    """Whether a name in the skills folder cannot be a skill."""
-    return name.startswith(".") or not name or "/" in name or "\\" in name
 
 
 def _choose_name(manual: Manual, bundle: Bundle) -> str:

@@ -17,7 +17,6 @@ from typing import Any
 from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
 from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, body, one_line, read_manual, read_text
 from nanobot.agent.skills.needs import MissingNeed, SkillNeeds, find_missing
-from nanobot.agent.skills.store import SkillUsage
 from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line
@@ -84,15 +83,16 @@ class SkillsLoader:
         disabled: Collection[str] = (),
         opener: Opens | None = None,
         *,
-        usage: SkillUsage | None = None,
+        usage_scores: Callable[[date], Mapping[str, float]] = lambda before: {},
         is_set: Callable[[str], bool] = lambda key: False,
         why_forbidden: Callable[[str], str] = lambda name: "",
         summary_chars: int = SUMMARY_CHARS,
     ) -> None:
-        """`opener` is passed to `open` and limits where links in the workspace may lead. `is_set` checks
-        config keys. `why_forbidden` explains what the command sandbox forbids.
+        """`opener` is passed to `open` and limits where links in the workspace may lead. `usage_scores` says how much
+        each skill was used before a day. `is_set` checks config keys. `why_forbidden` explains what the command sandbox
+        forbids.
         """
-        self.usage = usage
+        self._usage_scores = usage_scores
         self._opener = opener
         self.own = workspace / "skills"
         """The folder of the workspace's skills."""
@@ -102,7 +102,6 @@ class SkillsLoader:
         self._why_forbidden = why_forbidden
         self._chars = summary_chars
         self._manuals: dict[str, tuple[Stamp, Manual, SkillNeeds]] = {}
-        self._skills_by_path: dict[str, Skill] = {}
         self._files: list[_File] = []
         self._shipped_files: list[_File] = []
         self._refreshed_at = -_HOST_CACHE_S
@@ -161,10 +160,7 @@ class SkillsLoader:
                 needs=needed[name],
                 hidden=hidden,
             )
-            known = self._skills_by_path.get(path)
-            if known != skill:
-                self._skills_by_path[path] = known = skill
-            result.append(known)
+            result.append(skill)
         return tuple(sorted(result, key=lambda skill: skill.name))
 
     def _manual(self, path: str, stamp: Stamp) -> tuple[Manual, SkillNeeds]:
@@ -258,10 +254,10 @@ class SkillsLoader:
         return sum(map(_summary_length, skills)) <= self._chars
 
     def _select(self, skills: Sequence[Skill], day: date) -> SkillCatalog:
-        usage_scores = self.usage.usage_scores(day) if self.usage is not None else {}
+        scores = self._usage_scores(day)
 
         def rank(skill: Skill) -> tuple[object, ...]:
-            return -usage_scores.get(skill.name, 0.0), not skill.available, skill.source != "workspace", skill.name
+            return -scores.get(skill.name, 0.0), not skill.available, skill.source != "workspace", skill.name
 
         chars_left, shown = self._chars - min(_NAMES_CHARS, self._chars // 4), []
         for skill in sorted(skills, key=rank):

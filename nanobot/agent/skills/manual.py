@@ -6,8 +6,8 @@ The format is that of agentskills.io (https://agentskills.io/specification) and 
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ MAX_BYTES = 256_000
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)\n*", re.DOTALL | re.MULTILINE)
 _BARE_TEXT_WITH_COLON = re.compile(r"^([A-Za-z][\w-]*): +(?![\"'\[{|>&*!%@`#])(.*:.*)$", re.MULTILINE)
-_BRACES_AT_THE_MARGIN = re.compile(r"^([A-Za-z][\w-]*):[ \t]*\n(?=[ \t]*[{\[])((?:(?![A-Za-z]).*\n?)+)", re.MULTILINE)
 _NESTING = "[{-:?"
 """Each YAML level has at least one of these characters."""
 _MAX_LEVELS = 200
@@ -33,6 +32,9 @@ class Manual:
 
     front: dict[str, Any] = field(default_factory=dict)
     problem: str = ""
+    problem_line: int = 1
+    front_text: str = ""
+    """The YAML of the front matter."""
     repaired: bool = False
     """Whether the front matter was accepted although it is not valid YAML."""
 
@@ -51,6 +53,27 @@ class Manual:
     def description(self) -> str:
         """Its description in one line; may be empty."""
         return one_line(self.front.get("description"))
+
+    def key_lines(self) -> tuple[dict[tuple[object, ...], int], list[tuple[str, int]]]:
+        """Return the line of each field and list entry, by the path of its keys, and the fields that appear twice."""
+        import yaml
+
+        lines: dict[tuple[object, ...], int] = {}
+        duplicates = []
+        top: yaml.Node | None = yaml.compose(self.front_text, yaml.SafeLoader)
+        waiting: list[tuple[tuple[object, ...], yaml.Node | None]] = [((), top)]
+        for path, node in waiting:  # grows
+            if isinstance(node, yaml.MappingNode):
+                entries = [(key.value, key, value) for key, value in node.value]
+            else:
+                items = node.value if isinstance(node, yaml.SequenceNode) else ()
+                entries = [(index, item, item) for index, item in enumerate(items)]
+            for key, start, value in entries:
+                line = start.start_mark.line + 2
+                if lines.setdefault((*path, key), line) != line:
+                    duplicates.append((str(key), line))
+                waiting.append(((*path, key), value))
+        return lines, duplicates
 
 
 def read_text(path: Path, opener: Opens | None = None) -> tuple[str, str]:
@@ -100,30 +123,14 @@ def body(text: str) -> str:
 
 
 def parse_front_matter(front: str) -> Manual:
-    """Parse front matter, repairing common mistakes."""
+    """Parse front matter. Tabs and text with a colon, such as `description: Use it when: ...`, are accepted."""
     manual = _load_yaml(front)
-    if not manual.problem:
-        return manual
-    for repair in (_quote_colons, _indent_braces, lambda text: _indent_braces(_quote_colons(text))):
-        repaired_text = repair(front)
-        if repaired_text != front and not (result := _load_yaml(repaired_text)).problem:
-            return Manual(result.front, repaired=True)
+    if manual.problem:
+        repaired = _BARE_TEXT_WITH_COLON.sub(lambda match: f"{match[1]}: {json.dumps(match[2])}", front.expandtabs(2))
+        result = _load_yaml(repaired)
+        if not result.problem:
+            return replace(result, repaired=True, problem_line=manual.problem_line)
     return manual
-
-
-def _quote_colons(front: str) -> str:
-    """Quote text with a colon: many skills have `description: Use it when: ...`, which YAML reads as a nested table."""
-    return _BARE_TEXT_WITH_COLON.sub(lambda match: f"{match[1]}: {json.dumps(match[2])}", front)
-
-
-def _indent_braces(front: str) -> str:
-    """Indent braces at the margin or after tabs. Line numbers stay the same."""
-
-    def indent(match: re.Match[str]) -> str:
-        lines = match[2].expandtabs(2).splitlines(keepends=True)
-        return f"{match[1]}:\n" + "".join(f"  {line}" for line in lines)
-
-    return _BRACES_AT_THE_MARGIN.sub(indent, front)
 
 
 def _load_yaml(text: str) -> Manual:
@@ -136,12 +143,12 @@ def _load_yaml(text: str) -> Manual:
         front = yaml.load(text, loader)  # noqa: S506 - both are the safe ones
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        location = f", line {mark.line + 2}" if mark else ""
-        return Manual(problem=f"front matter of {SKILL_FILE} is not valid YAML{location}")
+        line = min(mark.line, text.count("\n")) + 2 if mark else 1
+        return Manual(problem=f"front matter of {SKILL_FILE} is not valid YAML, line {line}", problem_line=line)
     except (ValueError, RecursionError):  # an invalid date; deep nesting
         return Manual(problem=f"front matter of {SKILL_FILE} is not valid YAML")
     if front is None or isinstance(front, dict):
-        return Manual(front or {})
+        return Manual(front or {}, front_text=text)
     return Manual(problem=f"front matter of {SKILL_FILE} is not a list of `key: value` lines")
 
 
@@ -163,14 +170,7 @@ def names(value: object) -> list[str]:
 
 def words(value: object) -> list[str]:
     """Return a list of words, also from a text such as `allowed-tools`. `Bash(git log:*)` is one word."""
-    if isinstance(value, str):
-        return list(_split_words(value))
-    return names(value)
-
-
-def _split_words(text: str) -> Iterator[str]:
-    for match in re.finditer(r"[^\s,(]+(?:\([^)]*\))?", text):
-        yield match[0]
+    return re.findall(r"[^\s,(]+(?:\([^)]*\))?", value) if isinstance(value, str) else names(value)
 
 
 def one_line(value: object) -> str:

@@ -155,42 +155,21 @@ def how_to_install(program: str, entries: tuple[Mapping[str, Any], ...] = ()) ->
 
     Installers that are present come first.
     """
-    commands: list[tuple[bool, str]] = []
+    commands: dict[str, str] = {}
+    """By the program that it needs, which may be missing."""
     for kind, installer in INSTALLERS.items():
-        for entry in entries:
-            if entry.get("kind") == kind and _applies(entry, program) and (command := _command(installer, entry)):
-                is_present = not installer.program or shutil.which(installer.program) is not None
-                commands.append(
-                    (is_present, command if is_present else f"{command}, with {installer.program} installed first")
-                )
-    if not any(is_present for is_present, _ in commands) and (system_command := _system_command(program)):
-        return system_command
-    return next((command for is_present, command in commands if is_present), commands[0][1] if commands else "")
-
-
-def _applies(entry: Mapping[str, Any], program: str) -> bool:
-    programs = names(entry.get("bins"))
-    systems = [SYSTEMS.get(name, name) for name in names(entry.get("os"))]
-    return (not programs or program in programs) and (not systems or sys.platform in systems)
-
-
-def _command(installer: InstallStep, entry: Mapping[str, Any]) -> str:
-    """Return the command for a person; empty if the entry has no safe name."""
-    package = next((value for key in installer.keys if isinstance(value := entry.get(key), str)), "")
-    if not _SAFE.fullmatch(package):
-        return ""
-    if installer.program == "go" and "@" not in package:
-        package += "@latest"
-    return installer.command.format(package)
-
-
-def _system_command(program: str) -> str:
-    """Return the command of this system's package manager; empty for unknown programs."""
-    packages = _COMMON_PROGRAMS.get(program)
-    if packages is None:
-        return ""
-    for kind in _SYSTEM_MANAGERS:
-        package = packages.get(kind, program)
+        for entry in (entry for entry in entries if entry.get("kind") == kind):
+            programs, systems = names(entry.get("bins")), [SYSTEMS.get(name, name) for name in names(entry.get("os"))]
+            package = next((value for key in installer.keys if isinstance(value := entry.get(key), str)), "")
+            is_for_this = (not programs or program in programs) and (not systems or sys.platform in systems)
+            if is_for_this and _SAFE.fullmatch(package):
+                package += "@latest" * (kind == "go" and "@" not in package)
+                commands.setdefault(installer.program, installer.command.format(package))
+    for needed, command in commands.items():
+        if not needed or shutil.which(needed):
+            return command
+    for kind in _SYSTEM_MANAGERS if program in _COMMON_PROGRAMS else ():
+        package = _COMMON_PROGRAMS[program].get(kind, program)
         if package and shutil.which(INSTALLERS[kind].program):
             return INSTALLERS[kind].command.format(package)
-    return ""
+    return next((f"{command}, with {needed} installed first" for needed, command in commands.items()), "")

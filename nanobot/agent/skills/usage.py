@@ -1,52 +1,86 @@
-"""Records which skills are used. If not all fit into a prompt, the most used are shown."""
+"""Records on which days skills are used. If not all fit into a prompt, the most used are shown."""
 
+import logging
 import os
 import re
+from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.manual import SKILL_FILE
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
+from nanobot.errors import StorageError
 from nanobot.messages.types import text_of
+from nanobot.utils.database import reading, writing
 
+log = logging.getLogger(__name__)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS skill_use (day TEXT NOT NULL, skill TEXT NOT NULL, PRIMARY KEY (day, skill)) WITHOUT ROWID;
+"""
+_KEEP_USE = timedelta(days=120)
+_HALF_LIFE_DAYS = 14.0
 _NAMED = re.compile(r"(?<!\w)\$([\w-]+)")
-_NO_VERDICT = Verdict()
+
+
+class SkillUsage:
+    """The days on which skills were used, in the bot's database. Methods block briefly and never raise."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._recorded: set[tuple[str, date]] = set()
+
+    def note_used(self, name: str) -> None:
+        """Record that a skill was used today."""
+        today = date.today()
+        if (name, today) in self._recorded:
+            return
+        self._recorded.add((name, today))
+        try:
+            with writing(self._database, SCHEMA) as db:
+                db.execute("DELETE FROM skill_use WHERE day < ?", ((today - _KEEP_USE).isoformat(),))
+                db.execute("INSERT OR IGNORE INTO skill_use VALUES (?, ?)", (today.isoformat(), name))
+        except StorageError as error:
+            log.warning("the use of the skill %s cannot be saved: %s", name, error)
+
+    def scores(self, before: date) -> dict[str, float]:
+        """Return a usage score by skill for the days before this one; older use counts less."""
+        scores: dict[str, float] = {}
+        try:
+            with reading(self._database, SCHEMA) as db:
+                query = "SELECT skill, day FROM skill_use WHERE day < ?"
+                for name, day in db.execute(query, (before.isoformat(),)):
+                    age_days = (before - date.fromisoformat(day)).days
+                    scores[name] = scores.get(name, 0.0) + 0.5 ** (age_days / _HALF_LIFE_DAYS)
+        except StorageError as error:
+            log.warning("%s", error)
+        return scores
 
 
 class SkillUsageRecorder:
     """The hook that records it. It never denies."""
 
-    def __init__(self, skills: SkillsLoader) -> None:
+    def __init__(self, skills: SkillsLoader, usage: SkillUsage) -> None:
         self._skills = skills
+        self._usage = usage
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
         """Record skills whose SKILL.md is read, whose files are run, or that a person names with `$`."""
-        used = [*self._skills_accessed(planned), *self._skills_named(planned)]
-        usage = self._skills.usage
-        if not used or usage is None:
-            return _NO_VERDICT
+        used = self._used_skills(planned)
+        return Verdict(on_success=[partial(self._usage.note_used, skill.name) for skill in used])
 
-        def record() -> None:
-            for skill in used:
-                usage.note_used(skill.name)
-
-        return Verdict(on_success=[record])
-
-    def _skills_accessed(self, planned: PlannedCall) -> list[Skill]:
-        arguments = planned.call.arguments
-        if planned.call.name == "read_file":
-            path = str(arguments.get("path") or "")
-            if not path.endswith(SKILL_FILE):
-                return []
-            path_read = os.path.normpath(planned.context.workspace / Path(path))
-            return [skill for skill in self._skills.skills() if str(skill.path) == path_read]
-        command = str(arguments.get("command") or "") if planned.call.name == "exec" else ""
-        if "skills" not in command:
-            return []
-        return [skill for skill in self._skills.skills() if f"skills/{skill.name}/" in command.replace(os.sep, "/")]
-
-    def _skills_named(self, planned: PlannedCall) -> list[Skill]:
+    def _used_skills(self, planned: PlannedCall) -> list[Skill]:
+        name, arguments = planned.call.name, planned.call.arguments
+        command = str(arguments.get("command") or "").replace(os.sep, "/") if name == "exec" else ""
+        path = str(arguments.get("path") or "") if name == "read_file" else ""
+        path = os.path.normpath(planned.context.workspace / path) if path.endswith(SKILL_FILE) else ""
         row = next((row for row in reversed(planned.rows) if row.get("role") == "user"), None)
-        text = text_of(row.get("content")) if row is not None else ""
-        names = set(_NAMED.findall(text)) if "$" in text else set()
-        return [skill for skill in self._skills.skills() if skill.name in names] if names else []
+        named = set(_NAMED.findall(text_of(row.get("content")))) if row is not None else set()
+        if not named and not path and "skills/" not in command:
+            return []
+        return [
+            skill
+            for skill in self._skills.skills()
+            if skill.name in named or str(skill.path) == path or f"skills/{skill.name}/" in command
+        ]

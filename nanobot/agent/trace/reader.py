@@ -6,15 +6,17 @@ tracing, deleted rows, or turns that were killed.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent import events
 from nanobot.agent.claims import is_claim_feedback
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.engine.spec import RunLimits
-from nanobot.agent.trace.store import Facts, TraceStore, dicts
+from nanobot.agent.trace.store import Facts, TraceStore
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Content, Provenance, ToolSchema, is_synthetic, text_of
@@ -127,8 +129,8 @@ class Recording:
             for turn_id, turn_rows in _group_by_turn(rows).items():
                 self._rows_by_turn[turn_id] = rows
                 turns[turn_id] = _turn_from_rows(turn_id, key, turn_rows)
-        for turn_id, events in traces.items():
-            _apply_trace(turns[turn_id], events)
+        for turn_id, traced in traces.items():
+            _apply_trace(turns[turn_id], traced)
         self.turns = sorted(turns.values(), key=lambda turn: turn.at)
 
     def find(self, turn_ref: str | None = None) -> RecordedTurn:
@@ -211,48 +213,12 @@ def read_recording(name: str, sessions: SessionManager, traces: TraceStore) -> R
     return Recording(key, conversations, by_turn)
 
 
-def merge_turn(like: RecordedTurn, rows: list[ChatMessage], events: Sequence[Facts]) -> RecordedTurn:
+def merge_turn(like: RecordedTurn, rows: list[ChatMessage], traced: Sequence[Facts]) -> RecordedTurn:
     """Build a turn from the rows and events of a replay of `like`."""
     question: ChatMessage = {"role": "user", "content": like.message}
-    turn = RecordedTurn(like.turn_id, like.session, text=_last_reply(rows), steps=rows_as_steps([question, *rows]))
-    _apply_trace(turn, events)
+    turn = RecordedTurn(like.turn_id, like.session, text=_last_reply(rows), steps=_steps_of_rows([question, *rows]))
+    _apply_trace(turn, traced)
     return turn
-
-
-def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
-    """Return the steps of a turn's rows, without its first message."""
-    steps: list[RecordedStep] = []
-    calls: dict[str, RecordedCall] = {}
-    joined: list[ChatMessage] = []
-    has_started = False
-    for row in rows:
-        role = row.get("role")
-        if role == "user" and not is_synthetic(row):
-            joined += [row] if has_started else []
-            has_started = True
-        elif role == "assistant" and not _is_placeholder(row):
-            step_calls = [
-                call for raw_call in dicts(row.get("tool_calls")) if (call := _parse_call(raw_call)) is not None
-            ]
-            calls |= {call.id: call for call in step_calls}
-            text = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
-            steps.append(RecordedStep(text, row.get("reasoning_content") or "", step_calls, joined))
-            joined = []
-        elif role == "tool" and (call := calls.get(str(row.get("tool_call_id")))) is not None:
-            call.content, call.provenance = _content_of(row), row.get("provenance")
-            call.failure = row.get("failure")
-    return steps
-
-
-def _content_of(row: ChatMessage) -> Content:
-    """Return the content, whatever a file has in its place."""
-    content: object = row.get("content")
-    return content if isinstance(content, str) else dicts(content)
-
-
-def _is_placeholder(row: ChatMessage) -> bool:
-    """Whether the row was inserted by nanobot because the model gave no answer."""
-    return row.get("provenance") == Provenance.SYSTEM and row.get("error") not in (None, INTERRUPTED)
 
 
 def _group_by_turn(rows: Iterable[ChatMessage]) -> dict[str, list[ChatMessage]]:
@@ -275,7 +241,7 @@ def _turn_from_rows(turn_id: str, key: str, rows: list[ChatMessage]) -> Recorded
     message = next((shown_text(row) for row in rows if row.get("role") == "user" and not is_synthetic(row)), "")
     last = rows[-1]
     turn = RecordedTurn(turn_id, key, str(rows[0].get("timestamp", "")), str(rows[0].get("origin", "")), message)
-    turn.steps = rows_as_steps(rows)
+    turn.steps = _steps_of_rows(rows)
     if last.get("role") == "assistant" and not last.get("tool_calls"):
         turn.error = last.get("error")
         turn.outcome = _OUTCOMES.get(turn.error, "failed")
@@ -284,153 +250,48 @@ def _turn_from_rows(turn_id: str, key: str, rows: list[ChatMessage]) -> Recorded
     return turn
 
 
-def _apply_trace(turn: RecordedTurn, events: Sequence[Facts]) -> None:
-    """Add what the trace knows, which overrides what was derived from the rows."""
-    started: Facts = next((event for event in events if event.get("type") == "turn_started"), {})
-    turn.at = str(started.get("at") or turn.at)
-    turn.origin = str(started.get("origin") or turn.origin)
-    turn.message = turn.message or str(started.get("message", ""))
-    turn.traced, turn.outcome, turn.seconds = {}, None, None
-    traced = _TracedSteps()
-    for event in events:
-        match event.get("type"):
-            case "run_started":
-                turn.model = str(event.get("model", ""))
-            case "prompt":
-                turn.traced = turn.traced or event
-                turn.model, turn.provider = str(event.get("model", "")), str(event.get("provider", ""))
-            case "turn_ended":
-                turn.outcome, turn.error = event.get("outcome"), event.get("error")
-                head = str(event.get("text", ""))  # only its head: rows take precedence, except for failures
-                turn.text = (head or turn.text) if turn.outcome == "failed" else (turn.text or head)
-                turn.seconds = event.get("t")
-                turn.phases = {name: round(seconds, 4) for name, seconds in _dict(event.get("phase_seconds")).items()}
-                turn.usage, turn.cost_usd = _dict(event.get("usage")), event.get("cost_usd")
-            case _:
-                traced.add(event)
-    turn.notices = traced.notices
-    turn.steps = _merge_steps(turn.steps, traced.steps)
-    turn.usage = turn.usage or _sum_usage(turn.steps)
-    paid = [step.cost_usd for step in turn.steps if step.cost_usd is not None]
-    turn.cost_usd = turn.cost_usd if turn.cost_usd is not None else (sum(paid) if paid else None)
-
-
-class _TracedSteps:
-    """The steps of a turn's events, with measures and calls. `text` has only the head."""
-
-    def __init__(self) -> None:
-        self.steps: list[RecordedStep] = []
-        self.notices: list[Facts] = []
-        self._ended = 0
-        self._began: float | None = None
-        """When the open step began; None between steps."""
-
-    def add(self, event: Facts) -> None:
-        kind, time = event.get("type"), _number(event.get("t"))
-        if kind in _NOTICES:
-            text = "\n".join(str(event[name]) for name in _NOTICES[kind] if event.get(name))
-            label = str(event.get("kind", "")) if kind == "notice" else str(kind).removeprefix("approval_")
-            self.notices.append({"at": time, "step": self._ended, "kind": label, "text": text})
-        elif kind == "step_started":
-            self._open(time)
-        elif kind in ("text_started", "reasoning_started"):
-            step = self._step(time)
-            step.first_s = round(time - (self._began or 0), 4) if step.first_s is None else step.first_s
-        elif kind == "text_ended":
-            self._step(time).text += str(event.get("text", ""))
-        elif kind == "tool_started":
-            asked = event.get("asked")
-            call = RecordedCall(
-                str(event.get("call_id")), str(event.get("name")), _dict(event.get("arguments")),
-                asked=asked if isinstance(asked, dict) else None,
-            )  # fmt: skip
-            self._step(time).calls.append(call)
-        elif kind == "tool_ended":
-            self._end_call(self._step(time), event)
-        elif kind == "step_ended":
-            step = self._step(time)
-            step.seconds = round(time - (self._began or 0), 4)
-            step.finish, step.cost_usd = str(event.get("finish_reason", "")), event.get("cost_usd")
-            step.usage = _dict(event.get("usage"))
-            self._ended += 1
-            self._began = None
-
-    def _open(self, time: float) -> None:
-        self._began = time
-        self.steps.append(RecordedStep())
-
-    def _step(self, time: float) -> RecordedStep:
-        if self._began is None:
-            self._open(time)
-        return self.steps[-1]
-
-    def _end_call(self, step: RecordedStep, event: Facts) -> None:
-        call_id = str(event.get("call_id"))
-        call = next((call for call in step.calls if call.id == call_id and call.ok is None), None)
-        if call is None:
-            call = RecordedCall(call_id, str(event.get("name")), {})
-            step.calls.append(call)
-        call.seconds, call.ok, call.content = event.get("seconds"), bool(event.get("ok")), event.get("content")
-
-
-_NOTICES = {
-    "notice": ("text",), "approval_asked": ("text",), "approval_answered": ("answer",),
-    "approval_refused": ("text", "reason"),
-}  # fmt: skip
-"""The events that are shown as notices, and the fields with their text."""
-
-
-def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[RecordedStep]) -> list[RecordedStep]:
-    """Merge traced steps with those from rows. A step without text has no row, and an interrupted one no trace.
-
-    Calls settled by a resumed run belong to the step that made them.
-    """
+def _steps_of_rows(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
+    """Return the steps of a turn's rows, without its first message."""
     steps: list[RecordedStep] = []
-    waiting = list(from_rows)
-    row_call_ids = {call.id for step in from_rows for call in step.calls}
-    for index, measured in enumerate(traced):
-        ids = {call.id for call in measured.calls}
-        if measured.finish == FINISH_RESUMED and ids <= row_call_ids:
-            for step in from_rows:
-                _measure_calls(step, measured)
-            continue
-        match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
-        if match is None and waiting and not ids and (measured.text or len(waiting) >= len(traced) - index):
-            match = 0
-        if match is None and not measured.finish and not ids:
-            continue  # it was running when the process died
-        if match is not None:
-            steps += waiting[:match]
-            step = waiting[match]
-            waiting = waiting[match + 1 :]
-            _measure_calls(step, measured)
-            steps.append(
-                replace(measured, text=step.text, reasoning=step.reasoning, calls=step.calls, joined=step.joined)
-            )
-        else:
-            steps.append(replace(measured, text=""))
-    return steps + waiting
+    calls: dict[str, RecordedCall] = {}
+    joined: list[ChatMessage] = []
+    has_started = False
+    for row in rows:
+        role = row.get("role")
+        if role == "user" and not is_synthetic(row):
+            joined += [row] if has_started else []
+            has_started = True
+        elif role == "assistant" and not _is_placeholder(row):
+            step_calls = [
+                call for raw_call in row.get("tool_calls") or () if (call := _parse_call(raw_call)) is not None
+            ]
+            calls |= {call.id: call for call in step_calls}
+            text = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
+            steps.append(RecordedStep(text, row.get("reasoning_content") or "", step_calls, joined))
+            joined = []
+        elif role == "tool" and (call := calls.get(str(row.get("tool_call_id")))) is not None:
+            content: object = row.get("content")
+            parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ""
+            call.content = content if isinstance(content, str) else parts
+            call.provenance, call.failure = row.get("provenance"), row.get("failure")
+    return steps
 
 
-def _measure_calls(step: RecordedStep, measured: RecordedStep) -> None:
-    by_id = {call.id: call for call in measured.calls}
-    for call in step.calls:
-        if (traced := by_id.get(call.id)) is not None:
-            call.seconds, call.ok, call.asked = traced.seconds, traced.ok, traced.asked
-
-
-def _parse_call(call: Facts) -> RecordedCall | None:
-    function = call.get("function")
-    if not isinstance(function, dict):
+def _parse_call(raw_call: object) -> RecordedCall | None:
+    """Return a call as it is stored in a session; None if it is damaged."""
+    function = raw_call.get("function") if isinstance(raw_call, dict) else None
+    if not isinstance(raw_call, dict) or not isinstance(function, dict):
         return None
-    text: Any = function.get("arguments") or "{}"
-    try:
+    arguments = text = function.get("arguments") or "{}"
+    with suppress(ValueError, RecursionError):
         arguments = json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
-        arguments = None
-    return RecordedCall(
-        str(call.get("id")), str(function.get("name")), arguments if isinstance(arguments, dict) else {"": text}
-    )
+    arguments = arguments if isinstance(arguments, dict) else {"": text}
+    return RecordedCall(str(raw_call.get("id")), str(function.get("name")), arguments)
+
+
+def _is_placeholder(row: ChatMessage) -> bool:
+    """Whether the row was inserted by nanobot because the model gave no answer."""
+    return row.get("provenance") == Provenance.SYSTEM and row.get("error") not in (None, INTERRUPTED)
 
 
 def _last_reply(rows: Iterable[ChatMessage]) -> str:
@@ -447,23 +308,110 @@ def _last_reply(rows: Iterable[ChatMessage]) -> str:
     return "".join(parts)
 
 
-def _sum_usage(steps: Iterable[RecordedStep]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for step in steps:
-        add_tokens(total, step.usage)
-    return total
+def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
+    """Add what the trace knows, which overrides what was derived from the rows. Its texts have only their heads."""
+    turn.traced, turn.outcome, turn.seconds = {}, None, None
+    steps: list[RecordedStep] = []
+    began = 0.0
+    """When the last step began."""
+
+    def notice(kind: str, text: str) -> None:
+        ended = sum(bool(step.finish) for step in steps)
+        turn.notices.append({"at": time, "step": ended, "kind": kind, "text": text})
+
+    for facts in traced:
+        time = facts.get("t", 0.0)
+        if facts["type"] == "turn_started":
+            turn.at, turn.origin = facts["at"], facts["origin"]
+            turn.message = turn.message or facts["message"]
+        elif facts["type"] == "prompt":
+            turn.traced = turn.traced or facts
+            turn.model, turn.provider = facts["model"], facts["provider"]
+        try:
+            event = events.event_from_json({name: value for name, value in facts.items() if name != "t"})
+        except (TypeError, ValueError):  # of another version
+            continue
+        is_between = not steps or steps[-1].finish
+        if isinstance(event, events.StepStarted) or (is_between and isinstance(event, _IN_STEP)):
+            steps.append(RecordedStep())
+            began = time
+        match event:
+            case events.RunStarted():
+                turn.model = event.model
+            case events.TextStarted() | events.ReasoningStarted():
+                if steps[-1].first_s is None:
+                    steps[-1].first_s = round(time - began, 4)
+            case events.TextEnded():
+                steps[-1].text += event.text
+            case events.ToolStarted():
+                steps[-1].calls.append(RecordedCall(event.call_id, event.name, event.arguments, asked=event.asked))
+            case events.ToolEnded():
+                for call in steps[-1].calls:
+                    if call.id == event.call_id and call.ok is None:
+                        call.seconds, call.ok, call.content = event.seconds, event.ok, event.content or None
+            case events.StepEnded():
+                step = steps[-1]
+                step.seconds, step.finish = round(time - began, 4), event.finish_reason
+                step.usage, step.cost_usd = event.usage, event.cost_usd
+            case events.Notice():
+                notice(event.kind, event.text)
+            case events.ApprovalAsked():
+                notice("asked", event.text)
+            case events.ApprovalAnswered():
+                notice("answered", event.answer)
+            case events.ApprovalRefused():
+                notice("refused", f"{event.text}\n{event.reason}")
+            case events.TurnEnded():
+                turn.outcome, turn.error, turn.seconds = event.outcome, event.error, time
+                turn.text = (event.text or turn.text) if event.outcome == "failed" else (turn.text or event.text)
+                turn.phases = {name: round(seconds, 4) for name, seconds in event.phase_seconds.items()}
+                turn.usage, turn.cost_usd = event.usage, event.cost_usd
+    turn.steps = _merge_steps(turn.steps, steps)
+    if not turn.usage:
+        for step in turn.steps:
+            add_tokens(turn.usage, step.usage)
+    paid = [step.cost_usd for step in turn.steps if step.cost_usd is not None]
+    turn.cost_usd = turn.cost_usd if turn.cost_usd is not None else (sum(paid) if paid else None)
+
+
+_IN_STEP = (
+    events.TextStarted, events.ReasoningStarted, events.TextEnded, events.ToolStarted,
+    events.ToolEnded, events.StepEnded,
+)  # fmt: skip
+
+
+def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[RecordedStep]) -> list[RecordedStep]:
+    """Merge traced steps with those from rows. A step without text has no row, and an interrupted one no trace.
+
+    Calls settled by a resumed run belong to the step that made them.
+    """
+    steps: list[RecordedStep] = []
+    waiting = list(from_rows)
+    by_id = {call.id: call for step in from_rows for call in step.calls}
+    for index, measured in enumerate(traced):
+        ids = {call.id for call in measured.calls}
+        for call in measured.calls:
+            if stored := by_id.get(call.id):
+                stored.seconds, stored.ok, stored.asked = call.seconds, call.ok, call.asked
+        if measured.finish == FINISH_RESUMED and ids <= by_id.keys():
+            continue
+        match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
+        if match is None and waiting and not ids and (measured.text or len(waiting) >= len(traced) - index):
+            match = 0
+        if match is not None:
+            steps += waiting[:match]
+            step = waiting[match]
+            waiting = waiting[match + 1 :]
+            steps.append(
+                replace(measured, text=step.text, reasoning=step.reasoning, calls=step.calls, joined=step.joined)
+            )
+        elif measured.finish or ids:  # else it was running when the process died
+            steps.append(replace(measured, text=""))
+    return steps + waiting
 
 
 def _turn_ids(conversations: Iterable[list[ChatMessage]]) -> set[str]:
     return {str(row["turn_id"]) for rows in conversations for row in rows if row.get("turn_id")}
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return dict(value) if isinstance(value, dict) else {}
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _seconds_between(first: str, last: str) -> float | None:

@@ -90,9 +90,9 @@ class TraceRecorder:
         self._workspace = str(workspace)
         self._pending: dict[tuple[str, str], list[Facts]] = {}
         """By session and turn."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Future[None] | None = None
-        self._closed = False
+        self._writing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._flush = asyncio.Event()
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> TurnTrace:
         """Return the event sink for a turn."""
@@ -100,47 +100,34 @@ class TraceRecorder:
 
     async def flush(self) -> None:
         """Write what is pending, so that it can be read."""
-        while self._pending or self._writing is not None:
-            if self._writing is None:
-                self._write_now()
-            assert self._writing is not None  # noqa: S101 just set
+        self._flush.set()
+        if self._writing is not None:
             await asyncio.wait([self._writing])
+        self._flush.clear()
 
     async def close(self) -> None:
         """Write what is pending, and ignore further entries."""
-        self._closed = True
+        self._is_closed = True
         await self.flush()
 
     def _add(self, turn: tuple[str, str], entry: Facts) -> None:
-        if not self._closed:
-            self._pending.setdefault(turn, []).append(entry)
-            self._schedule_write()
+        if self._is_closed:
+            return
+        self._pending.setdefault(turn, []).append(entry)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="traces")
 
-    def _schedule_write(self) -> None:
-        if self._timer is None and self._writing is None:
-            with suppress(RuntimeError):  # without an event loop, `close` writes it
-                self._timer = asyncio.get_running_loop().call_later(WRITE_INTERVAL_S, self._write_now)
-
-    def _write_now(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, self._take_pending())
-        self._writing.add_done_callback(self._on_written)
-
-    def _on_written(self, _: "asyncio.Future[None]") -> None:
+    async def _write(self) -> None:
+        """Write until nothing is pending."""
+        while self._pending:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WRITE_INTERVAL_S):
+                    await self._flush.wait()
+            pending, self._pending = self._pending, {}
+            try:
+                await asyncio.to_thread(self._store.write, pending)
+                if not self._is_closed:
+                    await asyncio.to_thread(self._store.sweep_if_due)
+            except Exception:  # a trace must not end a turn
+                log.exception("traces were lost")
         self._writing = None
-        if self._pending:
-            self._schedule_write()
-
-    def _take_pending(self) -> dict[tuple[str, str], list[Facts]]:
-        pending, self._pending = self._pending, {}
-        return pending
-
-    def _write(self, pending: dict[tuple[str, str], list[Facts]]) -> None:
-        try:
-            self._store.write(pending)
-            if not self._closed:
-                self._store.sweep_if_due()
-        except Exception:  # runs in a background thread; a trace must not end a turn
-            log.exception("traces were lost")

@@ -129,9 +129,7 @@ class RecordedTools(ToolRegistry):
         super().__init__()
         self.unrecorded: list[RecordedCall] = []
         for schema in schemas:
-            replay_tool = _ReplayTool(schema, self.unrecorded)
-            replay_tool.remember([call for call in calls if call.name == replay_tool.name])
-            self.register(replay_tool)
+            self.register(_ReplayTool(schema, calls, self.unrecorded))
 
 
 class _ReplayTool(Tool):
@@ -139,19 +137,18 @@ class _ReplayTool(Tool):
 
     effect = Effect.READ
 
-    def __init__(self, schema: ToolSchema, unrecorded: list[RecordedCall]) -> None:
+    def __init__(self, schema: ToolSchema, calls: Sequence[RecordedCall], unrecorded: list[RecordedCall]) -> None:
         function = schema["function"]
         self.name = function["name"]
         self.description = function.get("description", "")
         self.parameters = function.get("parameters") or {"type": "object", "properties": {}}
         self._schema = schema
-        self._waiting: list[tuple[dict[str, Any], RecordedCall]] = []
-        self._unrecorded = unrecorded
-
-    def remember(self, calls: Sequence[RecordedCall]) -> None:
         self._waiting = [
-            (repair_arguments(call.arguments, self.parameters), call) for call in calls if call.content is not None
+            (repair_arguments(call.arguments, self.parameters), call)
+            for call in calls
+            if call.name == self.name and call.content is not None
         ]
+        self._unrecorded = unrecorded
 
     def to_schema(self) -> ToolSchema:
         """Return the recorded schema unchanged."""
@@ -163,9 +160,7 @@ class _ReplayTool(Tool):
             if recorded_arguments == arguments:
                 self._waiting.remove(entry)
                 provenance = next((candidate for candidate in Provenance if candidate == call.provenance), None)
-                failure = next(
-                    (candidate for candidate in ToolFailure if candidate == call.failure), ToolFailure.ENDED_BADLY
-                )
+                failure = next((kind for kind in ToolFailure if kind == call.failure), ToolFailure.ENDED_BADLY)
                 failed = call.ok is False or call.failure is not None
                 return ToolResult(call.content or "", error=failed, provenance=provenance, failure=failure)
         self._unrecorded.append(RecordedCall("", self.name, arguments))
@@ -174,41 +169,30 @@ class _ReplayTool(Tool):
 
 def first_difference(recorded: Sequence[RecordedStep], replayed: Sequence[RecordedStep]) -> Difference | None:
     """Return the first difference in the calls, else the first in the texts; None if there is none."""
-    for number, (then, now) in enumerate(zip_longest(recorded, replayed), 1):
-        before, after = _calls_missing_in(then, now), _calls_missing_in(now, then)
-        if before or after:
-            return _difference(number, then, now, before, after)
-    for number, (then, now) in enumerate(zip_longest(recorded, replayed), 1):
-        recorded_text, replayed_text = then.text.strip() if then else "", now.text.strip() if now else ""
-        if recorded_text != replayed_text:
-            return Difference(number, "other words", recorded_text, replayed_text)
+    steps = [*enumerate(zip_longest(recorded, replayed, fillvalue=RecordedStep()), 1)]
+    for number, (then, now) in steps:
+        missing, added = _calls_missing_in(now, then), _calls_missing_in(then, now)
+        if missing and added:
+            pairs = ((a, b) for a in missing for b in added if a.name == b.name)
+            a, b = next(pairs, (missing[0], added[0]))
+            return Difference(number, "other arguments" if a.name == b.name else "another tool", a.summary, b.summary)
+        if missing:
+            return Difference(number, "a call less" if now.calls else "no call", missing[0].summary, now.text.strip())
+        if added:
+            return Difference(number, "a call more", then.text.strip(), added[0].summary)
+    for number, (then, now) in steps:
+        if then.text.strip() != now.text.strip():
+            return Difference(number, "other words", then.text.strip(), now.text.strip())
     return None
 
 
-def _difference(
-    number: int,
-    then: RecordedStep | None,
-    now: RecordedStep | None,
-    before: Sequence[RecordedCall],
-    after: Sequence[RecordedCall],
-) -> Difference:
-    if not after:
-        what = "no call" if now is None or not now.calls else "a call less"
-        return Difference(number, what, before[0].summary, now.text.strip() if now else "")
-    if not before:
-        return Difference(number, "a call more", then.text.strip() if then else "", after[0].summary)
-    same_tool = next(((a, b) for a in before for b in after if a.name == b.name), None)
-    a, b = same_tool or (before[0], after[0])
-    return Difference(number, "other arguments" if same_tool else "another tool", a.summary, b.summary)
-
-
-def _calls_missing_in(step: RecordedStep | None, other: RecordedStep | None) -> list[RecordedCall]:
-    """Return the calls of a step that the other did not make."""
-    other_calls = [(call.name, call.arguments) for call in other.calls] if other else []
+def _calls_missing_in(step: RecordedStep, other: RecordedStep) -> list[RecordedCall]:
+    """Return the calls of the other step that this one did not make."""
+    made = [(call.name, call.arguments) for call in step.calls]
     missing = []
-    for call in step.calls if step else ():
-        if (call.name, call.arguments) in other_calls:
-            other_calls.remove((call.name, call.arguments))
+    for call in other.calls:
+        if (call.name, call.arguments) in made:
+            made.remove((call.name, call.arguments))
         else:
             missing.append(call)
     return missing

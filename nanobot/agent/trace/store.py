@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
@@ -38,10 +37,8 @@ log = logging.getLogger(__name__)
 Facts = dict[str, Any]
 """A JSON object of a trace. The fields are in docs/formats.md."""
 
-_TEXT_CHARS, _VALUE_CHARS = 200, 160
-"""Characters kept of a text, and of one argument value."""
-_ARGUMENTS_CHARS = 1000
-_MAX_KEYS, _MAX_ITEMS, _MAX_DEPTH = 16, 8, 3
+_TEXT_CHARS, _VALUE_CHARS, _ARGUMENTS_CHARS = 200, 160, 1000
+"""Characters kept of a text, of one argument value, and of all arguments of a call."""
 _BLOBS = ("system", "tools", "limits")
 _LEFT_OUT = ("turn_id", "seq", "display")
 _AS_IT_IS = frozenset(
@@ -49,9 +46,7 @@ _AS_IT_IS = frozenset(
      "finish_reason", "phase_seconds")
 )  # fmt: skip
 """Fields whose value is ours, or an id that must match the session's."""
-_REFERENCE = re.compile(rb'"(?:system|tools|limits)": ?"([0-9a-f]{24})"')
 _DAY_S = 86_400
-_MAX_READS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +67,18 @@ class TraceStore:
         self._redactor = redactor or Redactor()
         self._limits = limits or TraceLimits()
         self._blob_cache: dict[int, tuple[object, str, bytes]] = {}
-        self._checked_blobs: set[str] = set()
-        """Blobs already checked in this write."""
-        self._sweep_at = 0.0
         self._has_failed = False
-
-    # --- writing
 
     def write(self, turns: Mapping[tuple[str, str], list[Facts]]) -> None:
         """Append events, by session and turn. Storage failures lose them and are logged once."""
-        lines: dict[str, list[bytes]] = {}
-        self._checked_blobs.clear()
+        lines: dict[str, bytes] = {}
         try:
-            if not self._blobs.is_dir():
-                make_private_folder(self._blobs)
+            make_private_folder(self._blobs)
             for (session, turn), events in turns.items():
                 line = {"turn": turn, "session": session, "events": [self._clean(event) for event in events]}
-                lines.setdefault(stem_of(session), []).append(encode(line))
-            for stem, encoded in lines.items():
-                self._append(self.path / f"{stem}.jsonl", b"".join(encoded))
+                lines[stem_of(session)] = lines.get(stem_of(session), b"") + encode(line)
+            for stem, data in lines.items():
+                self._append(self.path / f"{stem}.jsonl", data)
             self._has_failed = False
         except OSError as error:
             if not self._has_failed:
@@ -101,111 +89,92 @@ class TraceStore:
         """Return the event redacted and shortened. The session has the texts and results."""
         clean: Facts = {}
         for name, value in event.items():
-            if name in _LEFT_OUT or value is None or (name == "content" and event.get("ok")):
+            if name in _LEFT_OUT or value is None:
                 continue
-            if name in _BLOBS:
+            if name == "content" and event.get("ok"):
+                clean[name] = ""
+            elif name in _BLOBS:
                 clean[name] = self._store_blob(value)
             elif name in ("arguments", "asked"):
-                clean[name] = self._arguments(value)
+                clean[name] = self._redactor.value(value, _VALUE_CHARS)
+                text = json.dumps(clean[name], ensure_ascii=False, default=str)
+                if len(text) > _ARGUMENTS_CHARS:
+                    clean[name] = {"...": self._redactor.head(text, _ARGUMENTS_CHARS)}
             else:
                 clean[name] = value if name in _AS_IT_IS else self._redactor.value(value, _TEXT_CHARS)
         return clean
 
-    def _arguments(self, arguments: Facts) -> Facts:
-        clean: Facts = self._redactor.value(_bound(arguments), _VALUE_CHARS)
-        text = json.dumps(clean, ensure_ascii=False, default=str)
-        return clean if len(text) <= _ARGUMENTS_CHARS else {"...": self._redactor.head(text, _ARGUMENTS_CHARS)}
-
     def _store_blob(self, content: object) -> str:
-        """Store the content and return its name. Unchanged content costs one stat per write."""
+        """Store the content and return its name. The time of the file is that of its last use, to the day."""
         cached = self._blob_cache.get(id(content))
         if cached is None:
             if len(self._blob_cache) > 64:
                 self._blob_cache.clear()
-            clean = self._redactor.texts(_to_plain(content))
+            plain = asdict(content) if is_dataclass(content) and not isinstance(content, type) else content
+            clean = self._redactor.texts(plain)
             text = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False, default=str)
             data = text.encode("utf-8", "backslashreplace")
             cached = self._blob_cache[id(content)] = (content, _blob_name(data), data)
         _, name, data = cached
-        if name not in self._checked_blobs:
-            self._write_blob(self._blobs / name, data)
-            self._checked_blobs.add(name)
+        path = self._blobs / name
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if status.st_size == len(data):
+                if time.time() - status.st_mtime > _DAY_S:
+                    os.utime(path)
+                return name
+        write_in_place(path, data)
         return name
 
-    def _write_blob(self, path: Path, data: bytes) -> None:
-        with suppress(FileNotFoundError):
-            if path.stat().st_size == len(data):
-                return
-        write_in_place(path, data)
-
     def _append(self, path: Path, data: bytes) -> None:
-        """Append whole lines in one write, so that lines of two processes never mix."""
-        self._make_room(path, len(data))
+        """Append whole lines in one write, so that lines of two processes never mix. A full file is rotated first."""
+        with suppress(OSError):  # no file yet; or on Windows a reader has it open
+            if path.stat().st_size + len(data) > self._limits.file_bytes:
+                os.replace(path, _older_file(path))
         descriptor = open_for_append(path)
         try:  # a truncated last line gets a line end first
             write_whole(descriptor, missing_newline(descriptor) + data)
         finally:
             os.close(descriptor)
 
-    def _make_room(self, path: Path, size: int) -> None:
-        """Rotate a full file. If two processes do so at once, older traces may be lost early."""
-        with suppress(OSError):  # no file yet; or on Windows a reader has it open
-            if path.stat().st_size + size > self._limits.file_bytes:
-                os.replace(path, _older_file(path))
-
-    # --- sweeping
-
     def sweep_if_due(self) -> None:
         """Delete old traces once a day, in whichever process comes first. Never raises."""
-        if time.monotonic() < self._sweep_at:
-            return
-        self._sweep_at = time.monotonic() + _DAY_S
         marker = self.path / ".swept"
         try:
             if marker.exists() and time.time() - marker.stat().st_mtime < _DAY_S:
                 return
             marker.touch(PRIVATE_FILE)
-            os.utime(marker)
             self.sweep()
         except OSError as error:
             log.warning("old traces cannot be deleted: %s", error)
 
     def sweep(self) -> None:
-        """Delete expired traces, the oldest above the total size, and unreferenced blobs.
-
-        Raises OSError.
-        """
-        now, total = time.time(), 0
-        files = sorted(((path.stat(), path) for path in self._files()), key=lambda item: -item[0].st_mtime)
-        used: set[str] = set()
-        for stat, path in files:
-            total += stat.st_size
-            if now - stat.st_mtime > self._limits.days * _DAY_S or total > self._limits.total_bytes:
+        """Delete expired traces and blobs, and the oldest traces above the total size. Raises OSError."""
+        oldest, total = time.time() - self._limits.days * _DAY_S, 0
+        for status, path in sorted(((path.stat(), path) for path in self._files()), key=lambda item: -item[0].st_mtime):
+            total += status.st_size
+            if status.st_mtime < oldest or total > self._limits.total_bytes:
                 path.unlink(missing_ok=True)
-            else:
-                used.update(name.decode() for name in _REFERENCE.findall(path.read_bytes()))
         for blob in self._blobs.iterdir():
-            # Blobs are stored before the line that refers to them, so new ones are kept.
-            if blob.name not in used and now - blob.stat().st_mtime > _DAY_S:
+            if blob.stat().st_mtime < oldest - _DAY_S:
                 blob.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        return [*self.path.glob("*.jsonl"), *self.path.glob("*.jsonl.1")] if self.path.is_dir() else []
-
-    # --- reading
+        return [*self.path.glob("*.jsonl"), *self.path.glob("*.jsonl.1")]
 
     def turns(self, key: str) -> dict[str, list[Facts]]:
         """Return the events of each turn of a session, oldest first. Unreadable lines are skipped."""
         turns: dict[str, list[Facts]] = {}
-        for line in _read_both(self.path / f"{stem_of(key)}.jsonl"):
+        path = self.path / f"{stem_of(key)}.jsonl"
+        for line in (*_read_lines(_older_file(path)), *_read_lines(path)):
             if line.get("session") == key:
-                turns.setdefault(str(line.get("turn")), []).extend(dicts(line.get("events")))
+                turns.setdefault(str(line.get("turn")), []).extend(line["events"])
         return turns
 
     def keys(self) -> list[str]:
         """Return the keys of the sessions with traces."""
         first = (next(_read_lines(path), {}).get("session") for path in self._files())
-        return list(dict.fromkeys(key for key in first if isinstance(key, str)))
+        return list(dict.fromkeys(key for key in first if key))
 
     def blob(self, name: str) -> str | None:
         """Return the content of a blob; None if it is missing or damaged."""
@@ -220,70 +189,24 @@ class TraceStore:
 
         Raises OSError.
         """
+        ran = {turn for turn, events in self.turns(key).items() if any(e["type"] == "run_started" for e in events)}
         path = self.path / f"{stem_of(key)}.jsonl"
-        turns_with_model = {
-            line.get("turn")
-            for line in _read_both(path)
-            if any(event.get("type") == "run_started" for event in dicts(line.get("events")))
-        }
         for file in (path, _older_file(path)):
             lines = [*_read_lines(file)]
-            remaining = [
-                facts
-                for facts in lines
-                if facts.get("session") != key
-                or (facts.get("turn") not in turns and facts.get("turn") in turns_with_model)
+            kept = [
+                line
+                for line in lines
+                if line.get("session") != key or (line.get("turn") in ran and line.get("turn") not in turns)
             ]
-            if not remaining:
+            if not kept:
                 file.unlink(missing_ok=True)
-            elif len(remaining) < len(lines):
-                write_atomic(file, b"".join(encode(facts) for facts in remaining))
-
-
-def dicts(value: object) -> list[Facts]:
-    """Return the objects in a list, whatever a file has in its place."""
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _bound(value: Any, max_depth: int = _MAX_DEPTH) -> Any:
-    """Return a copy limited in depth and items. Texts are not shortened."""
-    if isinstance(value, dict):
-        if max_depth == 0:
-            return f"{{{len(value)} keys}}"
-        limited = {str(name): _bound(item, max_depth - 1) for name, item in [*value.items()][:_MAX_KEYS]}
-        return limited if len(limited) == len(value) else {**limited, "...": f"{len(value) - len(limited)} more"}
-    if isinstance(value, list | tuple):
-        if max_depth == 0:
-            return f"[{len(value)} items]"
-        items = [_bound(item, max_depth - 1) for item in value[:_MAX_ITEMS]]
-        return items if len(items) == len(value) else [*items, f"... {len(value) - len(items)} more"]
-    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
+            elif len(kept) < len(lines):
+                write_atomic(file, b"".join(map(encode, kept)))
 
 
 def _read_lines(path: Path) -> Iterator[Facts]:
     with suppress(OSError):
         yield from json_objects(path.read_bytes())
-
-
-def _read_both(path: Path) -> list[Facts]:
-    """Return the lines of both files as of one moment; read again if they were rotated meanwhile."""
-    lines: list[Facts] = []
-    for _ in range(_MAX_READS):
-        before = _identity(path)
-        lines = [*_read_lines(_older_file(path)), *_read_lines(path)]
-        if _identity(path) == before:
-            break
-    return lines
-
-
-def _identity(path: Path) -> int | None:
-    with suppress(OSError):
-        return path.stat().st_ino
-    return None
-
-
-def _to_plain(content: object) -> Any:
-    return asdict(content) if is_dataclass(content) and not isinstance(content, type) else content
 
 
 def _blob_name(data: bytes) -> str:

@@ -15,7 +15,7 @@ from nanobot.agent.trace.reader import RecordedPrompt, RecordedTurn, Recording, 
 from nanobot.agent.trace.replay import Replay, first_difference, first_request
 from nanobot.agent.trace.replay import replay as replay_turn
 from nanobot.agent.trace.store import TraceStore
-from nanobot.cli.commands.replay_view import ReplayedTurn, against_lines, prompt_lines, turn_lines
+from nanobot.cli.commands.replay_view import TurnPrinter, turn_row, turn_summary
 from nanobot.cli.common import (
     EXIT_INTERRUPTED,
     ConfigOption,
@@ -61,9 +61,16 @@ def replay(
     traces = TraceStore(setup.paths.traces)
     recording = _load_recording(session, setup, traces)
     redactor = Redactor(lambda: secret_values(setup.config.model_dump(), os.environ))
-    paint, width = Paint(wants_colour(sys.stdout)), columns(sys.stdout) or 200
+    printer = TurnPrinter(redactor, Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))
     if list_:
-        _print_list(recording, redactor, as_json=json)
+        if json:
+            print_json([turn_summary(turn, redactor) for turn in recording.turns])
+            return
+        print_table(
+            ("Turn", "When", "Outcome", "Time", "Tokens", "Cost", "First words"),
+            [turn_row(turn, redactor) for turn in recording.turns],
+            empty=f"Session {recording.key!r} has no turns yet.",
+        )
         return
     recorded = recording.find(turn)
     if prompt:
@@ -74,7 +81,7 @@ def replay(
             facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
             print_json(redactor.texts(facts))
         else:
-            typer.echo("\n".join(prompt_lines(sent, messages, redactor, paint)))
+            typer.echo("\n".join(printer.prompt(sent, messages)))
     elif against is not None:
         try:
             replayed = asyncio.run(_replay(recorded, recording.prompt(recorded, traces), against, setup))
@@ -91,25 +98,13 @@ def replay(
             }
             print_json(redactor.value(comparison))
         else:
-            typer.echo("\n".join(against_lines(recorded, replayed, difference, redactor, paint, width)))
+            typer.echo("\n".join(printer.comparison(recorded, replayed.turn, difference)))
         if replayed.turn.outcome == "failed":
             raise typer.Exit(1)
     elif json:
         print_json(redactor.value(recorded.to_json()))
     else:
-        typer.echo("\n".join(turn_lines(recorded, redactor, paint, width)))
-
-
-def _print_list(recording: Recording, redactor: Redactor, *, as_json: bool) -> None:
-    turns = [ReplayedTurn.of(turn, redactor) for turn in recording.turns]
-    if as_json:
-        print_json([asdict(turn) for turn in turns])
-        return
-    print_table(
-        ("Turn", "When", "Outcome", "Time", "Tokens", "Cost", "First words"),
-        [turn.as_row() for turn in turns],
-        empty=f"Session {recording.key!r} has no turns yet.",
-    )
+        typer.echo("\n".join(printer.turn(recorded)))
 
 
 async def _replay(turn: RecordedTurn, prompt: RecordedPrompt, model_name: str, setup: Setup) -> Replay:

@@ -1,14 +1,14 @@
-"""Formatting recorded turns: one turn, its first request, and a comparison of two."""
+"""Recorded turns as lines for a person. All text is redacted and stripped of control sequences."""
 
 import difflib
 import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
+from typing import Any
 
-from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn
-from nanobot.agent.trace.replay import Difference, Replay
+from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedTurn
+from nanobot.agent.trace.replay import Difference
 from nanobot.cli.chat.event_lines import clip_output, diff_paint
 from nanobot.cli.output import format_timestamp, to_one_line
 from nanobot.cli.terminal import Paint, strip_control
@@ -20,259 +20,163 @@ from nanobot.usage.types import format_dollars
 from nanobot.utils.text import count_noun
 
 RESULT_LINES = 5
-UNFINISHED = "unfinished"
-_INDENT = "  "
+
+
+def turn_summary(turn: RecordedTurn, redactor: Redactor) -> dict[str, Any]:
+    """A turn in a list, as JSON data."""
+    return {
+        "turn": turn.turn_id,
+        "at": turn.at,
+        "outcome": turn.outcome or "unfinished",
+        "seconds": turn.seconds,
+        **{name: turn.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")},
+        "cost_usd": turn.cost_usd,
+        "first_words": to_one_line(redactor.text(turn.message))[:200],
+    }
+
+
+def turn_row(turn: RecordedTurn, redactor: Redactor) -> list[str]:
+    """A turn in a table."""
+    tokens = turn.usage.get("prompt_tokens", 0) + turn.usage.get("completion_tokens", 0)
+    return [
+        turn.turn_id,
+        format_timestamp(turn.at),
+        turn.outcome or "unfinished",
+        _format_seconds(turn.seconds),
+        f"{tokens:,}" if tokens else "",
+        _format_cost(turn.cost_usd),
+        to_one_line(redactor.text(turn.message))[:200],
+    ]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedTurn:
-    """A turn in a list."""
+class TurnPrinter:
+    """Formats turns for a terminal."""
 
-    turn: str
-    at: str
-    outcome: str
-    seconds: float | None
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    cost_usd: float | None
-    first_words: str
+    redactor: Redactor
+    paint: Paint
+    width: int
 
-    @classmethod
-    def of(cls, turn: RecordedTurn, redactor: Redactor) -> "ReplayedTurn":
-        """Summarise a turn for the list."""
-        return cls(
-            turn=turn.turn_id,
-            at=turn.at,
-            outcome=turn.outcome or UNFINISHED,
-            seconds=turn.seconds,
-            prompt_tokens=turn.usage.get("prompt_tokens", 0),
-            completion_tokens=turn.usage.get("completion_tokens", 0),
-            cached_tokens=turn.usage.get("cached_tokens", 0),
-            cost_usd=turn.cost_usd,
-            first_words=to_one_line(redactor.text(turn.message))[:200],
-        )
-
-    def as_row(self) -> list[str]:
-        """For a table."""
-        tokens = f"{self.prompt_tokens + self.completion_tokens:,}" if self.prompt_tokens else ""
-        return [
-            self.turn,
-            format_timestamp(self.at),
-            self.outcome,
-            _format_seconds(self.seconds),
-            tokens,
-            _format_cost(self.cost_usd),
-            self.first_words,
-        ]
-
-
-def turn_lines(turn: RecordedTurn, redactor: Redactor, paint: Paint, width: int) -> list[str]:
-    """A turn from its message to its end."""
-    page = _Page(redactor, paint, width)
-    origin = f", from {to_one_line(turn.origin)}" if turn.origin else ""
-    page.line(paint.bold(_turn_title(turn)), f", {format_timestamp(turn.at, seconds=True)}{origin}")
-    if turn.model:
-        before = int((turn.traced or {}).get("history", 1)) - 1
-        page.line(paint.dim(f"{_model_label(turn)}, {count_noun(before, 'message')} before it"))
-    elif turn.traced is None:
-        page.line(paint.dim("This turn was not traced; shown is what the session contains."))
-    page.speech("You", turn.message)
-    for number, step in enumerate(turn.steps, 1):
-        for row in step.joined:
-            page.speech("You, meanwhile", shown_text(row))
-        page.step(number, step)
-        page.notices(turn, number)
-    page.notices(turn, len(turn.steps) + 1)
-    if turn.text.strip() not in "".join(step.text for step in turn.steps):
-        page.speech("nanobot", turn.text)
-    page.line("")
-    page.ending(turn)
-    return page.lines
-
-
-def prompt_lines(prompt: RecordedPrompt, messages: list[ChatMessage], redactor: Redactor, paint: Paint) -> list[str]:
-    """The first request of a turn: system prompt, tool names and messages."""
-    system = strip_control(redactor.text(prompt.system))
-    names = ", ".join(str(schema["function"]["name"]) for schema in prompt.tools)
-    lines = [paint.bold(f"System prompt, {len(system):,} characters"), "", system.rstrip()]
-    lines += ["", paint.bold(count_noun(len(prompt.tools), "tool")), "", names]
-    sent = [row for row in messages if row["role"] != "system"]
-    lines += ["", paint.bold(count_noun(len(sent), "message"))]
-    for row in sent:
-        name = f" {row.get('name', '')}" if row["role"] == "tool" else ""
-        lines += ["", paint.dim(f"{row['role']}{name}:")]
-        lines += filter(None, [strip_control(redactor.text(wire_text(row))).rstrip()])
-        for call in row.get("tool_calls") or ():
-            function = call["function"]
-            lines.append(f"> {function['name']} {strip_control(redactor.text(function['arguments']))}")
-    return lines
-
-
-def against_lines(
-    turn: RecordedTurn, replayed: Replay, difference: Difference | None, redactor: Redactor, paint: Paint, width: int
-) -> list[str]:
-    """Compare a recorded and a replayed turn: steps, first difference, answers and cost."""
-    page = _Page(redactor, paint, width)
-    page.line(paint.bold(f"{_turn_title(turn)}, again"))
-    page.line(paint.dim(f"recorded: {_model_label(turn)}"))
-    page.line(paint.dim(f"now:      {_model_label(replayed.turn)}; no tool ran"))
-    page.speech("You", turn.message)
-    for number, (recorded, current) in enumerate(zip_longest(turn.model_steps, replayed.turn.model_steps), 1):
-        page.line("")
-        page.line(paint.bold(f"Step {number}") + _difference_mark(difference, number, paint))
-        page.side("recorded", recorded, replayed)
-        page.side("now     ", current, replayed)
-    if difference is not None or replayed.turn.outcome != "failed":
-        page.line("")
-        page.line(paint.bold("".join(_describe_difference(difference, page))))
-    page.line("")
-    if replayed.turn.outcome == "failed":
-        page.line(paint.red("It failed: "), page.clean(replayed.turn.text))
-    else:
-        page.diff(turn, replayed.turn)
-    page.line("")
-    page.line(paint.dim(f"{'':9}{'steps':>6}{'in':>10}{'cached':>10}{'out':>8}{'time':>10}  cost"))
-    for name, item in (("recorded", turn), ("now", replayed.turn)):
-        page.line(_format_totals(name, item))
-    return page.lines
-
-
-class _Page:
-    """Collects output lines. Text from models, tools and users is redacted and stripped of control sequences."""
-
-    def __init__(self, redactor: Redactor, paint: Paint, width: int) -> None:
-        self.lines: list[str] = []
-        self._redactor = redactor
-        self._paint = paint
-        self._width = max(width, 40)
-
-    def line(self, *parts: str) -> None:
-        """Add a line as it is."""
-        self.lines.append("".join(parts))
-
-    def clean(self, text: str) -> str:
-        """The text redacted, in one line that fits the width."""
-        return clip_output(to_one_line(self._redactor.text(text)), self._width - 12)
-
-    def speech(self, who: str, text: str) -> None:
-        """Add a message under the name of its speaker."""
-        self.lines += ["", self._paint.bold(who)]
-        self._indented(text, 1)
-
-    def step(self, number: int, step: RecordedStep) -> None:
-        """Add a model call and its tool calls."""
-        self.lines += ["", self._paint.bold(f"Step {number}") + self._paint.dim(_format_measures(step))]
-        if step.text.strip():
-            self._indented(step.text, 1)
-        for call in step.calls:
-            self._call(call)
-
-    def notices(self, turn: RecordedTurn, number: int) -> None:
-        """Add the notices of this step."""
-        last = len(turn.steps) + 1
-        for notice in turn.notices:
-            if min(int(notice.get("step", 0)) + 1, last) == number:
-                self.line(f"{_INDENT}! {self.clean(str(notice.get('text', '')))}")
-
-    def ending(self, turn: RecordedTurn) -> None:
-        """Add the outcome, duration and cost."""
+    def turn(self, turn: RecordedTurn) -> list[str]:
+        """A turn from its message to its end."""
+        origin = f", from {to_one_line(turn.origin)}" if turn.origin else ""
+        title = self.paint.bold(to_one_line(f"{turn.session}, turn {turn.turn_id}"))
+        lines = [f"{title}, {format_timestamp(turn.at, seconds=True)}{origin}"]
+        if turn.model:
+            before = count_noun(int((turn.traced or {}).get("history", 1)) - 1, "message")
+            lines.append(self.paint.dim(to_one_line(f"{turn.model} ({turn.provider}), {before} before it")))
+        elif turn.traced is None:
+            lines.append(self.paint.dim("This turn was not traced; shown is what the session contains."))
+        lines += self._speech("You", turn.message)
+        for number, step in enumerate(turn.steps):
+            for row in step.joined:
+                lines += self._speech("You, meanwhile", shown_text(row))
+            first = step.first_s if step.first_s is not None and step.first_s >= 0.1 else None
+            measures = [
+                _format_seconds(step.seconds),
+                f"first word after {_format_seconds(first)}" if first is not None else "",
+                _format_usage(step.usage),
+                _format_cost(step.cost_usd),
+                "" if step.finish in ("stop", "tool_calls") else step.finish.replace("_", " "),
+            ]
+            head = self.paint.bold(f"Step {number + 1}")
+            lines += ["", head + self.paint.dim("".join(f"  {measure}" for measure in measures if measure))]
+            lines += self._indented(step.text)
+            for call in step.calls:
+                lines += self._call(call)
+            lines += self._notices(turn, number)
+        lines += self._notices(turn, len(turn.steps))
+        if turn.text.strip() not in "".join(step.text for step in turn.steps):
+            lines += self._speech("nanobot", turn.text)
         outcome = (turn.outcome or "no end was recorded: it is still running, or the process died").capitalize()
         error = f" ({to_one_line(turn.error)})" if turn.error else ""
         after = f" after {_format_seconds(turn.seconds)}" if turn.seconds is not None else ""
-        parts = [count_noun(len(turn.steps), "step"), _format_usage(turn.usage), _format_cost(turn.cost_usd)]
-        paint = self._paint.red if turn.outcome == "failed" else self._paint.bold
-        self.line(paint(f"{outcome}{error}{after}"), f": {', '.join(filter(None, parts))}")
+        totals = [count_noun(len(turn.steps), "step"), _format_usage(turn.usage), _format_cost(turn.cost_usd)]
+        paint = self.paint.red if turn.outcome == "failed" else self.paint.bold
+        lines += ["", f"{paint(f'{outcome}{error}{after}')}: {', '.join(filter(None, totals))}"]
         if turn.phases:
             phases = ", ".join(f"{name} {_format_seconds(seconds)}" for name, seconds in turn.phases.items())
-            self.line(self._paint.dim(f"Phases: {phases}"))
+            lines.append(self.paint.dim(f"Phases: {phases}"))
+        return lines
 
-    def side(self, name: str, step: RecordedStep | None, replayed: Replay) -> None:
-        """Add one side of a compared step."""
-        head = f"{_INDENT}{self._paint.dim(name)}  "
-        if step is None:
-            self.line(head, self._paint.dim("(already ended)"))
-            return
-        if step.text.strip() or not step.calls:
-            self.line(head, self._paint.dim("says "), self.clean(step.text) or "nothing")
-        for call in step.calls:
-            unknown = any((call.name, call.arguments) == (other.name, other.arguments) for other in replayed.unrecorded)
-            note = "  not recorded, not run" if unknown and name.startswith("now") else ""
-            room = self._width - len(name) - len(note) - 8
-            self.line(head, clip_output(to_one_line(self._redactor.text(call.summary)), room), self._paint.red(note))
+    def prompt(self, prompt: RecordedPrompt, messages: list[ChatMessage]) -> list[str]:
+        """The first request of a turn: system prompt, tool names and messages."""
+        system, sent = self._clean(prompt.system), [row for row in messages if row["role"] != "system"]
+        names = ", ".join(str(schema["function"]["name"]) for schema in prompt.tools)
+        lines = [self.paint.bold(f"System prompt, {len(system):,} characters"), "", system.rstrip()]
+        lines += ["", self.paint.bold(count_noun(len(prompt.tools), "tool")), "", names]
+        lines += ["", self.paint.bold(count_noun(len(sent), "message"))]
+        for row in sent:
+            name = f" {row.get('name', '')}" if row["role"] == "tool" else ""
+            lines += ["", self.paint.dim(f"{row['role']}{name}:"), *self._clean(wire_text(row)).rstrip().splitlines()]
+            for call in row.get("tool_calls") or ():
+                lines.append(f"> {call['function']['name']} {self._clean(call['function']['arguments'])}")
+        return lines
 
-    def diff(self, turn: RecordedTurn, replayed: RecordedTurn) -> None:
-        """Add a unified diff of the two answers."""
-        recorded, current = (
-            strip_control(self._redactor.text(item.text)).strip().splitlines() for item in (turn, replayed)
-        )
-        if recorded == current:
-            self.line("The answers are the same.")
-            return
-        names = (turn.model or "recorded", replayed.model or "now")
-        for line in difflib.unified_diff(recorded, current, *names, lineterm=""):
-            self.line(diff_paint(line, self._paint)(line))
+    def comparison(self, recorded: RecordedTurn, replayed: RecordedTurn, difference: Difference | None) -> list[str]:
+        """How a replayed turn differs: both turns, the first difference, the answers, and the cost."""
+        lines = [*self.turn(recorded), "", self.paint.bold("The same turn, again. No tool ran."), ""]
+        lines += [*self.turn(replayed), ""]
+        if difference is not None:
+            found = f"First difference: {difference.what} in step {difference.step}"
+            rest = "; all calls were the same."
+            if difference.what != "other words":
+                before, after = self._one_line(difference.recorded), self._one_line(difference.replayed)
+                rest = f", {after or 'nothing'} where the recorded turn had {before or 'nothing'}."
+            lines += [self.paint.bold(found + rest), ""]
+        elif replayed.outcome != "failed":
+            lines += [self.paint.bold("No difference: same calls, same text."), ""]
+        then, now = (self._clean(turn.text).strip().splitlines() for turn in (recorded, replayed))
+        if replayed.outcome == "failed":
+            lines.append(f"{self.paint.red('It failed: ')}{self._one_line(replayed.text)}")
+        elif then == now:
+            lines.append("The answers are the same.")
+        else:
+            diff = difflib.unified_diff(then, now, recorded.model or "recorded", replayed.model or "now", lineterm="")
+            lines += [diff_paint(line, self.paint)(line) for line in diff]
+        lines += ["", self.paint.dim(f"{'':9}{'steps':>6}{'in':>10}{'cached':>10}{'out':>8}{'time':>10}  cost")]
+        for name, turn in (("recorded", recorded), ("now", replayed)):
+            tokens = [turn.usage.get(f"{kind}_tokens", 0) for kind in ("prompt", "cached", "completion")]
+            figures = f"{tokens[0]:>10,}{tokens[1]:>10,}{tokens[2]:>8,}{_format_seconds(turn.seconds):>10}"
+            cost = _format_cost(turn.cost_usd) or "no price known"
+            lines.append(f"{name:9}{len(turn.steps):>6}{figures}  {cost}")
+        return lines
 
-    def _call(self, call: RecordedCall) -> None:
+    def _call(self, call: RecordedCall) -> list[str]:
         duration = f"  {_format_seconds(call.seconds)}" if call.seconds is not None else ""
         failed = "  failed" if call.ok is False else ""
-        words = to_one_line(self._redactor.text(call.summary))
-        shown = clip_output(f"{_INDENT}> {words}", self._width - len(duration) - len(failed))
-        self.line(shown, self._paint.dim(duration), self._paint.red(failed))
+        words = to_one_line(self.redactor.text(call.summary))
+        shown = clip_output(f"  > {words}", self.width - len(duration) - len(failed))
+        lines = [shown + self.paint.dim(duration) + self.paint.red(failed)]
+        details = []
         if call.asked is not None:
-            asked = to_one_line(self._redactor.text(json.dumps(call.asked, ensure_ascii=False, default=str)))
-            self.line(self._paint.dim(clip_output(f"{_INDENT * 2}changed by a hook from {asked}", self._width)))
+            asked = to_one_line(self.redactor.text(json.dumps(call.asked, ensure_ascii=False, default=str)))
+            details.append(f"changed by a hook from {asked}")
         if call.result is None:
-            self.line(self._paint.dim(f"{_INDENT * 2}no result was stored"))
-            return
-        lines = strip_control(self._redactor.text(call.result)).expandtabs(4).strip("\n").splitlines()
-        for line in lines[:RESULT_LINES]:
-            self.line(self._paint.dim(clip_output(_INDENT * 2 + line, self._width)))
-        if len(lines) > RESULT_LINES:
-            self.line(self._paint.dim(f"{_INDENT * 2}... {count_noun(len(lines) - RESULT_LINES, 'more line')}"))
+            details.append("no result was stored")
+        else:
+            result = self._clean(call.result).expandtabs(4).strip("\n").splitlines()
+            details += result[:RESULT_LINES]
+            if len(result) > RESULT_LINES:
+                details.append(f"... {count_noun(len(result) - RESULT_LINES, 'more line')}")
+        return lines + [self.paint.dim(clip_output(f"    {line}", self.width)) for line in details]
 
-    def _indented(self, text: str, depth: int) -> None:
-        self.lines += textwrap.indent(strip_control(self._redactor.text(text)).strip(), _INDENT * depth).splitlines()
+    def _notices(self, turn: RecordedTurn, step: int) -> list[str]:
+        """The notices of this step, counted from 0."""
+        told = [notice["text"] for notice in turn.notices if min(notice.get("step", 0), len(turn.steps)) == step]
+        return [f"  ! {self._one_line(text)}" for text in told]
 
+    def _speech(self, who: str, text: str) -> list[str]:
+        return ["", self.paint.bold(who), *self._indented(text)]
 
-def _turn_title(turn: RecordedTurn) -> str:
-    return to_one_line(f"{turn.session}, turn {turn.turn_id}")
+    def _indented(self, text: str) -> list[str]:
+        return textwrap.indent(self._clean(text).strip(), "  ").splitlines()
 
+    def _one_line(self, text: str) -> str:
+        return clip_output(to_one_line(self.redactor.text(text)), self.width - 12)
 
-def _model_label(turn: RecordedTurn) -> str:
-    return to_one_line(f"{turn.model} ({turn.provider})")
-
-
-def _format_measures(step: RecordedStep) -> str:
-    first = (
-        f"first word after {_format_seconds(step.first_s)}" if step.first_s is not None and step.first_s >= 0.1 else ""
-    )
-    finish = "" if step.finish in ("stop", "tool_calls", "") else step.finish.replace("_", " ")
-    parts = [_format_seconds(step.seconds), first, _format_usage(step.usage), _format_cost(step.cost_usd), finish]
-    return "".join(f"  {item}" for item in parts if item)
-
-
-def _difference_mark(difference: Difference | None, step: int, paint: Paint) -> str:
-    return paint.red("  first difference") if difference is not None and difference.step == step else ""
-
-
-def _describe_difference(difference: Difference | None, page: _Page) -> Iterator[str]:
-    """The first difference, as parts of a sentence."""
-    if difference is None:
-        yield "No difference: same calls, same text."
-        return
-    yield f"First difference: {difference.what} in step {difference.step}"
-    if difference.what == "other words":
-        yield "; all calls were the same."
-        return
-    yield f", {page.clean(difference.replayed) or 'nothing'}"
-    yield f" where the recorded turn had {page.clean(difference.recorded) or 'nothing'}."
-
-
-def _format_totals(name: str, turn: RecordedTurn) -> str:
-    count = {key: f"{turn.usage.get(f'{key}_tokens', 0):,}" for key in ("prompt", "cached", "completion")}
-    figures = f"{count['prompt']:>10}{count['cached']:>10}{count['completion']:>8}{_format_seconds(turn.seconds):>10}"
-    return f"{name:9}{len(turn.steps):>6}{figures}  {_format_cost(turn.cost_usd) or 'no price known'}"
+    def _clean(self, text: str) -> str:
+        return strip_control(self.redactor.text(text))
 
 
 def _format_usage(usage: Mapping[str, int]) -> str:

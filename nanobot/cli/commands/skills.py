@@ -91,7 +91,7 @@ def install(
             f"There is a skill {offer.name} already, in {target}. Replace it with --replace (the old one is kept), or "
             "install this one under another name with --as NAME."
         )
-    if _confirm_install(offer.name, target, is_suspicious=bool(offer.severe_warnings), yes=yes):
+    if _confirm_install(offer.name, target, is_suspicious=offer.is_suspicious, yes=yes):
         target = installer.install(offer, replaces=replace)
         print_line(f"Installed {offer.name} into {target}. The agent can use it from the next message on.")
     else:
@@ -138,8 +138,8 @@ def _format_offer(offer: "SkillOffer", missing: Collection[MissingNeed], *, repl
             yield row(label, ", ".join(shown[:_MAX_VALUES]) + more)
     for need in missing:
         yield row("missing", to_one_line(need.summary))
-    for warning in offer.warnings:
-        yield row("LOOK" if warning.is_severe else "look at", to_one_line(warning.summary))
+    for risk in offer.risks:
+        yield row("LOOK" if risk.is_error else "look at", to_one_line(risk.summary))
     for fault in offer.faults:
         yield row("error" if fault.is_error else "warning", to_one_line(fault.summary))
 
@@ -165,7 +165,7 @@ def validate(
 ) -> None:
     """Check a skill and report problems with line numbers; exits with 1 if it has errors."""
     from nanobot.agent.skills.bundle import BundleError, read_bundle
-    from nanobot.agent.skills.lint import LintFinding, fault_to_json, lint_skill
+    from nanobot.agent.skills.lint import LintFinding, lint_skill
 
     loader = _loader(config, workspace)
     path = path.expanduser()
@@ -173,16 +173,18 @@ def validate(
         path = known.path.parent
     try:
         bundle = read_bundle(path)
-        others = {skill.name: skill.needs for skill in loader.skills()}
+        others = [skill.name for skill in loader.skills()]
         faults = lint_skill(bundle, checks_folder_name=_has_own_folder(path, bundle.name), others=others)
         name = bundle.name
     except BundleError as error:
-        faults, name = [LintFinding(str(error), "", path=str(path))], path.stem
+        faults, name = [LintFinding(str(error), path=str(path))], path.stem
     except OSError as error:
         raise NanobotError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
     errors = sum(fault.is_error for fault in faults)
     if json:
-        print_json({"path": str(path), "name": name, "valid": not errors, "faults": [*map(fault_to_json, faults)]})
+        print_json(
+            {"path": str(path), "name": name, "valid": not errors, "faults": [fault.to_json() for fault in faults]}
+        )
     else:
         for fault in faults:
             print_line(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.summary)}")

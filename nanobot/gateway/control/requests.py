@@ -19,6 +19,7 @@ from nanobot.agent.scope import OWNERS
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import check_for_terminal, run_for_owner
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
+from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.terminal import TerminalChannel
 from nanobot.gateway.report import HealthReporter
@@ -240,7 +241,7 @@ class ControlRequests:
         turn_id = next((started.turn_id for started in running if started.turn_id == started.message_id), "")
         is_open: Callable[[str], bool] = partial(self._is_open, key)
         if not turn_id:
-            folder = self._reporter.channels.places.turns
+            folder = DataPaths(self._runtime.data_dir).turns
             interrupted = await asyncio.to_thread(find_interrupted_turn, folder, key)
             turn_id = interrupted.turn_id if interrupted is not None else ""
         if not is_open(turn_id):  # the loop resumes what was journaled

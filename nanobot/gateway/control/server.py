@@ -15,17 +15,12 @@ import secrets
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from nanobot import __version__
-from nanobot.agent.feed import Feed
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.requests import ControlClient, ControlRequests
-from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.report import HealthReporter
-from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.net.gateway_socket import (
     LONGEST_LINE,
     LONGEST_PATH,
@@ -36,7 +31,6 @@ from nanobot.net.gateway_socket import (
     socket_file,
 )
 from nanobot.net.listener import Listener
-from nanobot.runtime.build import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.storage_error import os_reason
 
@@ -49,21 +43,11 @@ HELLO_S = 5.0
 class ControlServer(Listener):
     """Accepts clients of the local socket."""
 
-    def __init__(
-        self,
-        places: DataPaths,
-        runtime: Runtime,
-        feed: Feed,
-        reporter: HealthReporter,
-        shutdown: ShutdownRequests,
-        terminal: TerminalChannel,
-        new_link: Callable[[], Awaitable[str]],
-        api_urls: Callable[[], list[str]],
-    ) -> None:
+    def __init__(self, places: DataPaths, workspace: Path, requests: ControlRequests) -> None:
         super().__init__()
         self._places = places
-        self._workspace = runtime.workspace
-        self._requests = ControlRequests(runtime, feed, reporter, shutdown, terminal, new_link, api_urls)
+        self._workspace = workspace
+        self._requests = requests
         self._token: str | None = None
         self._clients: set[ControlClient] = set()
 

@@ -62,7 +62,7 @@ def test_what_systems_leave_in_folders_is_left_out(tmp_path: Path):
     [
         "../out.sh", "a/../../out.sh", "/etc/cron.d/x", "C:/out.sh", "C:out.sh", "..\\out.sh", "a\\..\\..\\out",
         "a//b", "./a", "con", "a/NUL.txt", "a.", "a ", " a", "a:b", "a\nb", "a\x1bb", "a\u202eb", "a\u200bb",
-        "x" * 130, "a/" * 9 + "b",
+        "x" * 130,
     ],
 )  # fmt: skip
 def test_a_name_that_leads_out_or_is_another_s_on_some_system_is_refused(tmp_path: Path, name: str):
@@ -72,20 +72,14 @@ def test_a_name_that_leads_out_or_is_another_s_on_some_system_is_refused(tmp_pat
         read_bundle(source)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [("a.py", "A.py"), ("a/x", "A/y"), ("caf\u00e9.md", "cafe\u0301.md"), ("a", "a/b"), ("a.py", "a.py")],
-)
-def test_two_names_that_are_one_elsewhere_are_refused(tmp_path: Path, names: tuple[str, str]):
+def test_a_zip_with_one_name_twice_is_refused(tmp_path: Path):
     path = tmp_path / "tea.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("SKILL.md", MANUAL)
-        for name in names:
-            info = zipfile.ZipInfo(name)
-            archive.NameToInfo.pop(name, None)  # a second one of the same name is no accident here
-            archive.writestr(info, "x")
+        archive.NameToInfo.pop("SKILL.md")  # a second one of the same name is no accident here
+        archive.writestr("SKILL.md", MANUAL)
 
-    with pytest.raises(BundleError, match=r"same file|both a file|twice"):
+    with pytest.raises(BundleError, match="twice"):
         read_bundle(path)
 
 
@@ -120,11 +114,15 @@ def test_a_bomb_is_left_after_so_many_bytes(tmp_path: Path, monkeypatch: pytest.
             read_bundle(source)
 
 
-def test_too_many_files_are_no_skill(tmp_path: Path):
+def test_too_many_files_and_what_unpacks_without_a_limit_are_no_skill(tmp_path: Path):
     source = zipped(tmp_path / "tea.zip", {"SKILL.md": MANUAL} | {f"f{number}": "" for number in range(501)})
+    with zipfile.ZipFile(tmp_path / "lzma.zip", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("SKILL.md", MANUAL)
 
     with pytest.raises(BundleError, match="more than 500 files"):
         read_bundle(source)
+    with pytest.raises(BundleError, match="unsupported compression"):
+        read_bundle(tmp_path / "lzma.zip")
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"not a zip at all", b"PK\x05\x06" + b"\0" * 18])

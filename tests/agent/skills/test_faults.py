@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.skills.bundle import Bundle, BundledFile, read_bundle
-from nanobot.agent.skills.lint import LintFinding, lint_skill, name_problem
+from nanobot.agent.skills.lint import lint_skill, name_problem
 
 GOOD = "name: tea\ndescription: Make good tea. Use it when somebody is thirsty.\n"
 
@@ -39,57 +39,37 @@ def test_a_sound_skill_has_no_fault():
 @pytest.mark.parametrize(
     ("front", "line", "text"),
     [
-        ("description: Make good tea.\n", 1, "`name` is missing"),
-        ("name: tea\n", 1, "`description` is missing"),
+        ("description: Make good tea.\n", 1, "name is missing"),
+        ("name: tea\n", 1, "description is missing"),
         ("name: Tea\ndescription: Make good tea.\n", 2, "lowercase letters"),
-        ("description: Make good tea.\nname: -tea\n", 3, "hyphen"),
-        ("name: te--a\ndescription: Make good tea.\n", 2, "two in a row"),
-        ("name: my_tea\ndescription: Make good tea.\n", 2, "lowercase letters"),
-        (f"name: {'t' * 65}\ndescription: Make good tea.\n", 2, "longer than 64"),
         ("name: coffee\ndescription: Make good tea.\n", 2, "the folder is named tea"),
-        ("name: 7\ndescription: Make good tea.\n", 2, "`name` is not text"),
-        ("name: tea\ndescription: ''\n", 3, "`description` is not text"),
-        ("name: tea\ndescription: [a]\n", 3, "`description` is not text"),
-        (f"name: tea\ndescription: {'long ' * 300}\n", 3, "1024 are allowed"),
-        (f"{GOOD}compatibility: {'x' * 501}\n", 4, "`compatibility`"),
-        (f"{GOOD}license: [MIT]\n", 4, "`license` is not text"),
-        (f"{GOOD}allowed-tools: {{a: b}}\n", 4, "`allowed-tools`"),
-        (f"{GOOD}always: sometimes\n", 4, "`always`"),
-        (f"{GOOD}metadata: tea\n", 4, "`metadata` is neither"),
-        (f"{GOOD}metadata: '{{\"nanobot\": '\n", 4, "`metadata` is neither"),
-        (f"{GOOD}metadata:\n  nanobot: yes please\n", 5, "`metadata.nanobot` is not a table"),
-        (f"{GOOD}metadata:\n  nanobot:\n    requires: git\n", 6, "`requires` is not a table"),
-        (f"{GOOD}metadata:\n  openclaw:\n    requires:\n      bins: {{a: 1}}\n", 7, "`requires.bins`"),
-        (f"{GOOD}metadata:\n  nanobot:\n    os: 3\n", 6, "`os` is not a list"),
-        (f"{GOOD}metadata:\n  nanobot:\n    install: brew\n", 6, "`install` is not a list"),
+        ("name: 7\ndescription: Make good tea.\n", 2, "name must be a string"),
+        ("name: tea\ndescription: ''\n", 3, "description must be a string that is not empty"),
+        (f"name: tea\ndescription: {'long ' * 300}\n", 3, "at most 1024"),
+        (f"{GOOD}compatibility: {'x' * 501}\n", 4, "compatibility"),
+        (f"{GOOD}license: [MIT]\n", 4, "license must be a string"),
+        (f"{GOOD}allowed-tools: {{a: b}}\n", 4, "allowed-tools must be a list"),
+        (f"{GOOD}always: sometimes\n", 4, "always must be true or false"),
+        (f"{GOOD}metadata: '{{\"nanobot\": '\n", 4, "metadata must be an object"),
+        (f"{GOOD}metadata:\n  nanobot: yes please\n", 5, "metadata.nanobot must be an object"),
+        (f"{GOOD}metadata:\n  nanobot:\n    requires: git\n", 6, "requires must be an object"),
+        (f"{GOOD}metadata:\n  openclaw:\n    requires:\n      bins: {{a: 1}}\n", 7, "requires.bins must be a list"),
+        (f"{GOOD}metadata:\n  nanobot:\n    install: brew\n", 6, "install must be a list"),
         (f"{GOOD}metadata:\n  nanobot:\n    install: [{{kind: brew}}]\n", 6, "names no package"),
-        (f"{GOOD}name: tea\n", 4, "`name` appears twice"),
+        (f"{GOOD}name: tea\n", 4, "name appears twice"),
+        ("warn name: tea\ndescription: Use it when: somebody is thirsty\n", 3, "not valid YAML"),
+        ("warn name: tea\ndescription: Tea\n", 3, "is too short"),
+        (f"warn {GOOD}licence: MIT\n", 4, "licence is an unknown field. Did you mean license?"),
+        (f"warn {GOOD}metadata:\n  nanobot:\n    require: {{}}\n", 6, "require in metadata is unknown"),
+        (f"warn {GOOD}metadata:\n  nanobot:\n    requires: {{bin: [git]}}\n", 6, "requires.bin is unknown"),
+        (f"warn {GOOD}metadata:\n  nanobot:\n    os: [plan9]\n", 6, "unknown system"),
+        (f"warn {GOOD}metadata:\n  nanobot:\n    install: [{{kind: magic}}]\n", 6, "unknown kind"),
     ],
 )
-def test_an_error_with_its_line(front: str, line: int, text: str):
-    (fault,) = lint_skill(bundle(front))
+def test_a_fault_with_its_line(front: str, line: int, text: str):
+    (fault,) = lint_skill(bundle(front.removeprefix("warn ")))
 
-    assert (fault.line, fault.is_error) == (line, True)
-    assert text in fault.text
-    assert fault.advice.endswith((".", "?"))
-
-
-@pytest.mark.parametrize(
-    ("front", "line", "text"),
-    [
-        ("name: tea\ndescription: Use it when: somebody is thirsty\n", 3, "not valid YAML"),
-        ("name: tea\ndescription: Tea\n", 3, "is too short to be found"),
-        (f"{GOOD}licence: MIT\n", 4, "`licence` is an unknown field"),
-        (f"{GOOD}metadata:\n  nanobot:\n    require: {{}}\n", 6, "`require` in metadata is unknown"),
-        (f"{GOOD}metadata:\n  nanobot:\n    requires: {{bin: [git]}}\n", 6, "`requires.bin` is unknown"),
-        (f"{GOOD}metadata:\n  nanobot:\n    os: [plan9]\n", 6, "unknown system"),
-        (f"{GOOD}metadata:\n  nanobot:\n    install: [{{kind: magic}}]\n", 6, "unknown kind"),
-    ],
-)
-def test_a_warning_with_its_line(front: str, line: int, text: str):
-    (fault,) = lint_skill(bundle(front))
-
-    assert (fault.line, fault.is_error) == (line, False)
+    assert (fault.line, fault.is_error) == (line, not front.startswith("warn "))
     assert text in fault.text
 
 
@@ -127,21 +107,14 @@ def test_a_long_text_and_a_long_one_in_every_prompt():
     assert ["lines, which are all read at once" in told[0], "in every prompt" in told[1]] == [True, True]
 
 
-@pytest.mark.parametrize(
-    ("others", "text"),
-    [
-        ({"tea": ["water"]}, "water, which is not installed"),
-        ({"tea": ["water"], "water": ["cup"], "cup": ["tea"]}, "form a cycle: tea -> water -> cup -> tea"),
-    ],
-)
-def test_skills_that_it_needs(others: Mapping[str, list[str]], text: str):
+def test_skills_that_it_needs():
     front = f'{GOOD}metadata: {{"nanobot": {{"requires": {{"skills": ["water"]}}}}}}\n'
 
-    (fault,) = lint_skill(bundle(front), others=others)
+    (fault,) = lint_skill(bundle(front), others=["tea"])
 
     assert (fault.line, fault.is_error) == (4, False)
-    assert text in fault.text
-    assert lint_skill(bundle(front), others={"tea": ["water"], "water": []}) == []
+    assert "water, which is not installed" in fault.text
+    assert lint_skill(bundle(front), others=["tea", "water"]) == []
 
 
 @pytest.mark.parametrize(
@@ -186,10 +159,6 @@ def test_names_are_those_of_the_specification():
 
     assert [name for name in good if name_problem(name)] == []
     assert [name for name in bad if not name_problem(name)] == []
-
-
-def test_a_fault_reads_as_one_line_that_an_editor_can_follow():
-    assert LintFinding("It is odd.", "Mend it.", 3).summary == "SKILL.md:3: It is odd. Mend it."
 
 
 def test_what_comes_with_nanobot_is_sound():

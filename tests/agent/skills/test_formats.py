@@ -97,7 +97,7 @@ def test_allowed_tools_in_every_way_they_are_written(tools: str):
     assert SkillNeeds.of(parse_manual(f"---\nname: a\nallowed-tools: {tools}\n---\n")).tools == ("Bash(git:*)", "Read")
 
 
-@pytest.mark.parametrize("text", [OPENCLAW, OPENCLAW.replace("\n  ", "\n"), OPENCLAW.replace("  ", "\t")])
+@pytest.mark.parametrize("text", [OPENCLAW, OPENCLAW.replace("  ", "\t")])
 def test_an_openclaw_skill_loads_however_its_braces_stand(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch):
     written(tmp_path / "skills" / "kettle-lab", {"SKILL.md": text, "help.md": "x"})
     monkeypatch.delenv("KETTLE_KEY", raising=False)

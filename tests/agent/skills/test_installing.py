@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import install as installing
 from nanobot.agent.skills.bundle import read_bundle
 from nanobot.agent.skills.install import Installer
 from nanobot.agent.skills.loader import SkillsLoader
@@ -94,10 +93,10 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, installer: Installer,
     before = files(place.parent)
     offer = installer.offer(read_bundle(source(tmp_path, script="better\n")))
 
-    def full(descriptor: int, data: bytes) -> None:
+    def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(installing, "write_whole", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="Free some disk space"):
         installer.install(offer, replaces=True)
 

@@ -45,23 +45,6 @@ def test_two_sessions_whose_files_have_one_name_do_not_see_each_other(tmp_path: 
     assert len([*(tmp_path / "traces").glob("*.jsonl")]) == 1
 
 
-def test_a_file_that_is_turned_over_while_it_is_read_hides_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = TraceStore(tmp_path / "traces", limits=TraceLimits(file_bytes=100))
-    for turn in "abc":
-        folder.write(piece(turn, text="x" * 60))  # a file for each, and two are kept
-    read, writing = Path.read_bytes, iter("d")
-
-    def writes_meanwhile(path: Path) -> bytes:
-        data = read(path)
-        for turn in writing:
-            folder.write(piece(turn, text="x" * 60))
-        return data
-
-    monkeypatch.setattr(Path, "read_bytes", writes_meanwhile)
-
-    assert turns(folder) == ["c", "d"]
-
-
 @pytest.mark.skipif(os.name == "nt", reason="file modes are a POSIX thing")
 def test_only_the_owner_may_read_it(tmp_path: Path):
     TraceStore(tmp_path / "traces").write(piece("a", prompt={"system": "be good"}))
@@ -106,22 +89,20 @@ def test_long_texts_and_big_arguments_keep_their_head(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces")
     arguments: dict[str, Any] = {"path": "a.txt", "content": "x" * 100_000}
     wide = {f"key{number}": "y" * 150 for number in range(100)}
-    deep = {"list": [*range(100)], "nested": [[[[["deep"]]]]]}
     events: list[dict[str, Any]] = [
         {"type": "turn_started", "message": "m" * 100_000},
-        *({"type": "tool_started", "call_id": "c", "name": "x", "arguments": each} for each in (arguments, wide, deep)),
+        *({"type": "tool_started", "call_id": "c", "name": "x", "arguments": each} for each in (arguments, wide)),
         {"type": "tool_ended", "ok": False, "content": "e" * 100_000},
         {"type": "tool_ended", "ok": True, "content": "r" * 100_000},
     ]
 
     folder.write({("cli:direct", "a"): events})
 
-    _, first, _, third, failed, fine = folder.turns("cli:direct")["a"]
+    _, first, _, failed, fine = folder.turns("cli:direct")["a"]
     assert first["arguments"]["path"] == "a.txt"
     assert first["arguments"]["content"].endswith("... [99840 more characters]")
-    assert third["arguments"] == {"list": [*range(8), "... 92 more"], "nested": [["[1 items]"]]}
     assert failed["content"].startswith("eeee")
-    assert "content" not in fine
+    assert fine["content"] == ""
     assert (tmp_path / "traces" / "cli_direct.jsonl").stat().st_size < 3000
 
 
@@ -140,7 +121,7 @@ def test_five_thousand_turns_do_not_grow_beyond_the_caps(tmp_path: Path):
     assert kept == [f"t{number}" for number in range(int(kept[0][1:]), 5000, 4)]
 
 
-def test_sweeping_throws_away_the_old_the_most_and_what_nobody_refers_to(tmp_path: Path):
+def test_sweeping_throws_away_the_old_the_most_and_prompts_nobody_used_lately(tmp_path: Path):
     folder = TraceStore(tmp_path / "traces", limits=TraceLimits(total_bytes=1500))
     for age, name in enumerate(("new", "recent", "many")):
         for _ in range(2):
@@ -149,14 +130,15 @@ def test_sweeping_throws_away_the_old_the_most_and_what_nobody_refers_to(tmp_pat
     folder.write(piece("a", "old"))
     made_old(tmp_path / "traces" / "old.jsonl", days=31)
     for blob in (tmp_path / "traces" / "blobs").iterdir():
-        made_old(blob, days=2)
+        made_old(blob, days=32)
+    folder.write(piece("b", "new", prompt={"system": "new"}))
     folder.write(piece("b", "new", prompt={"system": "stored a moment ago"}))
 
     folder.sweep()
 
     assert sorted(folder.keys()) == ["new", "recent"]
     kept = {(path.read_text()) for path in (tmp_path / "traces" / "blobs").iterdir()}
-    assert kept == {"new", "recent", "stored a moment ago"}
+    assert kept == {"new", "stored a moment ago"}
 
 
 def made_old(path: Path, days: float) -> None:

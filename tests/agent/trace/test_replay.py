@@ -435,7 +435,7 @@ async def test_what_a_kill_left_is_shown_with_the_turn_it_belongs_to(tmp_path: P
         {"role": "assistant", "content": "The answer is", "error": "interrupted", "provenance": "system"},
     ]
 
-    (turn,) = Recording("cli:direct", [rows], {"t1": [{"type": "run_started", "model": "m"}]}).turns
+    (turn,) = Recording("cli:direct", [rows], {"t1": [{"type": "run_started", "session_key": "s", "model": "m"}]}).turns
 
     assert (turn.outcome, turn.model) == (None, "m")
     assert turn.steps[0].text == "The answer is"
@@ -470,11 +470,35 @@ async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
         recording(home).prompt(recording(home).find(), folder(home))
 
 
-def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
-    names = ["turn_started", "prompt", "step_started", "text_ended", "tool_started", "tool_ended", "step_ended"]
-    names += ["notice", "approval_asked", "turn_ended", "unheard_of"]
-    fields = ["t", "at", "call_id", "arguments", "asked", "usage", "phase_seconds", "text", "outcome", "kind"]
-    odd = [{"type": name, **dict.fromkeys(fields, value)} for name in names for value in (None, 3, "x", [1], {"a": 1})]
+def test_calls_that_a_resumed_run_settles_belong_to_the_step_that_made_them():
+    call: Any = {"id": "c1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "go", "turn_id": "t1"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "turn_id": "t1"},
+        {"role": "tool", "content": "made", "tool_call_id": "c1", "turn_id": "t1"},
+        {"role": "assistant", "content": "done", "turn_id": "t1"},
+    ]
+    made = {"call_id": "c1", "name": "x"}
+    told: list[dict[str, Any]] = [
+        {"type": "step_started", "step": 0},
+        {"type": "tool_started", "arguments": {}, **made},
+        {"type": "step_started", "step": 0},  # the process was killed, and another took the turn up
+        {"type": "tool_started", "arguments": {}, **made},
+        {"type": "tool_ended", "ok": True, "content": "", "seconds": 2.0, **made},
+        {"type": "step_ended", "step": 0, "finish_reason": "resumed", "usage": {}},
+        {"type": "step_started", "step": 0},
+        {"type": "text_ended", "text": "done", "final": True},
+        {"type": "step_ended", "step": 0, "finish_reason": "stop", "usage": {}},
+    ]
+
+    (turn,) = Recording("s", [rows], {"t1": told}).turns
+
+    assert [step.text for step in turn.steps] == ["", "done"]
+    assert [(step.calls[0].ok, step.calls[0].seconds) for step in turn.steps[:1]] == [(True, 2.0)]
+
+
+def test_damaged_rows_and_events_of_another_version_are_skipped():
+    odd: list[dict[str, Any]] = [{"type": "unheard_of"}, {"type": "tool_started", "t": 1.0, "call": "another name"}]
     rows: Any = [
         {"role": "user", "content": "go", "turn_id": "t1"},
         {"role": "assistant", "content": None, "turn_id": "t1", "tool_calls": [{"id": 1}, {"function": {}}]},
@@ -483,7 +507,7 @@ def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
         {"role": "assistant", "content": ["odd"], "turn_id": "t1", "reasoning_content": 3},
     ]
 
-    (turn,) = Recording("s", [rows], {"t1": json.loads(json.dumps(odd))}).turns
+    (turn,) = Recording("s", [rows], {"t1": odd}).turns
 
     assert turn.message == "go"
 

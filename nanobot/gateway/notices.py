@@ -1,0 +1,142 @@
+"""Tells the owner, and the agent, what they would not see: undeliverable messages, and who asks to talk to the bot."""
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import aclosing
+
+from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.channels.base import UNIFIED_SESSION
+from nanobot.channels.registry import find
+from nanobot.errors import StorageError
+from nanobot.gateway.channels import GatewayChannels
+from nanobot.messages.types import ChatMessage, Origin, Provenance
+from nanobot.pairing.store import VALID_S, Pending
+from nanobot.runtime.build import Runtime
+from nanobot.utils.clock import Clock, timestamp
+from nanobot.utils.text import clip_line
+
+log = logging.getLogger(__name__)
+
+MAX_NOTICES = 4
+"""Most pairing requests an owner is told about in an hour."""
+NOTIFY_S = 60.0
+"""How long one channel may take to notify the owner, before the next is tried."""
+_HOUR_S = 3600.0
+_EXCERPT_CHARS = 300
+_MAX_QUEUED = 1_000
+"""Unreported dead letters; further ones are only in the log and the journal."""
+
+
+class PairingNotices:
+    """Tells an owner who asks to talk to the bot, with buttons to decide. `run` is a supervised task."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._queue: asyncio.Queue[Pending] = asyncio.Queue()
+        self._sent_at: deque[float] = deque(maxlen=MAX_NOTICES)
+
+    def put(self, entry: Pending) -> None:
+        """Queue a notice about a new code. Never blocks or raises."""
+        self._queue.put_nowait(entry)
+
+    async def run(self, channels: GatewayChannels) -> None:
+        """Send the notices until cancelled, at most MAX_NOTICES an hour; `/pairing list` has the others."""
+        while True:
+            entry, now = await self._queue.get(), self._clock.monotonic()
+            if len(self._sent_at) == MAX_NOTICES and now - self._sent_at[0] < _HOUR_S:
+                continue
+            spec, code = find(entry.channel), entry.code
+            text = (
+                f"{entry.name or entry.sender_id} on {spec.title if spec else entry.channel} wants to talk to me.\n"
+                f"Press a button, or write /pairing approve {code} (or deny) within {VALID_S // 60} minutes. "
+                "/pairing list shows everybody who waits."
+            )
+            names = [*dict.fromkeys([entry.channel, *channels.manager.names])]
+            buttons = (Button("Let in", f"/pairing approve {code}"), Button("No", f"/pairing deny {code}"))
+            try:
+                if await channels.tell_owner(text, names, buttons):
+                    self._sent_at.append(now)
+            except StorageError as error:
+                log.warning("the request of %s to pair cannot be shown to an owner: %s", entry, error)
+
+
+class DeadLetters:
+    """A queue of dead letters. The channel manager calls `put`; `run` is a supervised task."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[OutboundMessage, DeliveryFailedError]] = asyncio.Queue(_MAX_QUEUED)
+        self._notices: list[OutboundMessage] = []
+        self.count = 0
+
+    async def put(self, message: OutboundMessage, error: DeliveryFailedError) -> None:
+        """Queue a dead letter. Never blocks or raises."""
+        if any(message is notice for notice in self._notices):  # do not report undeliverable reports
+            return
+        self.count += 1
+        log.error("%s", error)
+        if not self._queue.full():
+            self._queue.put_nowait((message, error))
+
+    async def run(self, channels: GatewayChannels) -> None:
+        """Report dead letters until cancelled."""
+        while True:
+            message, error = await self._queue.get()
+            excerpt = clip_line(" ".join(message.content.split()), _EXCERPT_CHARS)
+            told_agent = f"[{error} The user has not seen it. It began: {excerpt}]"
+            told_owner = f"{error}\nIt said: {excerpt}"
+            for report, text in ((self._tell_agent, told_agent), (self._tell_owner, told_owner)):
+                try:
+                    await report(channels, message, text)
+                except StorageError as storage_error:
+                    log.warning("a dead letter cannot be reported: %s", storage_error)
+
+    async def _tell_agent(self, channels: GatewayChannels, message: OutboundMessage, text: str) -> None:
+        """Add a system row to the session of the chat, for the model's next turn."""
+        runtime = channels.runtime
+        key = await asyncio.to_thread(_session_of, runtime, message)
+        if key is None:
+            return
+        row: ChatMessage = {
+            "role": "user",
+            "content": text,
+            "origin": Origin.SYSTEM,
+            "provenance": Provenance.SYSTEM,
+            "timestamp": timestamp(runtime.clock),
+        }
+        async with runtime.loop.lane(key), runtime.sessions.hold(key) as session:
+            await runtime.sessions.append(session, row)
+
+    async def _tell_owner(self, channels: GatewayChannels, message: OutboundMessage, text: str) -> None:
+        """Send a notice by the first channel that delivers it, except the one that failed."""
+        manager = channels.manager
+        running = [name for name in manager.names if (channel := manager.get(name)) is not None and channel.is_running]
+        async with aclosing(channels.owners_chats([name for name in running if name != message.channel])) as chats:
+            async for chat in chats:
+                if await self._send_notice(channels, chat, text):
+                    return
+
+    async def _send_notice(self, channels: GatewayChannels, chat: Address, text: str) -> bool:
+        notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
+        self._notices = [*self._notices[-20:], notice]
+        receipt = await channels.runtime.bus.publish_outbound(notice)
+        try:
+            async with asyncio.timeout(NOTIFY_S):
+                await receipt.wait()
+        except (DeliveryFailedError, TimeoutError):
+            return False
+        return True
+
+
+def _session_of(runtime: Runtime, message: OutboundMessage) -> str | None:
+    """Return the session key of the message's chat, or None if there is no session. Blocking.
+
+    The unified session takes precedence if the chat has written in it.
+    """
+    chat = f"{message.channel}:{message.chat_id}"
+    own = [f"{chat}:{message.thread_id}", chat] if message.thread_id else [chat]
+    if runtime.config.agents.defaults.unified_session and (all_chats := runtime.sessions.read(UNIFIED_SESSION)):
+        if any(str(row.get("inbound", "")).startswith(f"{chat}:") for row in all_chats.messages):
+            return UNIFIED_SESSION
+        own.append(UNIFIED_SESSION)
+    return next((key for key in own if runtime.sessions.find(key) is not None), None)
