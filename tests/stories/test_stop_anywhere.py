@@ -74,7 +74,7 @@ async def test_a_stop_ends_it_at_once_and_the_model_is_asked_again_when_it_is_we
 
                 assert seconds < 4  # within a second, where nothing else runs
                 assert outcome in (TurnOutcome.STOPPED, TurnOutcome.FAILED, TurnOutcome.ANSWERED)
-                left = {task for task in asyncio.all_tasks() if task.get_name() != "traces"}  # what has ended is written
+                left = {task for task in asyncio.all_tasks() if task.get_name() != "traces"}
                 assert left == {asyncio.current_task()}
             server.default = Say("I am well.")
             await asyncio.sleep(1.1)  # a minute, for a breaker that is open
