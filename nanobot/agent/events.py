@@ -5,7 +5,6 @@ The terminal, `--json`, the SDK, delivery and the trace all use these events.
 
 import logging
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import count
@@ -87,8 +86,15 @@ class TurnEvent:
         for item in fields(self):
             value = getattr(self, item.name)
             if value is not None:
-                payload[item.name] = deepcopy(value) if isinstance(value, dict | list) else value
+                payload[item.name] = _copy_json(value)
         return payload
+
+
+def _copy_json(value: Any) -> Any:
+    """A copy that later changes of the original do not reach."""
+    if isinstance(value, dict):
+        return {key: _copy_json(inner) for key, inner in value.items()}
+    return [_copy_json(inner) for inner in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,10 @@ class InboundMessage:
     @property
     def session_key(self) -> str:
         """The session this message belongs to."""
-        return self.session_key_override or f"{self.address.channel}:{self.address.chat_id}"
+        if self.session_key_override:
+            return self.session_key_override
+        to = self.address
+        return f"{to.channel}:{to.chat_id}"
 
     @property
     def address(self) -> Address:

@@ -10,12 +10,14 @@ import httpx
 
 from nanobot.bus.events import InboundMessage
 from nanobot.runtime.build import build_runtime
+from nanobot.utils.garbage import delay_collection
 from tests.bench.alone import turns_alone
 
 
 async def main() -> None:
     home, url, chats, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     config = turns_alone(home, url)
+    delay_collection()  # as in the gateway
     async with build_runtime(config, data_dir=home, environ={}) as runtime:
 
         async def chat(number: int) -> None:

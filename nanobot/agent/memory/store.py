@@ -495,6 +495,8 @@ def file_stamp(path: str) -> Stamp | None:
 
 def read_or_empty(path: Path, files: Opener, limit: int = -1) -> str:
     """Return the text of a file, at most `limit` characters. Log a warning and return "" if it cannot be read."""
+    if not os.path.lexists(path):
+        return ""
     try:
         with open(path, encoding="utf-8-sig", errors="replace", opener=files.descriptor) as file:
             return file.read(limit)

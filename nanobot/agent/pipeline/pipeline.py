@@ -7,8 +7,7 @@ checkpoint; a turn that resumes it continues it, or the next message of its sess
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -136,28 +135,25 @@ class Pipeline:
 
     async def _answer(self, turn: Turn) -> None:
         """Take the turn from its message to its result."""
-        async with self._phase(turn, TurnPhase.RESTORE):
-            if await self._restore(turn):
-                return
+        await self._begin(turn, TurnPhase.RESTORE)
+        if await self._restore(turn):
+            return
         if not turn.resumes:
-            async with self._phase(turn, TurnPhase.COMMAND):
-                if await self._answer_command(turn):
-                    return
+            await self._begin(turn, TurnPhase.COMMAND)
+            if await self._answer_command(turn):
+                return
             if not turn.profile.is_subagent:
-                async with self._phase(turn, TurnPhase.COMPACT):
-                    await self._compact(turn)
-        async with self._phase(turn, TurnPhase.BUILD):
-            built = await self._build(turn)
-        if built is not None:
-            async with self._phase(turn, TurnPhase.RUN):
-                await self._run(turn, *built)
+                await self._begin(turn, TurnPhase.COMPACT)
+                await self._compact(turn)
+        await self._begin(turn, TurnPhase.BUILD)
+        if (built := await self._build(turn)) is not None:
+            await self._begin(turn, TurnPhase.RUN)
+            await self._run(turn, *built)
 
-    @asynccontextmanager
-    async def _phase(self, turn: Turn, phase: TurnPhase) -> AsyncIterator[None]:
+    async def _begin(self, turn: Turn, phase: TurnPhase) -> None:
         if phase in _PACED_PHASES:
             await self._deps.pace.step()
-        with turn.progress.enter(phase):
-            yield
+        turn.progress.begin(phase)
 
     async def _restore(self, turn: Turn) -> bool:
         """Lock and load the session and its checkpoint. Return True if another turn has resumed this one already."""
@@ -427,16 +423,16 @@ class Pipeline:
 
     async def _save_and_respond(self, turn: Turn) -> None:
         """Release the session, whose rows are on disk already, and emit the end."""
-        async with self._phase(turn, TurnPhase.SAVE):
-            if turn.checkpoint is not None:
-                turn.checkpoint.discard()
-            await turn.resources.aclose()
-            if not turn.is_remembered:
-                self._deps.status.forget(turn.message.session_key)
-            elif turn.restored is not None:
-                self._deps.on_session_released(turn.session, turn.scope)
-        async with self._phase(turn, TurnPhase.RESPOND):
-            self._respond(turn)
+        await self._begin(turn, TurnPhase.SAVE)
+        if turn.checkpoint is not None:
+            turn.checkpoint.discard()
+        await turn.resources.aclose()
+        if not turn.is_remembered:
+            self._deps.status.forget(turn.message.session_key)
+        elif turn.restored is not None:
+            self._deps.on_session_released(turn.session, turn.scope)
+        await self._begin(turn, TurnPhase.RESPOND)
+        self._respond(turn)
 
     def _respond(self, turn: Turn) -> None:
         result = turn.result

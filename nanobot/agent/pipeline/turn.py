@@ -2,8 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
@@ -283,15 +283,12 @@ class TurnProgress:
         self.has_ended = False
         """Whether TurnEnded was emitted."""
 
-    @contextmanager
-    def enter(self, phase: TurnPhase) -> Iterator[None]:
-        """Set the phase, and record how long the block took."""
-        self.phase = phase
-        self.phase_began = self.last_activity = time.monotonic()
-        try:
-            yield
-        finally:
-            self.phase_seconds[phase] = time.monotonic() - self.phase_began
+    def begin(self, phase: TurnPhase) -> None:
+        """Begin a phase, and record how long the last one took."""
+        now = time.monotonic()
+        if self.phase_began:
+            self.phase_seconds[self.phase] = now - self.phase_began
+        self.phase, self.phase_began, self.last_activity = phase, now, now
 
     @property
     def running_tools(self) -> list[str]:

@@ -127,6 +127,8 @@ _Types = Mapping[str, Mapping[str, object]]
 
 def split_calls(text: str, tools: Sequence[ToolSchema]) -> tuple[str, list[ToolCallRequest]]:
     """The text of a whole answer without the calls in it, and the calls. Never raises."""
+    if _CANDIDATE.search(text) is None:
+        return text, []
     functions = [cast("dict[str, Any]", tool.get("function", {})) for tool in tools]
     types = {
         str(function["name"]): {
