@@ -55,7 +55,7 @@ class TranscriptionService:
     async def transcribe(self, path: Path) -> str:
         """Return the text of a recording. Raises NanobotError, which names a missing setting."""
         if self._chosen is None:
-            from nanobot.providers.transcription import choose_transcriber  # brings httpx's pools
+            from nanobot.providers.transcription import choose_transcriber  # only a recording needs it
 
             own = self._config.channels.section(self._channel)
             self._chosen = choose_transcriber(
@@ -64,9 +64,6 @@ class TranscriptionService:
         if self._chosen.transcriber is None:
             raise NanobotError(self._chosen.reason)
         return await self._chosen.transcriber.transcribe(path)
-
-    async def close(self) -> None:
-        self.renew()  # a transcriber keeps no connection open
 
 
 class GatewayChannels:
@@ -112,7 +109,7 @@ class GatewayChannels:
 
     async def open(self, name: str) -> bool:
         """Create or recreate a channel. Return False after an error, which is logged and kept in `broken`."""
-        await self._forget(name)
+        self._forget(name)
         try:
             channel = await create_channel(name, self.config, self.runtime.bus)
             self._attach(channel, AccessPolicy.of(name, self.config.channels.own_section(name)))
@@ -127,13 +124,8 @@ class GatewayChannels:
 
     async def close(self, name: str) -> None:
         """Stop and remove a channel."""
-        await self._forget(name)
+        self._forget(name)
         await self.manager.change(name, None)
-
-    async def close_transcription(self) -> None:
-        """Close the connections of all transcribers."""
-        for transcriber in self._transcribers.values():
-            await transcriber.close()
 
     def renew_transcription(self) -> None:
         """Apply changed transcription settings."""
@@ -173,11 +165,10 @@ class GatewayChannels:
         )
         return channel
 
-    async def _forget(self, name: str) -> None:
+    def _forget(self, name: str) -> None:
         self.broken.pop(name, None)
         self._access.pop(name, None)
-        if (transcriber := self._transcribers.pop(name, None)) is not None:
-            await transcriber.close()
+        self._transcribers.pop(name, None)
 
     async def tell_owner(self, text: str, channels: Sequence[str] = (), buttons: tuple[Button, ...] = ()) -> bool:
         """Queue a notice to the best chat with an owner of these channels. False if there is none. Raises StorageError.

@@ -83,9 +83,9 @@ class DeadLetters:
         while True:
             message, error = await self._queue.get()
             excerpt = clip_line(" ".join(message.content.split()), _EXCERPT_CHARS)
-            told_agent = f"[{error} The user has not seen it. It began: {excerpt}]"
-            told_owner = f"{error}\nIt said: {excerpt}"
-            for report, text in ((self._tell_agent, told_agent), (self._tell_owner, told_owner)):
+            agent_text = f"[{error} The user has not seen it. It began: {excerpt}]"
+            owner_text = f"{error}\nIt said: {excerpt}"
+            for report, text in ((self._tell_agent, agent_text), (self._tell_owner, owner_text)):
                 try:
                     await report(channels, message, text)
                 except StorageError as storage_error:

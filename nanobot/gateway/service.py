@@ -317,7 +317,6 @@ async def open_gateway(
         )
         gateway = Gateway(runtime, feed, terminal, database, options, shutdown)
         gateways.append(gateway)
-        stack.push_async_callback(gateway.channels.close_transcription)
         await gateway.open()
         gateway.supervisor.add(
             SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, 5 * options.poll_s))

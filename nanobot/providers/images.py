@@ -17,6 +17,7 @@ from nanobot.messages.types import ChatMessage, ToolSchema, text_of
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse
 from nanobot.providers.errors import (
     ConnectionFailedError,
+    ContentFilteredError,
     InvalidRequestError,
     MalformedResponseError,
     ModelCallError,
@@ -39,6 +40,12 @@ class ImageRequestRefusedError(ModelCallError):
 
     what = "The image model rejected the request"
     next_step = "Change the prompt, or set tools.image.provider and tools.image.model in the config."
+
+
+class ImageFilteredError(ContentFilteredError):
+    """The provider's filter stopped the prompt or the image."""
+
+    next_step = "Change the prompt."
 
 
 class ImageProvider(LLMProvider):
@@ -114,6 +121,8 @@ class ImageProvider(LLMProvider):
         content = json.dumps(fields).encode()
         try:
             body = await self._endpoint.post(url, headers, content, max_bytes=_MAX_RESPONSE_BYTES)
+        except ContentFilteredError as error:
+            raise self._endpoint.error(ImageFilteredError, error.detail, error.status) from None
         except (InvalidRequestError, ModelNotFoundError) as error:  # their advice is about chat models
             raise self._endpoint.error(ImageRequestRefusedError, error.detail, error.status) from None
         try:

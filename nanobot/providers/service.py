@@ -78,7 +78,7 @@ class ServiceEndpoint:
 
         Raises a ModelCallError for anything else, with secrets redacted. Cancelling closes the connection.
         """
-        body = b""
+        body = bytearray()
         all_headers = {"Accept": "application/json", "User-Agent": "nanobot", **headers, **self.extra_headers}
         timeout = asyncio.timeout(self.total_s)
         try:
@@ -105,8 +105,8 @@ class ServiceEndpoint:
         if status != 200:
             from nanobot.providers.error_patterns import error_of, parse_error_response  # compiles its table
 
-            raise error_of(parse_error_response(status, body, connection.headers), self.target, self._secrets)
-        return body
+            raise error_of(parse_error_response(status, bytes(body), connection.headers), self.target, self._secrets)
+        return bytes(body)
 
     @property
     def target(self) -> CallTarget:

@@ -71,6 +71,7 @@ class Pace:
         self._until: float | None = None
         """When the time for work is used up; None before the first caller of an iteration."""
         self._next_iteration: asyncio.Event | None = None
+        """Set when callers that wait may go on."""
 
     async def step(self) -> None:
         """Return at once while there is time, else in a later iteration; one caller is always let through."""
@@ -78,11 +79,13 @@ class Pace:
         while self._until is not None and loop.time() >= self._until:
             if self._next_iteration is None:
                 self._next_iteration = asyncio.Event()
-                loop.call_soon(self._begin_iteration, self._next_iteration)
+                loop.call_soon(self._begin_iteration)
             await self._next_iteration.wait()
         if self._until is None:
             self._until = loop.time() + self._max_s
+            loop.call_soon(self._begin_iteration)
 
-    def _begin_iteration(self, event: asyncio.Event) -> None:
-        self._until = self._next_iteration = None
-        event.set()
+    def _begin_iteration(self) -> None:
+        event, self._until, self._next_iteration = self._next_iteration, None, None
+        if event is not None:
+            event.set()

@@ -32,6 +32,8 @@ _MAGIC = (
     (b"II*\0", "a TIFF image"),
     (b"MM\0*", "a TIFF image"),
 )
+SUFFIXES = {"a PNG image": ".png", "a JPEG image": ".jpg", "a WebP image": ".webp", "a GIF image": ".gif"}
+"""File name extensions of the kinds that image models make."""
 _FTYP_BRANDS = {b"heic": "a HEIC image", b"heix": "a HEIC image", b"mif1": "a HEIC image", b"avif": "an AVIF image"}
 
 

@@ -13,10 +13,8 @@ from nanobot.messages.types import ToolFailure
 from nanobot.providers.base import LLMProvider, call_context, call_context_scope
 from nanobot.providers.images import decode_image
 from nanobot.security.files.paths import PathPolicy
-from nanobot.utils.images import image_kind
+from nanobot.utils.images import SUFFIXES, image_kind
 from nanobot.utils.text import human_size
-
-_SUFFIXES = {"a PNG image": ".png", "a JPEG image": ".jpg", "a WebP image": ".webp", "a GIF image": ".gif"}
 
 
 class ImageTool(FileTool):
@@ -54,7 +52,7 @@ class ImageTool(FileTool):
         if kind is None:
             text = "The image model sent something that is no image. Nothing was saved."
             return ToolResult.failed(text, ToolFailure.ENDED_BADLY)
-        target = str(PurePath(_path_of(path, ctx)).with_suffix(_SUFFIXES.get(kind, ".img")))
+        target = str(PurePath(_path_of(path, ctx)).with_suffix(SUFFIXES.get(kind, ".img")))
         files = opener(self._paths, ctx)
 
         def write() -> ToolResult:

@@ -17,7 +17,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Unpack
 from urllib.parse import urlsplit
 
 from nanobot.messages.types import ChatMessage, ToolSchema, is_synthetic
@@ -31,14 +30,13 @@ from nanobot.providers.accounts.oauth import (
     device_login,
 )
 from nanobot.providers.accounts.provider import AccountProvider
-from nanobot.providers.accounts.store import Account, AccountStore, LoginFailedError, LoginNeededError
+from nanobot.providers.accounts.store import Account, LoginFailedError, LoginNeededError
 from nanobot.providers.errors import ModelCallError
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.chat import ChatCall
 from nanobot.providers.wire.responses import ResponsesCall
 from nanobot.providers.wire.rows import has_images
-from nanobot.providers.wire.stream import Endpoint, EndpointSettings, WireCall
-from nanobot.utils.clock import Clock
+from nanobot.providers.wire.stream import Endpoint, WireCall
 
 API = "https://api.githubcopilot.com"
 NEEDS_RESPONSES = "responses"
@@ -146,18 +144,12 @@ class CopilotProvider(AccountProvider):
 
     expired_statuses = frozenset({401, 403})
 
-    def __init__(
-        self,
-        store: AccountStore,
-        default_model: str = "gpt-4.1",
-        *,
-        api_base: str | None = None,
-        clock: Clock | None = None,
-        **settings: Unpack[EndpointSettings],
-    ) -> None:
-        defaults = Endpoint(PROVIDER, API, config_key="providers.githubCopilot.apiBase", timeouts=Timeouts.standard())
-        super().__init__(defaults.with_settings(api_base, settings), default_model, store, renew, clock)
-        self._has_custom_base = bool(api_base)
+    default_endpoint = Endpoint(
+        PROVIDER, API, config_key="providers.githubCopilot.apiBase", timeouts=Timeouts.standard()
+    )
+
+    async def renew(self, account: Account) -> Account:
+        return await renew(account, self._endpoint.pools)
 
     def create_call(
         self,

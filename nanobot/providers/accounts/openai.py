@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from nanobot.messages.types import ChatMessage, ToolSchema
@@ -31,12 +31,11 @@ from nanobot.providers.accounts.oauth import (
     code_in_pasted,
 )
 from nanobot.providers.accounts.provider import AccountProvider
-from nanobot.providers.accounts.store import Account, AccountStore, LoginFailedError
+from nanobot.providers.accounts.store import Account, LoginFailedError
 from nanobot.providers.base import call_context
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.responses import ResponsesCall, conversation_key
-from nanobot.providers.wire.stream import Endpoint, EndpointSettings
-from nanobot.utils.clock import Clock
+from nanobot.providers.wire.stream import Endpoint
 
 BACKEND = "https://chatgpt.com/backend-api/codex"
 PROVIDER = "openai_codex"
@@ -225,22 +224,12 @@ def _claims_of(token: str) -> dict[str, Any]:
 class OpenAICodexProvider(AccountProvider):
     """The ChatGPT backend. It sets the length and temperature of an answer itself and rejects both parameters."""
 
-    def __init__(
-        self,
-        store: AccountStore,
-        default_model: str = "gpt-5.1-codex",
-        *,
-        api_base: str | None = None,
-        clock: Clock | None = None,
-        **settings: Unpack[EndpointSettings],
-    ) -> None:
-        defaults = Endpoint(
-            PROVIDER,
-            BACKEND,
-            config_key="providers.openaiCodex.apiBase",
-            timeouts=Timeouts.reasoning(),
-        )
-        super().__init__(defaults.with_settings(api_base, settings), default_model, store, renew, clock)
+    default_endpoint = Endpoint(
+        PROVIDER, BACKEND, config_key="providers.openaiCodex.apiBase", timeouts=Timeouts.reasoning()
+    )
+
+    async def renew(self, account: Account) -> Account:
+        return await renew(account, self._endpoint.pools)
 
     def create_call(
         self,

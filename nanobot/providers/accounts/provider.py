@@ -1,40 +1,42 @@
 """The base of providers that use an account: each call gets a valid token, and a rejected one is renewed once."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.store import Account, AccountStore, AccountTokens, LoginNeededError, command_name
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.errors import AuthenticationError, ModelCallError
-from nanobot.providers.wire.stream import Endpoint, FixupCallback, WireCall
+from nanobot.providers.wire.stream import Endpoint, EndpointSettings, FixupCallback, WireCall
 from nanobot.utils.clock import Clock
 
 
 class AccountProvider(LLMProvider):
     """Base class: a subclass turns an account into a call."""
 
+    default_endpoint: ClassVar[Endpoint]
     expired_statuses: ClassVar[frozenset[int]] = frozenset({401})
     """Statuses that mean the token has expired."""
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        default_model: str,
         store: AccountStore,
-        renew: Callable[[Account, HttpPools], Awaitable[Account]],
-        clock: Clock | None,
+        default_model: str,
+        *,
+        api_base: str | None = None,
+        clock: Clock | None = None,
+        **settings: Unpack[EndpointSettings],
     ) -> None:
-        """`renew` gets a new token for an account, as `AccountTokens` wants it."""
+        endpoint = self.default_endpoint.with_settings(api_base, settings)
         super().__init__(None, endpoint.api_base)
         self.name = endpoint.name
         self._endpoint = endpoint
+        self._has_custom_base = bool(api_base)
         self._default_model = default_model
         self._on_fixup: FixupCallback | None = None
-        self._tokens = AccountTokens(endpoint.name, store, lambda account: renew(account, endpoint.pools), clock)
+        self._tokens = AccountTokens(endpoint.name, store, self.renew, clock)
 
     def get_default_model(self) -> str:
         """The model used when a call names none."""
@@ -53,6 +55,10 @@ class AccountProvider(LLMProvider):
     def on_fixup(self, callback: FixupCallback) -> None:
         """Report each request that is rejected and sent again, modified or with another token."""
         self._on_fixup = callback
+
+    async def renew(self, account: Account) -> Account:
+        """Return the account with a new token, as `AccountTokens` wants it."""
+        raise NotImplementedError
 
     def create_call(
         self,
