@@ -48,7 +48,7 @@ def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: s
 
 @pytest.mark.parametrize("kind", ["joins"])
 def test_a_disk_that_refuses_a_write_is_told_and_the_next_turn_works(kind: str):
-    counts = every_write(each=17, seed=3, kind=kind, modes="full")
+    counts = every_write(each=11, seed=3, kind=kind, modes="full")
 
     assert counts["full: failed"] > 2
     assert counts["refused: answered"] > 1
