@@ -207,6 +207,11 @@ class AgentLoop:
             return False
         return await self._cancel_turn(session_key, TurnEnding.STOP)
 
+    def sink_of(self, session_key: str, turn_id: str) -> EventSink | None:
+        """Return the event sink of this turn; None if it does not run."""
+        running = self._running.get(session_key)
+        return running[0].emit if running is not None and running[0].turn_id == turn_id else None
+
     def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
         """Hold the session's lane for maintenance between its turns.
 

@@ -267,7 +267,7 @@ class ApiTurns:
             return
         turn_id, sessions = view.started.turn_id, set[str]()
         for task in await self._services.runtime.subagents.all_tasks():  # a subagent's own are newer
-            if task.turn_id == turn_id or task.parent in sessions:
+            if task.order.turn_id == turn_id or task.order.parent in sessions:
                 sessions.add(task.session_key)
         usage, cost_usd = await self._services.requests.usage(turn_id, [*sessions])
         view.ended = replace(view.ended, usage=usage, cost_usd=cost_usd)

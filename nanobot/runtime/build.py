@@ -33,9 +33,9 @@ from nanobot.agent.scope import Scope
 from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
 from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
-from nanobot.agent.subagent import mailbox, tasks
+from nanobot.agent.subagent import tasks, team
 from nanobot.agent.subagent.command import tasks_command
-from nanobot.agent.subagent.manager import SpawningTurns, SubagentManager
+from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from nanobot.runtime.plugins import Plugins
 
 
-DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + mailbox.SCHEMA + goal.SCHEMA + due.SCHEMA + SKILL_SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + team.SCHEMA + goal.SCHEMA + due.SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
 
 
@@ -203,8 +203,7 @@ async def build_runtime(
     undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
 
     # background work
-    spawning_turns = SpawningTurns()
-    subagents = SubagentManager(database, lease, defaults, bus, context, toolbox.policies, spawning_turns)
+    subagents = SubagentManager(database, lease, defaults, bus, context, toolbox.policies)
     goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
     for tool in (SessionSearchTool(archive), SpawnTool(subagents), GoalTool(goals, tools.get)):
         tools.register(tool)
@@ -223,7 +222,6 @@ async def build_runtime(
         return CallPolicy(mode, grants, questions, router, files, services.redactor.text)
 
     tool_policies: list[ToolPolicy] = [
-        spawning_turns,
         *hooks,
         memory,
         call_policy(),

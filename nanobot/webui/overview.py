@@ -1,7 +1,6 @@
 """What runs, what waits for the owner, who may talk, and which browsers are signed in."""
 
 import asyncio
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +13,6 @@ from nanobot.config.paths import DataPaths
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
-from nanobot.utils import codec
 from nanobot.utils.qr_code import qr_rows
 from nanobot.webui.services import WebServices
 
@@ -160,4 +158,16 @@ class OverviewEndpoints:
 
 
 def _shown_goal(goal: Goal) -> dict[str, Any]:
-    return {**json.loads(codec.to_json(goal)), "spent": goal.spent}
+    return {
+        "id": goal.id,
+        "session_key": goal.session_key,
+        "text": goal.order.text,
+        "state": goal.state,
+        "why": goal.why,
+        "limits": asdict(goal.limits),
+        **asdict(goal.usage),
+        "note": asdict(goal.progress.note),
+        "objections": goal.progress.objections,
+        "created_at": goal.created_at,
+        "spent": goal.spent,
+    }

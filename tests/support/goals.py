@@ -6,8 +6,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.goals.goal import SCHEMA, Goal
+from nanobot.agent.goals.goal import SCHEMA, Goal, GoalOrder
+from nanobot.agent.requester import Requester
 from nanobot.agent.tools.base import Tool
+from nanobot.bus.events import Address
 from nanobot.messages.types import Provenance, text_of
 from nanobot.testing import calls
 from nanobot.utils import codec
@@ -38,7 +40,13 @@ def goals_in(home: Path) -> list[dict[str, Any]]:
             if "no such table" in str(error):
                 return []
             raise
-    return [json.loads(data) for (data,) in rows]
+    goals = [json.loads(data) for (data,) in rows]
+    return [{**goal, **goal["order"], **goal["progress"], **goal["usage"]} for goal in goals]
+
+
+def a_goal(text: str = "write a page", key: str = "cli:direct", asker: Provenance = Provenance.OWNER) -> Goal:
+    """A goal that somebody at the terminal has set."""
+    return Goal("1", GoalOrder(text, Requester(key, Address("cli", "direct"), asker)))
 
 
 def put_goal(home: Path, goal: Goal) -> None:

@@ -35,4 +35,8 @@ def _tasks(home: Path, where: str) -> list[dict[str, Any]]:
             if "no such table" in str(error):
                 return []
             raise
-    return [json.loads(data) for (data,) in rows]
+    return [_flat(json.loads(data)) for (data,) in rows]
+
+
+def _flat(task: dict[str, Any]) -> dict[str, Any]:
+    return {**task, **task["order"], **task["order"]["requester"]}

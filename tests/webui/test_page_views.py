@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.goals.goal import Goal, GoalState
+from nanobot.agent.goals.goal import Goal, GoalOrder, GoalState
+from nanobot.agent.requester import Requester
 from nanobot.bus.events import Address
 from nanobot.cron.types import CronSchedule
 from nanobot.testing import calls
@@ -342,8 +343,9 @@ async def test_a_turn_is_undone_and_asked_again_of_another_model(running: OpenGa
 
 async def test_goals_show_what_each_used_and_why_it_waits(running: OpenGateway, tabs: Tabs):
     async with running() as here:
-        goal = Goal("g1", "Plan the trip", "web:trip", Address("web", "trip"), state=GoalState.WAITING, why="no hotel")
-        goal.steps = 12
+        order = GoalOrder("Plan the trip", Requester("web:trip", Address("web", "trip")))
+        goal = Goal("g1", order, state=GoalState.WAITING, why="no hotel")
+        goal.usage.steps = 12
         tab = await tabs.open(here)
         await visit(tab, "goals")
         await expect(tab.get_by_text("There is no goal yet")).to_be_visible()

@@ -10,9 +10,10 @@ from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owne
 from nanobot.agent.commands.table import has_other_authors
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import CheckKind, GoalCheck
-from nanobot.agent.goals.goal import Goal, GoalLimits
-from nanobot.agent.goals.service import GoalService, may_stop
+from nanobot.agent.goals.goal import Goal, GoalLimits, GoalOrder
+from nanobot.agent.goals.service import GoalService
 from nanobot.agent.models import SessionModels
+from nanobot.agent.requester import Requester
 from nanobot.errors import NanobotError, StorageError
 
 _Number = TypeVar("_Number", int, float)
@@ -96,29 +97,19 @@ class GoalCommand:
         if (await self._models.of_session(call.session)).provider_name == _OFFLINE:
             return _NO_MODEL
         message, limits = call.message, self._goals.default_limits
-        goal = Goal(
-            "",
-            request.text,
-            call.session.key,
-            message.address,
-            message.provenance,
-            message.origin,
-            message.sender_id,
-            scope=call.scope,
-            attended=call.attended,
-            limits=GoalLimits(request.steps or limits.steps, request.usd or limits.usd),
-            check=request.check,
-            plan=request.plan,
-            review=request.review or self._goals.is_reviewed,
-        )
-        return texts.started_reply(await self._goals.set(goal))
+        key, sender, attended = call.session.key, message.sender_id, call.attended
+        requester = Requester(key, message.address, message.provenance, message.origin, sender, attended, call.scope)
+        review = request.review or self._goals.is_reviewed
+        order = GoalOrder(request.text, requester, request.check, request.plan, review)
+        limits = GoalLimits(request.steps or limits.steps, request.usd or limits.usd)
+        return texts.started_reply(await self._goals.set(order, limits))
 
     async def _is_shared_chat(self, call: CommandCall) -> bool:
         """Whether other people have written in this chat, or set its last goal."""
         if has_other_authors(call.session, call.message.sender_id):
             return True
         goal = await self._goals.last(call.session.key)
-        return goal is not None and not may_stop(call.message, goal)
+        return goal is not None and not goal.order.requester.is_controlled_by(call.message)
 
     def _check_limits(self, request: GoalRequest, call: CommandCall) -> None:
         """Raise NanobotError if somebody other than the owner asks for more than the configured limits."""
@@ -176,9 +167,9 @@ def _raise_limits(request: GoalRequest, defaults: GoalLimits, goal: Goal) -> Goa
     """Return the limits of a resumed goal: what was asked for on top of what it has used; if nothing
     was asked for, the usual amount again where a limit was reached.
     """
-    steps, usd, limits = request.steps, request.usd, goal.limits
-    if steps is not None or goal.steps >= limits.steps:
-        limits = replace(limits, steps=goal.steps + (steps or defaults.steps))
-    if usd is not None or (goal.cost_usd or 0.0) >= limits.usd:
-        limits = replace(limits, usd=(goal.cost_usd or 0.0) + (usd or defaults.usd))
+    steps, usd, limits, used = request.steps, request.usd, goal.limits, goal.usage
+    if steps is not None or used.steps >= limits.steps:
+        limits = replace(limits, steps=used.steps + (steps or defaults.steps))
+    if usd is not None or (used.cost_usd or 0.0) >= limits.usd:
+        limits = replace(limits, usd=(used.cost_usd or 0.0) + (usd or defaults.usd))
     return limits

@@ -5,24 +5,24 @@ It keeps no state: the result of each turn is in the goal, saved before the next
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import suppress
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.engine.interruption import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
-from nanobot.agent.goals.goal import Goal, GoalState
+from nanobot.agent.goals.goal import Goal, GoalState, GoalStore
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.recovery import find_interrupted_turn
 from nanobot.agent.subagent.advisors import make_plan, review_result
 from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.tools.base import ToolContext
-from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, least_trusted
+from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
@@ -39,51 +39,58 @@ MAX_REJECTIONS = 2
 """Rejections by the reviewer before the result is accepted anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverDeps:
-    """What drivers share."""
-
-    loop: AgentLoop
-    turns: TurnDeps
-    bus: MessageBus
-    subagents: SubagentManager
-    save: Callable[[Goal], Awaitable[None]]
-    is_stopping: Callable[[], bool]
-    """Whether nanobot is shutting down."""
-    now: Callable[[], float]
-    """Seconds since the epoch."""
-
-
 class GoalDriver:
     """A goal that this process owns, and what drives it."""
 
-    def __init__(self, goal: Goal, deps: DriverDeps) -> None:
+    def __init__(
+        self,
+        goal: Goal,
+        store: GoalStore,
+        bus: MessageBus,
+        subagents: SubagentManager,
+        loop: AgentLoop,
+        turns: TurnDeps,
+    ) -> None:
         self.goal = goal
         self.task: asyncio.Task[None] | None = None
         """Runs while the goal is driven."""
         self.used_goal_tool = False
         """Whether the running turn used the `goal` tool."""
         self.failed_check = ""
-        """Output of the last check that failed."""
-        self._deps = deps
+        """The last check that failed."""
+        self._store = store
+        self._bus = bus
+        self._subagents = subagents
+        self._loop = loop
+        self._turns = turns
+        self._closed = False
         self._wake_event = asyncio.Event()
         self._last_text = ""
         """Reply of the last turn, not sent to anybody yet."""
+
+    async def save(self) -> bool:
+        """Save the goal. On a storage failure return False: the goal goes on, and is saved with its next change."""
+        try:
+            await finish(self._store.save(self.goal))
+            return True
+        except StorageError as error:
+            log.warning("the progress of goal %s cannot be saved: %s", self.goal.id, error)
+            return False
 
     async def run(self, *, resumed: bool = False) -> None:
         """Run turns until the goal ends, waits, or nanobot shuts down. `resumed`: a previous process may have died
         during a turn.
         """
         goal = self.goal
-        async with self._deps.loop.lane(goal.session_key):
+        async with self._loop.lane(goal.session_key):
             pass  # the turn that set it has ended
         if resumed and goal.state is GoalState.ACTIVE and not await self._resume():
             return
-        while goal.state is GoalState.ACTIVE and not self._deps.is_stopping():
+        while goal.state is GoalState.ACTIVE and not self.is_stopping:
             if goal.spent:
                 await self.end(GoalState.LIMIT, goal.spent, self._last_text)
                 break
-            if goal.plan and not goal.planned:
+            if goal.order.plan and not goal.progress.planned:
                 await self._run_planner()
                 continue
             if not await self._run_turn():
@@ -94,16 +101,26 @@ class GoalDriver:
         """End a retry delay early, because the person wrote something."""
         self._wake_event.set()
 
+    def close(self) -> None:
+        """Start no more turns: nanobot shuts down."""
+        self._closed = True
+        self.wake()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nanobot is shutting down."""
+        return self._closed or self._loop.is_stopping
+
     async def end(self, state: GoalState, why: str, text: str = "", *, report_stop: bool = False) -> None:
         """End the goal or let it wait, and prepare the report. A stop is reported only with `report_stop`: a stop
         command gets a direct answer, and a key press needs none.
         """
         goal = self.goal
         goal.state, goal.why = state, why
-        goal.ended_at = self._deps.now() if state.is_over else None
+        goal.ended_at = self._turns.clock.now().timestamp() if state.is_over else None
         if report_stop or state is not GoalState.STOPPED:
             goal.report, goal.is_reported = texts.end_report(goal, text), False
-        await self._deps.save(goal)
+        await self.save()
 
     async def fail(self, error: Exception) -> None:
         """Let the goal wait after an internal error, and report it."""
@@ -112,34 +129,35 @@ class GoalDriver:
 
     async def _run_planner(self) -> None:
         goal = self.goal
-        plan = await make_plan(self._deps.subagents, goal.text, ctx=self._context())
-        if self._deps.is_stopping() or goal.state is not GoalState.ACTIVE:
+        plan = await make_plan(self._subagents, goal.order.text, ctx=self._context())
+        if self.is_stopping or goal.state is not GoalState.ACTIVE:
             return
-        goal.planned = True
+        goal.progress.planned = True
         if plan.steps:
-            goal.note.following = texts.format_plan(plan.steps)
-            goal.noted = least_trusted([goal.noted, plan.provenance])
+            goal.progress.note.following = texts.format_plan(plan.steps)
+            goal.progress.noted = least_trusted([goal.progress.noted, plan.provenance])
         else:
             log.warning("goal %s goes on without a plan: %s", goal.id, plan.problem)
-        await self._deps.save(goal)
+        await self.save()
 
     async def _resume(self) -> bool:
         """Continue where a previous process stopped. Return False if nanobot is shutting down."""
-        goal, steps, loop, deps = self.goal, self.goal.steps, self._deps.loop, self._deps.turns
-        interrupted = await asyncio.to_thread(find_interrupted_turn, deps.turns_folder, goal.session_key)
+        goal, steps, loop = self.goal, self.goal.usage.steps, self._loop
+        folder = self._turns.turns_folder
+        interrupted = await asyncio.to_thread(find_interrupted_turn, folder, goal.session_key)
         if interrupted is not None and interrupted.message.origin is Origin.GOAL:  # others wait for their person
-            sink = Delivery(self._deps.bus, interrupted.message, GOAL_DELIVERY)
+            sink = Delivery(self._bus, interrupted.message, GOAL_DELIVERY)
             result = await loop.resume(goal.session_key, sink)
             if result is not None and result.text:
                 return await self._process_result(result, steps)
-        if goal.claim is not None:  # the turn that claimed it has ended
+        if goal.progress.claim is not None:  # the turn that claimed it has ended
             await self._finish(await asyncio.to_thread(self._last_reply))
-        return not self._deps.is_stopping()
+        return not self.is_stopping
 
     def _last_reply(self) -> str:
         """Return the session's last answer. Blocks."""
         try:
-            rows = self._deps.turns.sessions.get_or_create(self.goal.session_key).since(0)
+            rows = self._turns.sessions.get_or_create(self.goal.session_key).since(0)
         except StorageError:
             return ""
         answers = [at for at, row in enumerate(rows) if row["role"] == "assistant" and not row.get("tool_calls")]
@@ -147,34 +165,27 @@ class GoalDriver:
 
     async def _run_turn(self) -> bool:
         """Run one turn and process its result. Return False if nanobot is shutting down."""
-        goal, steps = self.goal, self.goal.steps
+        goal, steps = self.goal, self.goal.usage.steps
         self.used_goal_tool = False
-        message = InboundMessage.at(
-            goal.address,
-            goal.sender_id,
-            texts.turn_message(goal),
-            session_key=goal.session_key,
-            origin=Origin.GOAL,
-            provenance=goal.asker,
-            scope=goal.scope.chat,
-        )
-        await self._deps.turns.sessions.yield_to_waiters(goal.session_key)  # other processes
-        return await self._process_result(await self._deps.loop.serve(message), steps)
+        requester = goal.order.requester
+        message = requester.message(texts.turn_message(goal), origin=Origin.GOAL, scope=requester.scope.chat)
+        await self._turns.sessions.yield_to_waiters(goal.session_key)  # other processes
+        return await self._process_result(await self._loop.serve(message), steps)
 
     async def _process_result(self, result: TurnResult, steps: int) -> bool:
         """Apply a turn's result to the goal; `steps` is the count before the turn. Return False if nanobot is shutting
         down.
         """
         goal = self.goal
-        if result.later or (result.outcome is TurnOutcome.STOPPED and self._deps.is_stopping()):
+        if result.later or (result.outcome is TurnOutcome.STOPPED and self.is_stopping):
             return False
-        goal.turns += 1
+        goal.usage.turns += 1
         self._last_text = "" if result.joined else result.text  # a person whose message joined has seen the reply
         if goal.state is not GoalState.ACTIVE:
             await self._handle_state_change()
         elif result.outcome is TurnOutcome.STOPPED:
             await self.end(GoalState.STOPPED, "its turn was stopped", report_stop=True)
-        elif goal.claim is not None:
+        elif goal.progress.claim is not None:
             await self._finish(result.text, was_sent=bool(result.joined))
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or not result.retryable:
             await self._handle_failure(result)
@@ -184,17 +195,16 @@ class GoalDriver:
 
     async def _count_progress(self, result: TurnResult, steps: int) -> None:
         """Let the goal wait for a person if its turns lead nowhere."""
-        goal, used_note = self.goal, self.used_goal_tool
-        goal.failures = 0
-        goal.idle = 0 if await self._made_progress(result, steps) else goal.idle + 1
-        goal.unnoted = 0 if used_note else goal.unnoted + 1
-        why = ""
-        if goal.idle >= (MAX_NOTE_ONLY_TURNS if used_note else MAX_IDLE_TURNS):
-            why = f"I {'only updated my notes' if used_note else 'did nothing'} for {goal.idle} turns"
-        elif goal.unnoted >= MAX_TURNS_WITHOUT_NOTE:
+        progress, used_note = self.goal.progress, self.used_goal_tool
+        progress.failures = 0
+        progress.idle = 0 if await self._made_progress(result, steps) else progress.idle + 1
+        progress.unnoted = 0 if used_note else progress.unnoted + 1
+        if progress.idle >= (MAX_NOTE_ONLY_TURNS if used_note else MAX_IDLE_TURNS):
+            why = f"I {'only updated my notes' if used_note else 'did nothing'} for {progress.idle} turns"
+        elif progress.unnoted >= MAX_TURNS_WITHOUT_NOTE:
             why = f"my notes have not changed for {MAX_TURNS_WITHOUT_NOTE} turns"
-        if not why:
-            await self._deps.save(goal)
+        else:
+            await self.save()
             return
         if self.failed_check:
             why += f", and {clip_line(self.failed_check, 300)}"
@@ -202,12 +212,12 @@ class GoalDriver:
 
     async def _made_progress(self, result: TurnResult, steps: int) -> bool:
         """Whether the turn called a tool other than `goal`."""
-        if self.goal.steps - steps <= 1:
+        if self.goal.usage.steps - steps <= 1:
             return False
         if not self.used_goal_tool:
             return True
         try:
-            session = await asyncio.to_thread(self._deps.turns.sessions.get_or_create, self.goal.session_key)
+            session = await asyncio.to_thread(self._turns.sessions.get_or_create, self.goal.session_key)
         except StorageError:
             return True
         rows = session.get_history()  # includes the newest turn, however long it is
@@ -220,69 +230,64 @@ class GoalDriver:
         if goal.state is GoalState.ASKING:
             goal.report, goal.is_reported = texts.question_message(goal.why), False
         elif goal.state is GoalState.DROPPED:
-            goal.ended_at = self._deps.now()
+            goal.ended_at = self._turns.clock.now().timestamp()
             goal.report, goal.is_reported = texts.end_report(goal, self._last_text), False
-        await self._deps.save(goal)
+        await self.save()
 
     async def _finish(self, text: str, *, was_sent: bool = False) -> None:
         """Finish a goal whose check passed, after a review if wanted. `was_sent`: the person has seen this reply."""
-        goal = self.goal
-        if goal.review:
-            check = str(goal.claim or "")
-            review = await review_result(self._deps.subagents, goal.text, text, check=check, ctx=self._context())
-            if self._deps.is_stopping() or goal.state is not GoalState.ACTIVE:
+        goal, progress = self.goal, self.goal.progress
+        if goal.order.review:
+            check = str(progress.claim or "")
+            review = await review_result(self._subagents, goal.order.text, text, check=check, ctx=self._context())
+            if self.is_stopping or goal.state is not GoalState.ACTIVE:
                 return
-            goal.objections = "" if review.passed else review.reasons
-            goal.noted = least_trusted([goal.noted, review.provenance])
-            if review.passed is False and goal.sent_back < MAX_REJECTIONS:
-                goal.sent_back += 1
-                goal.claim = None
-                await self._deps.save(goal)
+            progress.objections = "" if review.passed else review.reasons
+            progress.noted = least_trusted([progress.noted, review.provenance])
+            if review.passed is False and progress.sent_back < MAX_REJECTIONS:
+                progress.sent_back += 1
+                progress.claim = None
+                await self.save()
                 return
-        goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._deps.now()
+        goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._turns.clock.now().timestamp()
         goal.report, goal.is_reported = texts.done_report(goal, "" if was_sent else text), False
-        await self._deps.save(goal)
+        await self.save()
 
     async def _handle_failure(self, result: TurnResult) -> None:
-        goal = self.goal
-        goal.failures += 1
-        if not result.retryable or goal.failures > len(RETRY_DELAYS_S):
+        progress = self.goal.progress
+        progress.failures += 1
+        if not result.retryable or progress.failures > len(RETRY_DELAYS_S):
             await self.end(GoalState.WAITING, clip_line(result.text, 400) or "its turns failed")
             return
-        await self._deps.save(goal)
+        await self.save()
         self._wake_event.clear()
-        try:
-            async with asyncio.timeout(RETRY_DELAYS_S[goal.failures - 1]):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_DELAYS_S[progress.failures - 1]):
                 await self._wake_event.wait()
-        except TimeoutError:
-            pass
 
     async def _send_report(self) -> None:
-        """Send the report through the journal, which sends it once even if a crash comes before the goal is saved. The
-        goal is saved only when the journal has it.
-        """
-        goal, address = self.goal, self.goal.address
-        if not goal.is_reported and not self._deps.is_stopping():
+        """Send the report through the journal, which sends it once even if a crash comes before the goal is saved."""
+        goal, address = self.goal, self.goal.order.requester.address
+        if not goal.is_reported and not self.is_stopping:
             message = OutboundMessage(address.channel, address.chat_id, goal.report, kind=OutboundKind.REPLY)
-            message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.turns}"
-            self._deps.bus.post_outbound(message)
-            await self._deps.bus.flush()
+            message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.usage.turns}"
+            self._bus.post_outbound(message)
+            await self._bus.flush()  # the journal has it before the goal counts as reported
             goal.is_reported = True
-        await self._deps.save(goal)
 
     def _context(self) -> ToolContext:
         """Return the context of the goal's turn, as far as its planner and its reviewer need it."""
-        goal, deps = self.goal, self._deps.turns
+        goal, requester, deps = self.goal, self.goal.order.requester, self._turns
         return ToolContext(
-            session_key=goal.session_key,
-            address=goal.address,
-            turn_id=f"goal-{goal.id}-{goal.turns}",
+            session_key=requester.session_key,
+            address=requester.address,
+            turn_id=f"goal-{goal.id}-{goal.usage.turns}",
             workspace=deps.workspace,
             clock=deps.clock,
-            entered=goal.noted,
-            asker=goal.asker,
+            entered=goal.progress.noted,
+            asker=requester.provenance,
             origin=Origin.GOAL,
-            sender_id=goal.sender_id,
-            attended=goal.attended,
-            scope=goal.scope,
+            sender_id=requester.sender_id,
+            attended=requester.attended,
+            scope=requester.scope,
         )

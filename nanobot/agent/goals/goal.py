@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.scope import OWNERS, Scope
-from nanobot.bus.events import Address, InboundMessage
+from nanobot.agent.requester import Requester
 from nanobot.errors import NanobotError
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import Provenance
 from nanobot.utils import codec
 from nanobot.utils.database import Database, reading
 from nanobot.utils.lease import ProcessLease
@@ -66,6 +65,20 @@ class GoalLimits:
     """Dollars, as far as prices are known."""
 
 
+@dataclass(frozen=True, slots=True)
+class GoalOrder:
+    """What is to be reached, and for whom. Fixed when it is set."""
+
+    text: str
+    requester: Requester
+    check: GoalCheck | None = None
+    """The check that is demanded, if any."""
+    plan: bool = False
+    """Whether a planner writes a task list first."""
+    review: bool = False
+    """Whether a reviewer reads the result before the person does."""
+
+
 @dataclass(slots=True)
 class Note:
     """The progress, in the model's words."""
@@ -76,30 +89,9 @@ class Note:
 
 
 @dataclass(slots=True)
-class Goal:
-    """One goal. The facts about its author are those of the time it was set."""
+class GoalProgress:
+    """How far the work is."""
 
-    id: str
-    text: str
-    session_key: str
-    address: Address
-    asker: Provenance = Provenance.OWNER
-    """Provenance of the message that set it."""
-    origin: Origin = Origin.CLI
-    """Origin of the turn that set it."""
-    sender_id: str | None = None
-    attended: bool = False
-    scope: Scope = OWNERS
-    limits: GoalLimits = field(default_factory=GoalLimits)
-    check: GoalCheck | None = None
-    """The check its author demands, if any."""
-    plan: bool = False
-    """Whether a planner writes a task list first."""
-    review: bool = False
-    """Whether a reviewer reads the result before the person does."""
-    state: GoalState = GoalState.ACTIVE
-    why: str = ""
-    """Why it waits or ended, as a text for people."""
     note: Note = field(default_factory=Note)
     noted: Provenance = Provenance.OWNER
     """Least trusted provenance of the turns that wrote the note."""
@@ -110,36 +102,54 @@ class Goal:
     """Number of rejections by the reviewer."""
     objections: str = ""
     """The reviewer's last objections."""
-    created_at: float = 0.0
-    ended_at: float | None = None
-    turns: int = 0
-    steps: int = 0
-    cost_usd: float | None = None
-    tokens: int = 0
     failures: int = 0
     """Failed turns in a row."""
     idle: int = 0
     """Turns in a row without any action."""
     unnoted: int = 0
     """Turns in a row without a change of the note."""
+
+
+@dataclass(slots=True)
+class GoalUsage:
+    turns: int = 0
+    steps: int = 0
+    """Model calls, including those of its subagents."""
+    cost_usd: float | None = None
+    """None while no price is known."""
+
+
+@dataclass(slots=True)
+class Goal:
+    """One goal: its order, and what became of it."""
+
+    id: str
+    order: GoalOrder
+    limits: GoalLimits = field(default_factory=GoalLimits)
+    state: GoalState = GoalState.ACTIVE
+    why: str = ""
+    """Why it waits or ended, or what it asks, as a text for people."""
+    progress: GoalProgress = field(default_factory=GoalProgress)
+    usage: GoalUsage = field(default_factory=GoalUsage)
+    created_at: float = 0.0
+    ended_at: float | None = None
     report: str = ""
     """The report of its end, or the question it waits for."""
     is_reported: bool = True
     """Whether the report was sent."""
 
     @property
+    def session_key(self) -> str:
+        return self.order.requester.session_key
+
+    @property
     def spent(self) -> str:
         """Why it may not use more; empty if it may."""
-        if self.steps >= self.limits.steps:
+        if self.usage.steps >= self.limits.steps:
             return f"its limit of {self.limits.steps} steps is reached"
-        if (self.cost_usd or 0.0) >= self.limits.usd:
+        if (self.usage.cost_usd or 0.0) >= self.limits.usd:
             return f"its limit of ${self.limits.usd:g} is reached"
         return ""
-
-    def is_theirs(self, message: InboundMessage) -> bool:
-        """Whether the sender is an owner or the person who set the goal."""
-        sender = (message.channel, message.sender_id)
-        return message.provenance is Provenance.OWNER or sender == (self.address.channel, self.sender_id)
 
 
 class GoalStore:
@@ -157,10 +167,10 @@ class GoalStore:
         goals = await self._database.ask(lambda db: [*_select(db, "session = ?", session_key)], is_synced=False)
         return goals[0] if goals else None
 
-    async def put(self, goal: Goal, *, is_owned: bool = True) -> None:
-        """Save a new goal. Raises NanobotError if another process works on the session's old one."""
-        data, lease = codec.to_json(goal), self._lease.name if is_owned else ""
-        row = (goal.session_key, goal.id, lease, _is_unfinished(goal), goal.created_at, data)
+    async def put(self, goal: Goal) -> None:
+        """Save and own a new goal. Raises NanobotError if another process works on the session's old one."""
+        data = codec.to_json(goal)
+        row = (goal.session_key, goal.id, self._lease.name, _is_unfinished(goal), goal.created_at, data)
 
         def write(db: "Connection") -> bool:
             if self._is_elsewhere(db, goal.session_key):
@@ -217,8 +227,11 @@ class GoalStore:
         """Delete the session's goal, if any."""
         await self._database.ask(lambda db: db.execute("DELETE FROM goals WHERE session = ?", (session_key,)))
 
-    def _is_elsewhere(self, db: "Connection", session_key: str) -> bool:
+    async def is_elsewhere(self, session_key: str) -> bool:
         """Whether another living process works on the session's goal."""
+        return await self._database.ask(lambda db: self._is_elsewhere(db, session_key), is_synced=False)
+
+    def _is_elsewhere(self, db: "Connection", session_key: str) -> bool:
         row = db.execute("SELECT lease FROM goals WHERE session = ?", (session_key,)).fetchone()
         return row is not None and row[0] not in ("", self._lease.name) and self._lease.is_alive(row[0])
 

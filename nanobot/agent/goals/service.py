@@ -9,17 +9,17 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from nanobot.agent.command import is_from_owner
+from nanobot.agent.command import TYPED
 from nanobot.agent.events import StepEnded
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.goals.driver import DriverDeps, GoalDriver
-from nanobot.agent.goals.goal import ELSEWHERE, Goal, GoalLimits, GoalState, GoalStore, check_length
+from nanobot.agent.goals.driver import GoalDriver
+from nanobot.agent.goals.goal import ELSEWHERE, Goal, GoalLimits, GoalOrder, GoalState, GoalStore, check_length
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
+from nanobot.agent.requester import Requester
 from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.subagent.team import goal_notes
@@ -28,23 +28,20 @@ from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import ChatMessage, Origin, Provenance, is_outside, least_trusted
+from nanobot.messages.types import ChatMessage, Origin, Provenance, is_outside
 from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
 NO_GOAL = "This session has no open goal. Start one with action begin."
 _ENDING = "The goal of this session has just ended. Wait until its turn ends before you start another."
-_PERSON_ORIGINS = (Origin.USER, Origin.CLI, Origin.API)
+_WAITING = (GoalState.ASKING, GoalState.WAITING)
 _STOP_TIMEOUT_S = 2.0
 _SAVE_RETRY_S = (1.0, 60.0)
 """First and longest delay before retrying to save the end of a goal."""
 _MAX_CHARS = 8_000
 """Length of a goal: it is part of every turn's message."""
-_MAX_NOTE_CHARS = 4_000
-"""Length of a note field or question: they are added to every message."""
 
 
 class GoalService:
@@ -65,20 +62,14 @@ class GoalService:
         self._defaults = defaults
         self._paths = paths
         self._closed = False
-        self._owned: dict[str, GoalDriver] = {}
+        self._drivers: dict[str, GoalDriver] = {}
         """The goals that this process owns, by session."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Per-session locks for loading or starting a goal; unused ones are garbage-collected."""
-        self._save_lock = asyncio.Lock()
-        self._unsaved: set[str] = set()
-        """Ids of goals whose row is outdated."""
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
         """Set the loop that runs goal turns, once, before the first turn."""
-        self._clock, self._loop = deps.clock, loop
-        self._driver_deps = DriverDeps(
-            loop, deps, self._bus, self._subagents, self.save, lambda: self._is_stopping, self.now
-        )
+        self._loop, self._turns = loop, deps
 
     @property
     def _is_stopping(self) -> bool:
@@ -86,12 +77,12 @@ class GoalService:
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._clock.now().timestamp()
+        return self._turns.clock.now().timestamp()
 
     def _lock_for(self, session_key: str) -> asyncio.Lock:
         return self._locks.setdefault(session_key, asyncio.Lock())
 
-    # --- for people
+    # --- for people and the tool. All raise NanobotError.
 
     @property
     def default_limits(self) -> GoalLimits:
@@ -102,21 +93,22 @@ class GoalService:
         """Whether results are reviewed by default."""
         return self._defaults.review
 
-    async def set(self, goal: Goal) -> Goal:
-        """Start this goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
-        check_length(_MAX_CHARS, goal.text, "the goal")
-        async with self._lock_for(goal.session_key):
+    async def set(self, order: GoalOrder, limits: GoalLimits | None = None) -> Goal:
+        """Start a goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
+        check_length(_MAX_CHARS, order.text, "the goal")
+        key = order.requester.session_key
+        async with self._lock_for(key):
             if self._is_stopping:
                 raise NanobotError("nanobot is shutting down; no goal was started.")
-            existing = await self.last(goal.session_key)
-            if existing is not None and existing.state.is_over and goal.session_key in self._owned:
-                raise NanobotError(_ENDING)
+            existing = await self.last(key)
             if existing is not None and not existing.state.is_over:
                 raise NanobotError(
                     f"This session already has a goal: {texts.title(existing)} ({texts.format_usage(existing)}). "
                     "A session has one at a time: /stop ends it, and a note can add work to it."
                 )
-            goal.id, goal.created_at = secrets.token_hex(4), self.now()
+            if key in self._drivers:
+                raise NanobotError(_ENDING)
+            goal = Goal(secrets.token_hex(4), order, limits or self.default_limits, created_at=self.now())
             try:
                 await finish(self._store.put(goal))
             except StorageError as error:
@@ -124,39 +116,35 @@ class GoalService:
             self._start(self._own(goal))
             return goal
 
-    async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
-        """Save the active goal of an earlier release as a waiting goal. Return a notice for the person."""
-        key = message.session_key
-        asker = Provenance.OWNER if key.startswith("cli:") else Provenance.PERSON
-        goal = Goal("", text[:_MAX_CHARS], key, message.address, asker, Origin.USER, scope=scope)
-        goal.limits, goal.review = self.default_limits, self.is_reviewed
-        goal.state, goal.why = GoalState.WAITING, texts.ADOPTED
-        try:
-            async with self._lock_for(key):
-                existing = await self.last(key)
-                if existing is None or existing.state.is_over:
-                    goal.id, goal.created_at = secrets.token_hex(4), self.now()
-                    await finish(self._store.put(goal, is_owned=False))
-                elif existing.text != goal.text:  # else it was saved before a crash
-                    return ""
-        except NanobotError as error:
-            return f"The goal of an earlier release could not be saved ({texts.title(goal)}): {error}"
-        return texts.adopted_notice(goal)
-
     async def resume(self, session_key: str, limits: Callable[[Goal], GoalLimits]) -> Goal:
-        """Continue the session's last goal; `limits` computes its new limits. Raises NanobotError."""
+        """Continue the session's last goal; `limits` computes its new limits."""
         async with self._lock_for(session_key):
-            owned = await self._take(session_key)
-            if owned is None or owned.goal.state is GoalState.DONE:
-                self._release_if_over(owned)
+            driver = await self._take(session_key)
+            if driver is None or driver.goal.state is GoalState.DONE:
+                self._release_if_over(driver)
                 raise NanobotError("There is no goal to resume here. /goal TEXT starts one.")
-            goal = owned.goal
-            if goal.state is GoalState.ACTIVE and owned.task is not None:
+            goal = driver.goal
+            if goal.state is GoalState.ACTIVE and driver.task is not None:
                 return goal
             goal.limits = limits(goal)
-            self._reactivate(owned)
-            await self.save(goal)
+            self._reactivate(driver)
+            await driver.save()
             return goal
+
+    async def open_goal(self, session_key: str) -> GoalDriver:
+        """Return the session's open goal, to be changed and saved."""
+        driver = self._drivers.get(session_key)
+        if driver is not None and not driver.goal.state.is_over:
+            return driver
+        existing = await self.last(session_key)
+        raise NanobotError(NO_GOAL if existing is None or existing.state.is_over else ELSEWHERE)
+
+    async def claim(self, driver: GoalDriver, check: GoalCheck) -> None:
+        """Record that the goal is reached: the check passed. It ends with the turn that claims it."""
+        driver.goal.state, driver.goal.progress.claim = GoalState.ACTIVE, check
+        await driver.save()
+        if driver.task is None:  # it was claimed while it waited
+            self._start(driver)
 
     async def last(self, session_key: str) -> Goal | None:
         """Return the session's current or last goal. Raises StorageError."""
@@ -164,8 +152,8 @@ class GoalService:
 
     def goal_of(self, session_key: str) -> Goal | None:
         """Return the session's goal if this process owns it."""
-        owned = self._owned.get(session_key)
-        return owned.goal if owned is not None else None
+        driver = self._drivers.get(session_key)
+        return driver.goal if driver is not None else None
 
     def lines(self, session_key: str) -> list[str]:
         """Return the goal's line for `/status`."""
@@ -174,42 +162,59 @@ class GoalService:
 
     def notes_of(self, goal: Goal) -> str:
         """Return a line with the folder of the notes of its subagents, if there are any. Costs a stat."""
-        notes = goal_notes(self._paths(), goal.scope, goal.id)
+        notes = goal_notes(self._paths(), goal.order.requester.scope, goal.id)
         return f"Notes of the goal's subagents: {notes}" if notes else ""
 
     # --- for turns
+
+    async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
+        """Save the active goal of an earlier release as a waiting goal. Return a notice for the person."""
+        key = message.session_key
+        asker = Provenance.OWNER if key.startswith("cli:") else Provenance.PERSON
+        requester = Requester(key, message.address, asker, Origin.USER, scope=scope)
+        order = GoalOrder(text[:_MAX_CHARS], requester, review=self.is_reviewed)
+        goal = Goal(secrets.token_hex(4), order, self.default_limits, GoalState.WAITING, texts.ADOPTED)
+        goal.created_at = self.now()
+        try:
+            async with self._lock_for(key):
+                existing = await self.last(key)
+                if existing is None or existing.state.is_over:
+                    await finish(self._store.put(goal))
+                    self._store.release(goal)
+                elif existing.order.text != order.text:  # else it was saved before a crash
+                    return ""
+        except NanobotError as error:
+            return f"The goal of an earlier release could not be saved ({texts.title(goal)}): {error}"
+        return texts.adopted_notice(goal)
 
     async def recall(self, session_key: str) -> None:
         """Load and own the session's goal if it waits for a person, since the next message may be the answer. Active
         goals are recovered elsewhere. Never raises.
         """
-        if session_key in self._owned or self._is_stopping:
+        if session_key in self._drivers or self._is_stopping:
             return
         async with self._lock_for(session_key):
-            with suppress(NanobotError):  # owned by another process
+            with suppress(NanobotError):  # another process works on it
                 goal = await self.last(session_key)
-                if goal is None or goal.state not in (GoalState.ASKING, GoalState.WAITING) or not goal.is_reported:
-                    return
-                owned = await self._take(session_key)
-                if owned is not None and owned.goal.state not in (GoalState.ASKING, GoalState.WAITING):
-                    self._release_if_idle(owned)
+                if goal is not None and goal.state in _WAITING and goal.is_reported:
+                    await self._take_over(session_key)
 
     def note_for(self, message: InboundMessage) -> str:
         """Return the goal's note for the runtime context of a message. A person's message resumes a goal that waits for
         an answer.
         """
-        owned = self._owned.get(message.session_key)
-        if owned is None or owned.goal.state.is_over:
+        driver = self._drivers.get(message.session_key)
+        if driver is None or driver.goal.state.is_over:
             return ""
-        goal = owned.goal
+        goal = driver.goal
         if message.origin is Origin.GOAL:
             return f"{texts.runtime_note(goal)}\n\n{self.notes_of(goal)}".strip()
         text = texts.runtime_context(goal)
-        if message.origin in _PERSON_ORIGINS and goal.state is GoalState.ASKING:
-            if goal.is_theirs(message):
-                self._reactivate(owned)
-        elif message.origin in _PERSON_ORIGINS:
-            owned.wake()
+        if message.origin in TYPED and goal.state is GoalState.ASKING:
+            if goal.order.requester.is_controlled_by(message):
+                self._reactivate(driver)
+        elif message.origin in TYPED:
+            driver.wake()
         return text
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
@@ -217,8 +222,8 @@ class GoalService:
         goal = self.goal_of(message.session_key)
         if goal is None or goal.state.is_over:
             return ()
-        goal_content = (goal.asker, f"{goal.text}\n{goal.check or ''}")
-        note_content = (goal.noted, f"{texts.runtime_note(goal)}\n{goal.why}")
+        goal_content = (goal.order.requester.provenance, f"{goal.order.text}\n{goal.order.check or ''}")
+        note_content = (goal.progress.noted, f"{texts.runtime_note(goal)}\n{goal.why}")
         return [
             {"role": "tool", "name": "goal", "content": text, "provenance": provenance}
             for provenance, text in (goal_content, note_content)
@@ -230,17 +235,15 @@ class GoalService:
         obsolete.
         """
         goal = self.goal_of(session_key)
-        return goal is None or (goal.state is GoalState.ACTIVE and goal.claim is None)
+        return goal is None or (goal.state is GoalState.ACTIVE and goal.progress.claim is None)
 
     def record_usage(self, session_key: str, step: StepEnded) -> None:
         """Count a model call of the session's goal."""
         goal = self.goal_of(session_key)
-        if goal is None:
-            return
-        goal.steps += 1
-        goal.tokens += step.usage.get("prompt_tokens", 0) + step.usage.get("completion_tokens", 0)
-        if step.cost_usd is not None:
-            goal.cost_usd = (goal.cost_usd or 0.0) + step.cost_usd
+        if goal is not None:
+            goal.usage.steps += 1
+            if step.cost_usd is not None:
+                goal.usage.cost_usd = (goal.usage.cost_usd or 0.0) + step.cost_usd
 
     def stop_reason(self, session_key: str) -> str:
         """Return why no further model call is allowed for the session's goal; empty if one is."""
@@ -254,7 +257,7 @@ class GoalService:
     def on_behalf(self, context: ToolContext) -> ToolContext:
         """Return the context of a goal's turn as that of the turn that set it, to find who may answer its questions."""
         goal = self.goal_of(context.session_key) if context.origin is Origin.GOAL else None
-        return context if goal is None else replace(context, origin=goal.origin, attended=goal.attended)
+        return context if goal is None else goal.order.requester.stand_in(context)
 
     async def id_of(self, session_key: str) -> str:
         """Return the id of the session's goal, also before it is resumed after a crash; empty if there is none."""
@@ -262,79 +265,6 @@ class GoalService:
             goal = await self.last(session_key)
             return goal.id if goal is not None else ""
         return ""
-
-    # --- for the tool. All raise NanobotError.
-
-    async def begin(self, text: str, check: GoalCheck | None, ctx: ToolContext) -> str:
-        """Start a goal in the session of this turn."""
-        asker = least_trusted([ctx.asker, ctx.entered]) if is_outside(ctx.entered) else ctx.asker
-        goal = Goal("", text, ctx.session_key, ctx.address, asker, ctx.origin, ctx.sender_id, ctx.attended, ctx.scope)
-        goal.limits, goal.check, goal.review = self.default_limits, check, self.is_reviewed
-        return texts.started_tool_result(await self.set(goal))
-
-    async def note(self, ctx: ToolContext, *, done: str = "", doing: str = "", following: str = "") -> str:
-        """Update the note; empty values stay as they were."""
-        goal = await self._open_goal(ctx)
-        if not (done or doing or following):
-            raise NanobotError("The note is empty. Pass done, doing or next.")
-        for name, text in (("done", done), ("doing", doing), ("next", following)):
-            check_length(_MAX_NOTE_CHARS, text, name)
-        note = goal.note
-        note.done, note.doing, note.following = done or note.done, doing or note.doing, following or note.following
-        goal.noted = least_trusted([goal.noted, ctx.entered])
-        await self.save(goal)
-        return "Noted."
-
-    def checks(self, ctx: ToolContext) -> Sequence[GoalCheck]:
-        """Return the checks that the goal's author demands."""
-        goal = self.goal_of(ctx.session_key)
-        if goal is None or goal.state.is_over:
-            raise NanobotError(NO_GOAL)
-        return [goal.check] if goal.check is not None else []
-
-    def record_failed_check(self, output: str, ctx: ToolContext) -> None:
-        """Record the output of a check that failed when the goal was claimed."""
-        if (owned := self._owned.get(ctx.session_key)) is not None:
-            owned.failed_check, owned.goal.claim = output, None  # the last claim counts
-
-    async def finish(self, check: GoalCheck, ctx: ToolContext) -> str:
-        """Finish the goal: the check passed."""
-        goal = await self._open_goal(ctx)
-        goal.state, goal.claim = GoalState.ACTIVE, check
-        await self.save(goal)
-        owned = self._owned.get(ctx.session_key)
-        if owned is not None and owned.task is None:  # it was claimed while it waited
-            self._start(owned)
-        review_note = " A reviewer reads it first." if goal.review else ""
-        return f"The check passed ({check}). Give your final answer now: it is the report to the person.{review_note}"
-
-    async def ask(self, question: str, ctx: ToolContext) -> str:
-        """Let the goal wait for the person's answer."""
-        if not question.strip():
-            raise NanobotError("The question is missing. Pass it in text.")
-        check_length(_MAX_NOTE_CHARS, question, "text")
-        goal = await self._open_goal(ctx)
-        goal.state, goal.why = GoalState.ASKING, question.strip()
-        goal.noted = least_trusted([goal.noted, ctx.entered])
-        await self.save(goal)
-        return "The question is sent when this turn ends; the goal continues with the answer. End the turn now."
-
-    async def drop(self, why: str, ctx: ToolContext) -> str:
-        """Give the goal up."""
-        if not why.strip():
-            raise NanobotError("Pass the reason in text.")
-        goal = await self._open_goal(ctx)
-        goal.state, goal.why = GoalState.DROPPED, clip_line(" ".join(why.split()), 400).rstrip(".")
-        await self.save(goal)
-        return "The goal is given up. Say in your answer what was done and what is missing."
-
-    async def _open_goal(self, ctx: ToolContext) -> Goal:
-        owned = self._owned.get(ctx.session_key)
-        if owned is not None and not owned.goal.state.is_over:
-            owned.used_goal_tool = True
-            return owned.goal
-        existing = await self.last(ctx.session_key)
-        raise NanobotError(NO_GOAL if existing is None or existing.state.is_over else ELSEWHERE)
 
     # --- for the loop and commands
 
@@ -347,156 +277,139 @@ class GoalService:
             return
         for key in sessions:
             async with self._lock_for(key):
-                if self._is_stopping or key in self._owned:
-                    continue
-                with suppress(NanobotError):  # owned by another process
-                    owned = await self._take(key)
-                    if owned is not None and (owned.goal.state is GoalState.ACTIVE or not owned.goal.is_reported):
-                        self._start(owned, resumed=True)
-                    self._release_if_over(owned)
+                if not self._is_stopping and key not in self._drivers:
+                    with suppress(NanobotError):  # another process works on it
+                        await self._take_over(key)
 
     async def stop_for(self, message: InboundMessage) -> str:
         """Stop the session's goal if the sender may. Return its title, or an empty string."""
-        with suppress(NanobotError):  # owned by another process
-            goal = await self._stop(message.session_key, lambda goal: may_stop(message, goal))
+        with suppress(NanobotError):  # another process works on it
+            goal = await self._stop(message.session_key, message)
             return texts.title(goal) if goal is not None else ""
         return ""
 
-    async def _stop(self, session_key: str, may: Callable[[Goal], bool]) -> Goal | None:
-        """Stop the session's open goal if `may` allows it, and return it. Raises NanobotError."""
+    async def forget_session(self, session_key: str) -> str:
+        """Stop and delete the session's goal. Return its title. Raises NanobotError."""
+        goal = await self._stop(session_key) or await self.last(session_key)
+        if goal is None:
+            return ""
+        await finish(self._store.delete(session_key))
+        return texts.title(goal)
+
+    async def _stop(self, session_key: str, message: InboundMessage | None = None) -> Goal | None:
+        """Stop the session's open goal, if the sender of the message may, and return it. Raises NanobotError."""
         async with self._lock_for(session_key):
             goal = await self.last(session_key)
             if goal is None or goal.state.is_over:
                 return None
-            owned = await self._take(session_key)
-        if owned is None or owned.goal.state.is_over or not may(owned.goal):
-            self._release_if_over(owned)
+            if message is not None and not goal.order.requester.is_controlled_by(message):
+                return None
+            driver = await self._take(session_key)
+        if driver is None or driver.goal.state.is_over:
+            self._release_if_over(driver)
             return None
-        await owned.end(GoalState.STOPPED, "the person stopped it")
-        owned.wake()
-        self._release_if_idle(owned)
-        return owned.goal
-
-    async def forget_session(self, session_key: str) -> str:
-        """Stop and delete the session's goal. Return its title. Raises NanobotError."""
-        goal = await self._stop(session_key, lambda goal: True) or await self.last(session_key)
-        if goal is None:
-            return ""
-        async with self._save_lock:
-            await finish(self._store.delete(session_key))
-        return texts.title(goal)
+        await driver.end(GoalState.STOPPED, "the person stopped it")
+        driver.wake()
+        self._release_if_over(driver)
+        return driver.goal
 
     async def other_process_note(self, session_key: str) -> str:
         """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
         try:
             goal = await self.last(session_key)
-            if goal is not None and not goal.state.is_over and session_key not in self._owned:
-                async with self._lock_for(session_key):
-                    self._release_if_idle(await self._take(session_key))
+            is_open = goal is not None and not goal.state.is_over
+            return ELSEWHERE if is_open and await self._store.is_elsewhere(session_key) else ""
         except StorageError:
             return ""
-        except NanobotError as error:
-            return str(error)
-        return ""
 
     # --- for user interfaces
 
     def titles(self, session_key: str | None = None) -> list[str]:
         """Return the titles of the goals that run for this session, or for any."""
-        running = [owned.goal for owned in self._owned.values() if owned.task is not None]
+        running = [driver.goal for driver in self._drivers.values() if driver.task is not None]
         open_goals = [goal for goal in running if goal.state is not GoalState.STOPPED or not goal.is_reported]
         return [texts.title(goal) for goal in open_goals if session_key in (None, goal.session_key)]
 
     async def wait_ended(self, session_key: str) -> None:
         """Wait until no goal of this session runs."""
-        while (owned := self._owned.get(session_key)) is not None and owned.task is not None:
-            await asyncio.wait([owned.task])
+        while (driver := self._drivers.get(session_key)) is not None and driver.task is not None:
+            await asyncio.wait([driver.task])
 
     # --- shutdown
 
     def close(self) -> None:
         """Stop driving goals. They continue at the next start."""
         self._closed = True
-        for owned in self._owned.values():
-            owned.wake()
+        for driver in self._drivers.values():
+            driver.close()
 
     async def wait_closed(self) -> None:
         """Wait for the drivers and release the goals, after the last turn."""
-        running = [owned.task for owned in self._owned.values() if owned.task is not None]
+        running = [driver.task for driver in self._drivers.values() if driver.task is not None]
         if running:
             _, unfinished = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
             for task in unfinished:
                 task.cancel()
             if unfinished:
                 await asyncio.wait(unfinished)
-        for owned in [*self._owned.values()]:
-            self._release(owned)
+        for driver in [*self._drivers.values()]:
+            self._release(driver)
 
     # --- ownership
 
-    async def save(self, goal: Goal) -> None:
-        """Save the goal. On a storage failure the goal goes on and is saved later."""
-        async with self._save_lock:  # in order
-            try:
-                await finish(self._store.save(goal))
-                self._unsaved.discard(goal.id)
-            except StorageError as error:
-                self._unsaved.add(goal.id)
-                log.warning("the progress of goal %s cannot be saved: %s", goal.id, error)
-
     def _own(self, goal: Goal) -> GoalDriver:
-        owned = self._owned[goal.session_key] = GoalDriver(goal, self._driver_deps)
-        return owned
+        driver = self._drivers[goal.session_key] = GoalDriver(
+            goal, self._store, self._bus, self._subagents, self._loop, self._turns
+        )
+        return driver
 
     async def _take(self, session_key: str) -> GoalDriver | None:
         """Own the session's last goal; None if there is none. Raises NanobotError if another process works on it."""
-        if (owned := self._owned.get(session_key)) is not None:
-            return owned
+        if (driver := self._drivers.get(session_key)) is not None:
+            return driver
         goal = await self._store.take(session_key)
         return self._own(goal) if goal is not None else None
 
-    def _reactivate(self, owned: GoalDriver) -> None:
-        goal = owned.goal
-        goal.state, goal.why, goal.ended_at = GoalState.ACTIVE, "", None
-        goal.failures = goal.idle = goal.unnoted = 0
-        goal.claim, goal.is_reported = None, True
-        owned.wake()
-        if owned.task is None:
-            self._start(owned)
+    async def _take_over(self, session_key: str) -> None:
+        """Own the session's goal, and go on with it unless it waits for a person. Raises NanobotError."""
+        driver = await self._take(session_key)
+        if driver is not None and (driver.goal.state is GoalState.ACTIVE or not driver.goal.is_reported):
+            self._start(driver, resumed=True)
+        self._release_if_over(driver)
 
-    def _start(self, owned: GoalDriver, *, resumed: bool = False) -> None:
-        owned.task = asyncio.create_task(self._drive(owned, resumed), name=f"goal {owned.goal.id}")
+    def _reactivate(self, driver: GoalDriver) -> None:
+        goal, progress = driver.goal, driver.goal.progress
+        goal.state, goal.why, goal.ended_at, goal.is_reported = GoalState.ACTIVE, "", None, True
+        progress.failures = progress.idle = progress.unnoted = 0
+        progress.claim = None
+        driver.wake()
+        if driver.task is None:
+            self._start(driver)
 
-    async def _drive(self, owned: GoalDriver, resumed: bool) -> None:
-        """Drive the goal to its end. Never raises."""
+    def _start(self, driver: GoalDriver, *, resumed: bool = False) -> None:
+        driver.task = asyncio.create_task(self._drive(driver, resumed), name=f"goal {driver.goal.id}")
+
+    async def _drive(self, driver: GoalDriver, resumed: bool) -> None:
+        """Drive the goal until it ends or waits. Never raises."""
         try:
-            await owned.run(resumed=resumed)
+            try:
+                await driver.run(resumed=resumed)
+            except Exception as error:  # isolate failures of one goal; its row is intact
+                log.exception("goal %s failed with an internal error", driver.goal.id)
+                await driver.fail(error)
             delay, longest = _SAVE_RETRY_S
-            while owned.goal.id in self._unsaved and not self._is_stopping:  # else the next start would resume it
+            while not await driver.save() and not driver.is_stopping:  # else the next start would resume it
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, longest)
-                await self.save(owned.goal)
-        except Exception as error:  # isolate failures of one goal; its row is intact
-            log.exception("goal %s failed with an internal error", owned.goal.id)
-            await owned.fail(error)
         finally:
-            owned.task = None
-            self._release_if_over(owned)
+            driver.task = None
+            self._release_if_over(driver)
 
-    def _release_if_over(self, owned: GoalDriver | None) -> None:
-        if owned is not None and owned.goal.state.is_over:
-            self._release_if_idle(owned)
+    def _release_if_over(self, driver: GoalDriver | None) -> None:
+        if driver is not None and driver.goal.state.is_over and driver.task is None:
+            self._release(driver)
 
-    def _release_if_idle(self, owned: GoalDriver | None) -> None:
-        if owned is not None and owned.task is None:
-            self._release(owned)
-
-    def _release(self, owned: GoalDriver) -> None:
-        if self._owned.get(owned.goal.session_key) is owned:
-            del self._owned[owned.goal.session_key]
-            self._store.release(owned.goal)
-
-
-def may_stop(message: InboundMessage, goal: Goal) -> bool:
-    """Whether the sender may stop the goal: its author and owners may."""
-    return is_from_owner(message) or goal.is_theirs(message)
+    def _release(self, driver: GoalDriver) -> None:
+        if self._drivers.get(driver.goal.session_key) is driver:
+            del self._drivers[driver.goal.session_key]
+            self._store.release(driver.goal)

@@ -37,31 +37,33 @@ _STATES = {
 
 
 def title(goal: Goal) -> str:
-    return clip_line(" ".join(goal.text.split()), 60)
+    return clip_line(" ".join(goal.order.text.split()), 60)
 
 
 def format_usage(goal: Goal) -> str:
     """Return what the goal has used of its limits."""
-    limits = goal.limits
-    if goal.steps and goal.cost_usd is None:
-        return f"step {goal.steps} of {limits.steps}, its cost is not known"
+    limits, used = goal.limits, goal.usage
+    if used.steps and used.cost_usd is None:
+        return f"step {used.steps} of {limits.steps}, its cost is not known"
     return (
-        f"step {goal.steps} of {limits.steps}, {format_dollars(goal.cost_usd or 0.0)} of {format_dollars(limits.usd)}"
+        f"step {used.steps} of {limits.steps}, {format_dollars(used.cost_usd or 0.0)} of {format_dollars(limits.usd)}"
     )
 
 
 def turn_message(goal: Goal) -> str:
     """Return the message of the goal's next turn."""
-    parts = [f"[Goal, turn {goal.turns + 1}: {format_usage(goal)}]", goal.text]
-    if goal.check is not None:
-        parts.append(f"{GOAL_CHECK} {goal.check}")
-    if goal.turns == 0:
+    parts = [f"[Goal, turn {goal.usage.turns + 1}: {format_usage(goal)}]", goal.order.text]
+    if goal.order.check is not None:
+        parts.append(f"{GOAL_CHECK} {goal.order.check}")
+    if goal.usage.turns == 0:
         parts.append(_RULES)
-    elif goal.objections:
+    elif goal.progress.objections:
         parts.append(_REJECTED)
     else:
-        unnoted = _UPDATE_NOTE.format(turns=goal.unnoted) if goal.unnoted >= REMIND_OF_NOTE_AFTER else ""
-        parts.append(_WAS_IDLE if goal.idle else unnoted or _CONTINUE)
+        unnoted = (
+            _UPDATE_NOTE.format(turns=goal.progress.unnoted) if goal.progress.unnoted >= REMIND_OF_NOTE_AFTER else ""
+        )
+        parts.append(_WAS_IDLE if goal.progress.idle else unnoted or _CONTINUE)
     return "\n\n".join(parts)
 
 
@@ -70,7 +72,7 @@ def runtime_note(goal: Goal) -> str:
     are not part of the message.
     """
     note = _format_note(goal)
-    objections = f"The reviewer objects: {goal.objections}" if goal.objections else ""
+    objections = f"The reviewer objects: {goal.progress.objections}" if goal.progress.objections else ""
     return "\n".join(filter(None, [HEADING, "", note, objections])) if note or objections else ""
 
 
@@ -79,7 +81,7 @@ def runtime_context(goal: Goal) -> str:
     lines = [
         HEADING,
         "",
-        goal.text,
+        goal.order.text,
         f"(You work on this between the person's messages; it {_state_clause(goal).replace('your', 'their')}. "
         "Answer this message first. `goal` updates the note, finishes or drops the goal.)",
     ]
@@ -91,15 +93,16 @@ def runtime_context(goal: Goal) -> str:
 
 
 def _format_note(goal: Goal) -> str:
-    note = {"Done": goal.note.done, "Doing": goal.note.doing, "Next": goal.note.following}
-    return "\n".join(f"{name}: {text}" for name, text in note.items() if text)
+    note = goal.progress.note
+    parts = {"Done": note.done, "Doing": note.doing, "Next": note.following}
+    return "\n".join(f"{name}: {text}" for name, text in parts.items() if text)
 
 
 def started_reply(goal: Goal) -> str:
     """Return the reply to the person who set the goal."""
     limits = goal.limits
     limits_text = f"at most {limits.steps} steps and {format_dollars(limits.usd)}"
-    proof = f" It is done when this check passes: {goal.check}." if goal.check is not None else ""
+    proof = f" It is done when this check passes: {goal.order.check}." if goal.order.check is not None else ""
     return (
         f"I will work on this until it is done ({limits_text}) and tell you then.{proof} "
         "/goal shows the progress, /stop ends it."
@@ -126,14 +129,14 @@ def status(goal: Goal, now: float) -> str:
     """Return the reply to `/goal`."""
     why = f": {goal.why}" if goal.why else ""
     lines = [
-        f"Goal: {goal.text}",
-        f"It {_state_clause(goal)}{why}. {count_noun(goal.turns, 'turn')}, {format_usage(goal)}, "
+        f"Goal: {goal.order.text}",
+        f"It {_state_clause(goal)}{why}. {count_noun(goal.usage.turns, 'turn')}, {format_usage(goal)}, "
         f"{duration(now - goal.created_at)} old.",
     ]
-    if goal.check is not None:
-        lines.append(f"Check: {goal.check}")
-    if goal.claim is not None:
-        lines.append(f"Proved by: {goal.claim}")
+    if goal.order.check is not None:
+        lines.append(f"Check: {goal.order.check}")
+    if goal.progress.claim is not None:
+        lines.append(f"Proved by: {goal.progress.claim}")
     if note := _format_note(goal):
         lines.append(note)
     if goal.state is GoalState.ACTIVE:
@@ -165,9 +168,9 @@ def format_plan(steps: Sequence[str]) -> str:
 
 def done_report(goal: Goal, text: str) -> str:
     """Return the report of a reached goal."""
-    proof = f"(Goal reached, checked by {goal.claim}; {format_usage(goal)}.)"
-    if goal.objections:
-        proof += f"\n(The reviewer still objects: {goal.objections})"
+    proof = f"(Goal reached, checked by {goal.progress.claim}; {format_usage(goal)}.)"
+    if goal.progress.objections:
+        proof += f"\n(The reviewer still objects: {goal.progress.objections})"
     return f"{text.strip() or title(goal)}\n\n{proof}"
 
 

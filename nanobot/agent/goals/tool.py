@@ -8,16 +8,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import CheckKind, GoalCheck
+from nanobot.agent.goals.goal import Goal, GoalOrder, GoalState, Note, check_length
+from nanobot.agent.requester import Requester
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
 from nanobot.errors import NanobotError
-from nanobot.messages.types import Origin, ToolFailure
+from nanobot.messages.types import Origin, ToolFailure, least_trusted
+from nanobot.utils.text import clip_line
 
 if TYPE_CHECKING:
+    from nanobot.agent.goals.driver import GoalDriver
     from nanobot.agent.goals.service import GoalService
 
 _MAX_SHOWN = 2_000
+_MAX_NOTE_CHARS = 4_000
+"""Length of a note field or question: they are added to every message."""
 _BACKGROUND_ORIGINS = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
 """Turns that nobody just asked for: they start nothing that goes on by itself."""
 
@@ -53,8 +60,12 @@ class GoalTool(Tool):
             return (Access(AccessKind.JOB, f"goal: {arguments.get('text', '')}"),)
         if arguments["action"] != "finish":
             return ()
-        accesses: list[Access] = []
-        for check in self._requested_checks(arguments, ctx):
+        goal, accesses = self._goals.goal_of(ctx.session_key), list[Access]()
+        try:
+            checks = _required_checks(goal, arguments.get("check", ""), arguments.get("expect", "")) if goal else []
+        except ValueError:
+            return ()  # execute reports it
+        for check in checks:
             if (call := self._tool_call(check)) is not None:
                 accesses += await call[0].required_access(call[1], ctx)
         return accesses
@@ -72,19 +83,41 @@ class GoalTool(Tool):
         **more: str,
     ) -> ToolResult:
         """Run the action. Cancelling ends a running check; the goal goes on."""
-        goals = self._goals
         try:
+            if action == "begin":
+                return await self._begin(text, check, expect, ctx)
+            driver = await self._goals.open_goal(ctx.session_key)
+            if action == "finish":
+                return await self._finish(driver, check, expect, ctx)
+            goal, progress = driver.goal, driver.goal.progress
             match action:
-                case "begin":
-                    return await self._begin(text, check, expect, ctx)
                 case "note":
-                    reply = await goals.note(ctx, done=done, doing=doing, following=more.get("next", ""))
-                case "finish":
-                    return await self._finish(check, expect, ctx)
+                    changes = {"done": done, "doing": doing, "next": more.get("next", "")}
+                    for name, value in changes.items():
+                        check_length(_MAX_NOTE_CHARS, value, name)
+                    if not any(changes.values()):
+                        raise NanobotError("The note is empty. Pass done, doing or next.")
+                    note = progress.note  # empty values stay as they were
+                    progress.note = Note(done or note.done, doing or note.doing, changes["next"] or note.following)
+                    reply = "Noted."
                 case "ask":
-                    reply = await goals.ask(text, ctx)
+                    check_length(_MAX_NOTE_CHARS, text, "text")
+                    if not text.strip():
+                        raise NanobotError("The question is missing. Pass it in text.")
+                    goal.state, goal.why = GoalState.ASKING, text.strip()
+                    reply = (
+                        "The question is sent when this turn ends; the goal continues with the answer. End the turn "
+                        "now."
+                    )
                 case _:
-                    reply = await goals.drop(text, ctx)
+                    if not text.strip():
+                        raise NanobotError("Pass the reason in text.")
+                    goal.state, goal.why = GoalState.DROPPED, clip_line(" ".join(text.split()), 400).rstrip(".")
+                    reply = "The goal is given up. Say in your answer what was done and what is missing."
+            if action != "drop":
+                progress.noted = least_trusted([progress.noted, ctx.entered])
+            driver.used_goal_tool = True
+            await driver.save()
         except (NanobotError, ValueError) as error:
             return ToolResult.failed(str(error))
         return ToolResult(reply)
@@ -96,25 +129,30 @@ class GoalTool(Tool):
             return ToolResult.failed(
                 "Only a turn that a person asked for can start a goal. Do what you can in this turn."
             )
-        return ToolResult(
-            await self._goals.begin(text.strip(), GoalCheck.of(check, expect) if check.strip() else None, ctx)
-        )
+        demanded = GoalCheck.of(check, expect) if check.strip() else None
+        order = GoalOrder(text.strip(), Requester.of(ctx), demanded, review=self._goals.is_reviewed)
+        return ToolResult(texts.started_tool_result(await self._goals.set(order)))
 
-    async def _finish(self, check: str, expect: str, ctx: ToolContext) -> ToolResult:
-        checks = [*self._goals.checks(ctx)]
-        if check.strip():
-            checks.append(GoalCheck.of(check, expect))
+    async def _finish(self, driver: "GoalDriver", check: str, expect: str, ctx: ToolContext) -> ToolResult:
+        checks = _required_checks(driver.goal, check, expect)
         if not checks:
             return ToolResult.failed(
                 "A claim needs a check. Name one: `command: ...` that succeeds, `file: PATH` or `page: URL` that "
                 "exists, with expect if it must show a text."
             )
-        for required in dict.fromkeys(checks):
+        for required in checks:
             result = await self._run_check(required, ctx)
             if result.error:
-                self._goals.record_failed_check(f"the check `{required}` did not hold", ctx)
+                driver.failed_check = f"the check `{required}` did not hold"
+                driver.goal.progress.claim = None  # the last claim counts
                 return result
-        return replace(result, content=await self._goals.finish(checks[-1], ctx), error=False)
+        driver.used_goal_tool = True
+        await self._goals.claim(driver, checks[-1])
+        review_note = " A reviewer reads it first." if driver.goal.order.review else ""
+        reply = (
+            f"The check passed ({checks[-1]}). Give your final answer now: it is the report to the person.{review_note}"
+        )
+        return replace(result, content=reply)
 
     async def _run_check(self, check: GoalCheck, ctx: ToolContext) -> ToolResult:
         """Run the check; the result is an error if it does not hold."""
@@ -139,17 +177,6 @@ class GoalTool(Tool):
         text = f"The goal is not reached: the check `{check}` does not hold. {why}:\n{tail}"
         return ToolResult(f"Error: {text}", True, result.provenance or tool.provenance, failure=ToolFailure.ENDED_BADLY)
 
-    def _requested_checks(self, arguments: dict[str, Any], ctx: ToolContext) -> list[GoalCheck]:
-        """Return the checks of a claim, as far as they can be parsed."""
-        checks: list[GoalCheck] = []
-        try:
-            checks += self._goals.checks(ctx)
-            if arguments.get("check", "").strip():
-                checks.append(GoalCheck.of(arguments["check"], arguments.get("expect", "")))
-        except (NanobotError, ValueError):
-            pass  # execute reports it
-        return checks
-
     def _tool_call(self, check: GoalCheck) -> tuple[Tool, dict[str, Any]] | None:
         name, key = {
             CheckKind.COMMAND: ("exec", "command"),
@@ -158,6 +185,12 @@ class GoalTool(Tool):
         }[check.kind]
         tool = self._find_tool(name)
         return (tool, {key: check.target}) if tool is not None else None
+
+
+def _required_checks(goal: Goal, check: str, expect: str) -> list[GoalCheck]:
+    """Return the check that the goal's author demands and the one that is claimed. Raises ValueError."""
+    claimed = GoalCheck.of(check, expect) if check.strip() else None
+    return [required for required in dict.fromkeys((goal.order.check, claimed)) if required is not None]
 
 
 def text_in(result: ToolResult) -> str:

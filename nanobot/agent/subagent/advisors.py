@@ -5,9 +5,7 @@ Cancelling stops the subagent.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from nanobot.agent.engine.answer_review import parse_verdict
 from nanobot.agent.subagent.manager import SubagentManager
@@ -18,8 +16,6 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.utils.text import clip_line, quote_lines
-
-T = TypeVar("T")
 
 MAX_STEPS = 20
 _MAX_STEP_CHARS = 300
@@ -49,8 +45,8 @@ class Plan:
 
     steps: tuple[str, ...]
     """Empty without a plan; then `problem` says why."""
-    problem: str = ""
-    provenance: Provenance = Provenance.TOOL
+    problem: str
+    provenance: Provenance
     """The least trusted content that the planner read."""
 
 
@@ -62,41 +58,16 @@ class Review:
     """None without a verdict; `reasons` says why."""
     reasons: str
     """The reviewer's text, at most as trusted as `provenance`; without a verdict, ours."""
-    provenance: Provenance = Provenance.TOOL
+    provenance: Provenance
     """The least trusted content that the reviewer read."""
-
-
-async def ask_role(
-    subagents: SubagentManager,
-    role: TaskRole,
-    prompt: str,
-    label: str,
-    parse: Callable[[str, str, Provenance], T],
-    *,
-    ctx: ToolContext,
-) -> T:
-    """Ask a subagent of this role for the turn of `ctx`. `parse` gets its answer, or empty and why there is none, and
-    the least trusted content that it read.
-    """
-    noun = _NOUNS[role]
-    try:
-        ended = await subagents.run_to_end(prompt, label, role=role, ctx=ctx)
-    except NanobotError as error:
-        return parse("", f"There was no {noun}: {error}", Provenance.TOOL)
-    if ended.state is TaskState.DONE:
-        return parse(ended.result, "", ended.seen)
-    return parse("", f"The {noun} {describe_failure(ended)}", ended.seen)
 
 
 async def make_plan(subagents: SubagentManager, request: str, *, ctx: ToolContext) -> Plan:
     """Plan the request, for the turn of `ctx`."""
-
-    def parse(answer: str, problem: str, provenance: Provenance) -> Plan:
-        steps = tuple(clip_line(step.strip(), _MAX_STEP_CHARS) for step in _STEP.findall(answer)[:MAX_STEPS])
-        return Plan(steps, "" if steps else problem or _NO_LIST, provenance)
-
     prompt = _PLAN_PROMPT.format(request=quote_lines(request))
-    return await ask_role(subagents, TaskRole.PLANNER, prompt, f"plan: {request}", parse, ctx=ctx)
+    answer, problem, provenance = await _ask_role(subagents, TaskRole.PLANNER, prompt, f"plan: {request}", ctx)
+    steps = tuple(clip_line(step.strip(), _MAX_STEP_CHARS) for step in _STEP.findall(answer)[:MAX_STEPS])
+    return Plan(steps, "" if steps else problem or _NO_LIST, provenance)
 
 
 async def review_result(
@@ -107,11 +78,23 @@ async def review_result(
     Each call is a new review, since the files behind the same words may have changed. An unreadable or missing verdict
     never counts as a pass.
     """
-
-    def parse(answer: str, problem: str, provenance: Provenance) -> Review:
-        return Review(None, problem, provenance) if problem else Review(*parse_verdict(answer), provenance)
-
     prompt = _REVIEW_PROMPT.format(request=quote_lines(request), result=quote_lines(result))
     if check:
         prompt += _PASSED_CHECK.format(check=quote_lines(check))
-    return await ask_role(subagents, TaskRole.REVIEWER, prompt, f"review: {request}", parse, ctx=ctx)
+    answer, problem, provenance = await _ask_role(subagents, TaskRole.REVIEWER, prompt, f"review: {request}", ctx)
+    passed, reasons = (None, problem) if problem else parse_verdict(answer)
+    return Review(passed, reasons, provenance)
+
+
+async def _ask_role(
+    subagents: SubagentManager, role: TaskRole, prompt: str, label: str, ctx: ToolContext
+) -> tuple[str, str, Provenance]:
+    """Return the answer of a subagent of this role, or why there is none, and the least trusted content it read."""
+    noun = _NOUNS[role]
+    try:
+        task = await subagents.run_to_end(prompt, label, role=role, ctx=ctx)
+    except NanobotError as error:
+        return "", f"There was no {noun}: {error}", Provenance.TOOL
+    if task.state is TaskState.DONE:
+        return task.result, "", task.seen
+    return "", f"The {noun} {describe_failure(task)}", task.seen

@@ -3,7 +3,7 @@
 from nanobot.agent.command import CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import texts
-from nanobot.agent.subagent.manager import SubagentManager, may_stop
+from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.utils.clock import Clock
 
 
@@ -25,19 +25,19 @@ def tasks_command(subagents: SubagentManager, status: AgentStatus, clock: Clock)
                 now,
                 cost_usd=None if task.state.is_over else status.cost_of(task.session_key) or task.cost_usd,
                 doing="" if task.state.is_over else subagents.last_action_of(task.id),
-                session="" if task.belongs_to(key) else task.parent,
+                session="" if task.order.belongs_to(key) else task.order.parent,
             )
             for task in await subagents.all_tasks()
-            if sees_all or task.belongs_to(key)
+            if sees_all or task.order.belongs_to(key)
         ]
         return "\n".join(lines) or "No subagent is running."
 
     async def stop(call: CommandCall, name: str) -> str:
         task = next((task for task in await subagents.all_tasks() if task.id == name), None)
-        if task is None or not may_stop(call.message, task):
+        if task is None or not task.order.requester.is_controlled_by(call.message):
             return f"There is no task {name!r} that you can stop. /tasks lists them."
         if await subagents.stop_task(name, call.session.key):
-            return f"Stopped: {task.label}"
+            return f"Stopped: {task.order.label}"
         is_over = task.state.is_over
         ended = f"It has already ended ({task.state})." if is_over else "Another nanobot process works on it."
         return f"{ended} Nothing was stopped."

@@ -6,11 +6,16 @@ from functools import partial
 
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
-from nanobot.agent.subagent import team_texts
-from nanobot.agent.subagent.mailbox import is_team_message
 from nanobot.agent.subagent.roles import ROLES, TaskRole
-from nanobot.agent.subagent.tasks import Task
-from nanobot.agent.subagent.team import MAX_READ_PER_TURN, TeamService, TellTool, goal_notes, make_notes
+from nanobot.agent.subagent.tasks import Task, TaskOrder
+from nanobot.agent.subagent.team import (
+    MAX_READ_PER_TURN,
+    TeamService,
+    TellTool,
+    goal_notes,
+    is_team_message,
+    make_notes,
+)
 from nanobot.agent.subagent.texts import SubagentPrompt
 from nanobot.agent.tools.base import Tool, ToolResult, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
@@ -52,9 +57,10 @@ class TaskProfiles:
 
     async def make(self, task: Task) -> TurnProfile:
         """Prepare a turn of this task. Raises StorageError."""
-        steps, in_team = self.max_steps(task.role), self._team.has(task)
-        if task.goal:
-            await asyncio.to_thread(make_notes, self._policies.paths, task.scope, task.goal)
+        order, in_team = task.order, self._team.has(task)
+        steps, scope = self.max_steps(order.role), order.requester.scope
+        if order.goal:
+            await asyncio.to_thread(make_notes, self._policies.paths, scope, order.goal)
         if in_team:
             await self._team.begin_turn(task, await asyncio.to_thread(self._keys_read, task))
         profile = TurnProfile(
@@ -62,14 +68,14 @@ class TaskProfiles:
                 self._deps.workspace,
                 steps,
                 lambda scope: self._context.runtime_context(scope=scope),
-                task.role,
+                order.role,
                 in_team,
             ),
-            tools=self._tools_of(task, in_team=in_team),
+            tools=self._tools_of(order, in_team=in_team),
             max_steps=steps,
-            scope=task.scope,
+            scope=scope,
             is_subagent=True,
-            goal_session=task.root if task.origin is Origin.GOAL else "",
+            goal_session=order.root if order.requester.origin is Origin.GOAL else "",
             note=partial(self._team_note, task),
             untrusted_rows=partial(self._labels_of_others, task),
         )
@@ -85,22 +91,27 @@ class TaskProfiles:
 
     def _team_note(self, task: Task, message: InboundMessage) -> str:
         """Return the notes folder and teammates for a subagent of a goal."""
-        if not task.goal or is_team_message(message.journal_key):
+        goal = task.order.goal
+        if not goal or is_team_message(message.journal_key):
             return ""
-        notes = goal_notes(self._policies.paths, task.scope, task.goal)
-        return team_texts.note(task, notes, self._team.others(task))
+        return self._team.note(task, goal_notes(self._policies.paths, task.order.requester.scope, goal))
 
     def _labels_of_others(self, task: Task) -> list[ChatMessage]:
         """Return the teammates' labels as untrusted rows: a model chose them after it may have read anything."""
         return [
-            {"role": "tool", "name": "team", "content": other.label, "provenance": other.asker}
+            {
+                "role": "tool",
+                "name": "team",
+                "content": other.order.label,
+                "provenance": other.order.requester.provenance,
+            }
             for other in self._team.others(task)
-            if is_outside(other.asker)
+            if is_outside(other.order.requester.provenance)
         ]
 
-    def _tools_of(self, task: Task, *, in_team: bool) -> ToolRegistry:
-        may_spawn = task.depth < self._defaults.subagent_depth
-        key, names = (task.role, may_spawn, in_team), ROLES[task.role].tools
+    def _tools_of(self, order: TaskOrder, *, in_team: bool) -> ToolRegistry:
+        may_spawn = order.depth < self._defaults.subagent_depth
+        key, names = (order.role, may_spawn, in_team), ROLES[order.role].tools
         if key not in self._tools:
             extra_tools = [
                 self._deps.tools.get("spawn") if may_spawn else None,

@@ -2,7 +2,6 @@
 
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.recovery import find_outcomes
-from nanobot.agent.subagent import texts
 from nanobot.agent.subagent.tasks import Task
 from nanobot.agent.taint import provenance_of
 from nanobot.errors import StorageError
@@ -19,8 +18,12 @@ def prepare_session(sessions: SessionManager, task: Task) -> None:
     session = sessions.get_or_create(task.session_key)
     if "subagent" in session.metadata:
         return
-    parent_model = sessions.get_or_create(task.parent).metadata.get("model")
-    session.metadata["subagent"] = {"label": task.label, "parent": task.parent, "scope": task.scope.chat}
+    parent_model = sessions.get_or_create(task.order.parent).metadata.get("model")
+    session.metadata["subagent"] = {
+        "label": task.order.label,
+        "parent": task.order.parent,
+        "scope": task.order.requester.scope.chat,
+    }
     if parent_model is not None:
         session.metadata["model"] = parent_model
     sessions.save(session)
@@ -50,21 +53,11 @@ def provenance_in(sessions: SessionManager, task: Task) -> Provenance:
     return least_trusted(provenance_of(row, task.session_key) for row in rows)
 
 
-def stores_result(sessions: SessionManager, task: Task) -> bool:
-    """Whether a turn that waited has stored the result, as a tool result of the parent session. Never raises."""
-    try:
-        rows = sessions.get_or_create(task.parent).since(0)
-    except StorageError:
-        return False
-    prefix = texts.tool_result_prefix(task)
-    return any(row["role"] == "tool" and text_of(row["content"]).startswith(prefix) for row in rows)
-
-
 def row_of_stop(task: Task, session: Session, clock: Clock) -> ChatMessage | None:
     """Return a row that tells the model that a person stopped the task; None if the session needs none."""
     row: ChatMessage = {
         "role": "user",
-        "content": f"[The person stopped the subagent that worked on: {task.label}. It will not report.]",
+        "content": f"[The person stopped the subagent that worked on: {task.order.label}. It will not report.]",
         "origin": Origin.SYSTEM,
         "provenance": Provenance.SYSTEM,
         "timestamp": timestamp(clock),

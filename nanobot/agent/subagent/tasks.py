@@ -11,11 +11,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.requester import Requester
 from nanobot.agent.subagent.roles import TaskRole
 from nanobot.agent.tools.base import SUBAGENT_SESSION
-from nanobot.bus.events import Address
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import Provenance
 from nanobot.utils import codec
 from nanobot.utils.database import Database, reading
 from nanobot.utils.lease import ProcessLease
@@ -27,9 +26,10 @@ log = logging.getLogger(__name__)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS tasks (
-    id TEXT PRIMARY KEY, parent TEXT NOT NULL, root TEXT NOT NULL, lease TEXT NOT NULL, reported INTEGER NOT NULL,
+    id TEXT PRIMARY KEY, turn TEXT NOT NULL, lease TEXT NOT NULL, reported INTEGER NOT NULL,
     created_at REAL NOT NULL, ended_at REAL, data TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tasks_by_state ON tasks (reported, ended_at);
+CREATE INDEX IF NOT EXISTS tasks_by_turn ON tasks (turn);
 """
 
 
@@ -50,45 +50,57 @@ class TaskState(StrEnum):
         return self not in (TaskState.WAITING, TaskState.RUNNING)
 
 
-@dataclass(slots=True)
-class Task:
-    """One task. The facts about the parent are those of the time it asked."""
+@dataclass(frozen=True, slots=True)
+class TaskOrder:
+    """What is to be done, and for whom. Fixed when it is asked for."""
 
-    id: str
-    task: str
+    text: str
     label: str
-    parent: str
-    """The session that started it and gets the report."""
-    address: Address
-    asker: Provenance = Provenance.OWNER
-    """Provenance of the request."""
-    origin: Origin = Origin.CLI
-    """Origin of the turn that asked."""
-    sender_id: str | None = None
-    attended: bool = False
-    scope: Scope = OWNERS
+    requester: Requester
+    """Its session gets the report."""
+    role: TaskRole = TaskRole.WORKER
     turn_id: str = ""
     root: str = ""
-    """The session at the top if a subagent asked, else the parent."""
+    """The session at the top if a subagent asked, else that of the requester."""
     depth: int = 1
-    quiet: bool = False
-    """Whether the turn that asked sends nothing; then the report is not sent either."""
+    goal: str = ""
+    """Id of the goal whose turn asked, if any."""
     waited: bool = False
     """Whether the turn that asked waits for the result."""
+    quiet: bool = False
+    """Whether the turn that asked sends nothing; then the report is not sent either."""
+
+    @property
+    def parent(self) -> str:
+        """The session that asked."""
+        return self.requester.session_key
+
+    @property
+    def key(self) -> tuple[str, TaskRole, str]:
+        """Equal for two orders of the same work."""
+        return self.parent, self.role, " ".join(self.text.split()).casefold()
+
+    def belongs_to(self, session_key: str) -> bool:
+        return session_key in (self.parent, self.root)
+
+
+@dataclass(slots=True)
+class Task:
+    """One task: its order, and how far it is."""
+
+    id: str
+    order: TaskOrder
     state: TaskState = TaskState.WAITING
     created_at: float = 0.0
     began_at: float | None = None
     ended_at: float | None = None
     tries: int = 0
     cost_usd: float | None = None
-    tokens: int = 0
     result: str = ""
     seen: Provenance = Provenance.TOOL
     """The least trusted content the subagent read."""
     reported: bool = False
-    role: TaskRole = TaskRole.WORKER
-    goal: str = ""
-    """Id of the goal whose turn asked, if any."""
+    """Whether somebody has the result, or nobody is to get it."""
 
     @property
     def session_key(self) -> str:
@@ -103,10 +115,7 @@ class Task:
     @property
     def journal_key(self) -> str:
         """Key of the report, so that it is delivered once."""
-        return f"{SUBAGENT_SESSION}{self.id}:report"
-
-    def belongs_to(self, session_key: str) -> bool:
-        return session_key in (self.parent, self.root)
+        return f"{self.session_key}:report"
 
 
 class TaskStore:
@@ -120,11 +129,11 @@ class TaskStore:
     async def save(self, task: Task) -> None:
         """Save a task that this process works on. Once it returns, the task survives a crash."""
         data = codec.to_json(task)
-        row = (task.id, task.parent, task.root, self._lease.name, task.reported, task.created_at, task.ended_at, data)
+        row = (task.id, task.order.turn_id, self._lease.name, task.reported, task.created_at, task.ended_at, data)
 
         def write(db: "Connection") -> None:
             self._lease.hold()
-            db.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            db.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
         await self._database.ask(write)
 
@@ -137,7 +146,7 @@ class TaskStore:
             leases = [lease for (lease,) in db.execute("SELECT DISTINCT lease FROM tasks WHERE NOT reported")]
             dead = [lease for lease in leases if lease != self._lease.name and not self._lease.is_alive(lease)]
             found = [task for lease in dead for task in _select(db, "NOT reported AND lease = ?", lease)]
-            found = [task for task in found if session_key is None or task.belongs_to(session_key)]
+            found = [task for task in found if session_key is None or task.order.belongs_to(session_key)]
             if found:
                 self._lease.hold()
                 rows = [(self._lease.name, task.id) for task in found]
@@ -145,6 +154,10 @@ class TaskStore:
             return sorted(found, key=lambda task: task.created_at)
 
         return await self._database.ask(take)
+
+    async def of_turn(self, turn_id: str) -> list[Task]:
+        """Return the tasks that this turn asked for, reported ones included."""
+        return await self._database.ask(lambda db: [*_select(db, "turn = ?", turn_id)], is_synced=False)
 
     async def recent(self, *, since: float) -> list[Task]:
         """Return the open tasks of all processes and those that ended after `since`, oldest first."""

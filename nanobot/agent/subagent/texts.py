@@ -86,15 +86,12 @@ class SubagentPrompt:
 
 def task_label(task: str, label: str | None) -> str:
     """Return a one-line label for people."""
-    return _clip_label(" ".join((label or task).split())) or "a task"
-
-
-def _clip_label(line: str) -> str:
+    line = " ".join((label or task).split()) or "a task"
     return line if len(line) <= _LABEL_CHARS else f"{line[: _LABEL_CHARS - 3]}..."
 
 
 def task_prompt(task: Task) -> str:
-    return _TASK.format(task=task.task)
+    return _TASK.format(task=task.order.text)
 
 
 def retry_prompt(task: Task, error: str) -> str:
@@ -105,8 +102,8 @@ def retry_prompt(task: Task, error: str) -> str:
 def report(task: Task) -> str:
     """Return the report for the agent."""
     return _REPORT.format(
-        label=task.label,
-        asked_by=task.sender_id or "the owner",
+        label=task.order.label,
+        asked_by=task.order.requester.sender_id or "the owner",
         end=_END_TEXTS.get(task.state, task.state),
         result=_clip_result(task),
     )
@@ -114,24 +111,19 @@ def report(task: Task) -> str:
 
 def plain_report(task: Task) -> str:
     """Return the report for the person, used if no model can phrase it."""
-    return _PLAIN_REPORTS.get(task.state, "{result}").format(label=task.label, result=_clip_result(task, 3_000))
+    return _PLAIN_REPORTS.get(task.state, "{result}").format(label=task.order.label, result=_clip_result(task, 3_000))
 
 
 def tool_result(task: Task) -> str:
     """Return the tool result for the turn that waited."""
-    return f"{tool_result_prefix(task)} {_END_TEXTS.get(task.state, task.state)}.\n\n{_clip_result(task, 0)}"
-
-
-def tool_result_prefix(task: Task) -> str:
-    """Return how that result starts."""
-    return f"Subagent {task.id}:"
+    return f"Subagent {task.id}: {_END_TEXTS.get(task.state, task.state)}.\n\n{_clip_result(task, 0)}"
 
 
 def started_reply(task: Task, before: int) -> str:
     """Return the tool result for a task in the background."""
     line = f" It waits until one of {before} others has ended." if before else ""
     return (
-        f"Started a subagent: {task.label} ({task.id}).{line} Its result arrives by itself as a message in this "
+        f"Started a subagent: {task.order.label} ({task.id}).{line} Its result arrives by itself as a message in this "
         "conversation, also after your answer. Do not wait for it, look for it or start it again; tell the person "
         "briefly that you are working on it."
     )
@@ -140,7 +132,7 @@ def started_reply(task: Task, before: int) -> str:
 def already_running_reply(task: Task) -> str:
     """Return the tool result if an equal task already runs."""
     return (
-        f"A subagent already works on exactly this ({task.id}: {task.label}), so none was started. Its result "
+        f"A subagent already works on exactly this ({task.id}: {task.order.label}), so none was started. Its result "
         "arrives by itself."
     )
 
@@ -155,7 +147,7 @@ def format_line(task: Task, now: float, *, cost_usd: float | None = None, doing:
     """Return the task's line in `/tasks`."""
     since = task.created_at if task.state is TaskState.WAITING else task.began_at or task.created_at
     age = _format_age((task.ended_at or now) - since)
-    parts = [f"{task.id}  {task.state:<7}  {age:>6}  {task.label}"]
+    parts = [f"{task.id}  {task.state:<7}  {age:>6}  {task.order.label}"]
     cost = cost_usd if cost_usd is not None else task.cost_usd
     parts += [format_dollars(cost)] if cost else []
     parts += [f"last: {doing}"] if doing else []

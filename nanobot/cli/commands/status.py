@@ -165,7 +165,7 @@ def _open_goals(setup: Setup) -> list[dict[str, str]]:
         goals = [goal for goal in read_goals(setup.paths.database) if not goal.state.is_over]
     except StorageError:
         return []
-    return [{"session": goal.session_key, "text": goal.text, "state": goal.state} for goal in goals]
+    return [{"session": goal.session_key, "text": goal.order.text, "state": goal.state} for goal in goals]
 
 
 def _summarize_jobs(setup: Setup) -> JobSummary:

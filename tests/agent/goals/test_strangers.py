@@ -3,14 +3,14 @@
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
-from nanobot.bus.events import Address
+from nanobot.agent.goals.goal import GoalLimits, GoalState, Note
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
 from nanobot.providers.base import Delta
@@ -18,7 +18,7 @@ from nanobot.providers.errors import AuthenticationError
 from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, goals_in, put_goal
+from tests.support.goals import FINISH, NOTE, WRITE, Page, a_goal, asked, goal_of, goals_in, put_goal
 from tests.support.scripted_model import Cast, on_stage
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
@@ -60,7 +60,6 @@ async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(
 
 
 IDLE = """
-true || false
 pytest || true
 pytest; true
 echo "done"
@@ -70,7 +69,6 @@ pytest &
 pytest -k 'a b' || :
 printf x > f
 cat f | wc -l
-; ;
 """
 WHICH_MAY_FAIL = """
 pytest -q
@@ -108,8 +106,8 @@ def test_what_a_pipe_carries_on_is_one_where_a_text_must_show():
 
 @pytest.mark.parametrize("damage", ["{", "[" * 100_000, '{"id": "2", "steps": "x"}'], ids=["half", "deep", "wrong"])
 async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path: Path, damage: str):
-    for number, key in enumerate(("cli:direct", "cli:other")):
-        put_goal(tmp_path, Goal(str(number), "write a page", key, Address("cli", "direct")))
+    for key in ("cli:direct", "cli:other"):
+        put_goal(tmp_path, a_goal(key=key))
     with closing(sqlite3.connect(tmp_path / "state" / "nanobot.db")) as db, db:
         db.execute("UPDATE goals SET data = ? WHERE session = 'cli:other'", (damage,))
 
@@ -221,7 +219,7 @@ async def test_a_note_has_an_end(tmp_path: Path):
 
 
 async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(tmp_path: Path):
-    put_goal(tmp_path, Goal("1", "write a page", "cli:direct", Address("cli", "direct"), limits=GoalLimits(steps=0)))
+    put_goal(tmp_path, replace(a_goal(), limits=GoalLimits(steps=0)))
     full = "BEFORE UPDATE ON goals WHEN NOT NEW.unfinished BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
     with closing(sqlite3.connect(tmp_path / "state" / "nanobot.db")) as db:
         db.execute(f"CREATE TRIGGER full {full}")
@@ -288,7 +286,7 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
 
 
 async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_path: Path):
-    led = Goal("1", PAY, "cli:direct", Address("cli", "direct"), Provenance.WEB, state=GoalState.WAITING)
+    led = replace(a_goal(PAY, asker=Provenance.WEB), state=GoalState.WAITING)
     put_goal(tmp_path, led)
     cast = Cast(OBEYS, "As you like.")
 
@@ -302,8 +300,8 @@ async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_p
 
 
 async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_over(tmp_path: Path):
-    led = Goal("1", "write a page", "cli:direct", Address("cli", "direct"), state=GoalState.WAITING)
-    led.note, led.noted = Note(following=PAY), Provenance.WEB
+    led = replace(a_goal(), state=GoalState.WAITING)
+    led.progress.note, led.progress.noted = Note(following=PAY), Provenance.WEB
     put_goal(tmp_path, led)
     cast = Cast("It is not written yet.", OBEYS, "As you like.")
 
@@ -336,7 +334,7 @@ async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own
 
 @pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT starts another.")])
 async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str, words: str):
-    one = Goal("1", "write a page", "cli:direct", Address("cli", "direct"), state=GoalState(state))
+    one = replace(a_goal(), state=GoalState(state))
     put_goal(tmp_path, one)
 
     async with on_stage(tmp_path, Cast("never")) as stage:
