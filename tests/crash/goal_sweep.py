@@ -2,22 +2,15 @@
 prints what became of each.
 
 Each round is a fresh home. Lives are killed at a random moment of the planning, a turn, a subagent, a claim, the review
-or the telling; the last one lives until the goal is over. One process imports everything once and forks the lives.
+or the telling; the last one lives until the goal is over.
 """
 
 import asyncio
-import gc
 import json
-import os
 import random
-import signal
-import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.bus.events import InboundMessage
@@ -28,8 +21,7 @@ from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls
-from tests.crash.driver import FittingModel
-from tests.crash.task_sweep import send
+from tests.crash.driver import FittingModel, send, sweep
 from tests.support.goals import goal_of
 from tests.support.tasks import open_tasks
 
@@ -86,9 +78,8 @@ class Model(FittingModel):
         return "REACHED"
 
 
-async def live(home: Path, *, until_over: bool, seed: int) -> None:
+async def live(home: Path, is_last: bool) -> None:
     """One life: serve, send, hear, and be killed; or end when nothing is left to do."""
-    chance = random.Random(seed)
     async with (
         open_journal(home / "state" / "journal.db") as journal,
         MessageBus(journal).open() as bus,
@@ -101,10 +92,10 @@ async def live(home: Path, *, until_over: bool, seed: int) -> None:
         sending = asyncio.create_task(send(bus, home / "sent", []))
         await hear(bus, "/goal --plan --review make a page", 0)
         for number, text in enumerate(SAYS, 1):
-            await asyncio.sleep(0 if until_over else chance.uniform(0, LONGEST_S / 2))
+            await asyncio.sleep(0 if is_last else random.uniform(0, LONGEST_S / 2))
             await hear(bus, text, number)
         quiet = 0
-        while quiet < 5 or not until_over:
+        while quiet < 5 or not is_last:
             await asyncio.sleep(0.01)
             assert not sending.done()
             waits = bus.inbound_size or bus.unsettled() or bus.outbound_size
@@ -139,37 +130,5 @@ def look(home: Path) -> list[str]:
     return problems + [f"left over: {path.name}" for path in left]
 
 
-def main() -> None:
-    """`killed_goals HOME ROUNDS SEED`"""
-    homes, rounds, chance = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
-    with tempfile.TemporaryDirectory() as warm:  # what a life loads is loaded once
-        asyncio.run(live(Path(warm), until_over=True, seed=0))
-    gc.freeze()
-    kills, problems = 0, []
-    for number in range(rounds):
-        home = homes / str(number)
-        home.mkdir()
-        deaths = chance.randrange(1, 4)
-        for death in range(deaths + 1):
-            last, seed = death == deaths, chance.randrange(1 << 30)
-            child = os.fork()
-            if not child:
-                status: Any = 9
-                try:
-                    asyncio.run(asyncio.wait_for(live(home, until_over=last, seed=seed), 20))
-                    status = 0
-                finally:
-                    os._exit(status)
-            if not last:
-                time.sleep(chance.uniform(0, LONGEST_S))
-                os.kill(child, signal.SIGKILL)
-                kills += 1
-            _, ended = os.waitpid(child, 0)
-            if last and ended != 0:
-                problems.append(f"round {number}: the last life ended with {ended}")
-        problems += [f"round {number}: {one}" for one in look(home)]
-    print(json.dumps({"kills": kills, "problems": problems[:20]}))
-
-
 if __name__ == "__main__":
-    main()
+    sweep(live, look, LONGEST_S)

@@ -2,21 +2,13 @@
 
 Each round is a fresh home: somebody asks for something that a subagent does in several steps. Lives are killed at a
 random moment of the turn that asks, the subagent, its report or the sending of it; the last one lives until all is
-quiet. One process imports everything once and forks the lives.
+quiet.
 """
 
 import asyncio
-import gc
 import json
-import os
-import random
-import signal
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.journal import open_journal
@@ -26,7 +18,7 @@ from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls
-from tests.crash.driver import FittingModel
+from tests.crash.driver import FittingModel, send, sweep
 from tests.support.tasks import open_tasks, reported_tasks
 
 STEPS = 3
@@ -56,8 +48,9 @@ class Model(FittingModel):
         return calls(("spawn", {"task": "find it", "wait": self._waits}))
 
 
-async def live(home: Path, sent: Path, *, waits: bool, until_quiet: bool) -> None:
-    """One life: serve, send, and be killed; or end when nothing is left to do."""
+async def live(home: Path, is_last: bool) -> None:
+    """One life: serve, send, and be killed; or end when nothing is left to do. In every third home the turn waits."""
+    waits = int(home.name) % 3 == 2 if home.name.isdigit() else False
     async with (
         open_journal(home / "state" / "journal.db") as journal,
         MessageBus(journal).open() as bus,
@@ -67,11 +60,11 @@ async def live(home: Path, sent: Path, *, waits: bool, until_quiet: bool) -> Non
     ):
         loop = asyncio.create_task(runtime.loop.run())
         on_the_way: list[str] = []
-        sending = asyncio.create_task(send(bus, sent, on_the_way))
+        sending = asyncio.create_task(send(bus, home / "sent", on_the_way))
         asked = InboundMessage("toy", "7", "7", "find it", message_id="1", provenance=Provenance.OWNER)
         await bus.publish_inbound(asked)
         quiet = 0
-        while quiet < 5 or not until_quiet:
+        while quiet < 5 or not is_last:
             await asyncio.sleep(0.01)
             assert not sending.done()
             busy = on_the_way or bus.inbound_size or bus.unsettled() or bus.outbound_size or runtime.status.running
@@ -81,19 +74,9 @@ async def live(home: Path, sent: Path, *, waits: bool, until_quiet: bool) -> Non
         await asyncio.wait((loop, sending))
 
 
-async def send(bus: MessageBus, sent: Path, on_the_way: list[str]) -> None:
-    """A platform: what it has is on the disk."""
-    while (message := await bus.consume_outbound()) is not None:
-        on_the_way.append(message.content)
-        await bus.record_sending(message)
-        with sent.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([message.turn_id, message.content]) + "\n")
-        await bus.record_sent(message, ("1",))
-        on_the_way.clear()
-
-
-def look(home: Path, sent: Path) -> list[str]:
+def look(home: Path) -> list[str]:
     """What is wrong with what the person has read, and with what is left."""
+    sent = home / "sent"
     lines = [json.loads(line) for line in sent.read_text("utf-8").splitlines()] if sent.exists() else []
     turns = dict(lines)  # a line that was sent as the kill came may be sent again
     told = [text for text in turns.values() if text.startswith("TOLD")]
@@ -107,38 +90,5 @@ def look(home: Path, sent: Path) -> list[str]:
     return problems + ([] if len(transcripts) == 1 else [f"{len(transcripts)} transcripts"])
 
 
-def main() -> None:
-    """`killed_tasks HOME ROUNDS SEED`"""
-    homes, rounds, chance = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
-    with tempfile.TemporaryDirectory() as warm:  # what a life loads is loaded once
-        asyncio.run(live(Path(warm), Path(warm) / "sent", waits=False, until_quiet=True))
-    gc.freeze()
-    kills, problems = 0, []
-    for number in range(rounds):
-        home, waits = homes / str(number), number % 3 == 2
-        home.mkdir()
-        sent = home / "sent"
-        deaths = chance.randrange(1, 4)
-        for death in range(deaths + 1):
-            last = death == deaths
-            child = os.fork()
-            if not child:
-                status: Any = 9
-                try:
-                    asyncio.run(asyncio.wait_for(live(home, sent, waits=waits, until_quiet=last), 15))
-                    status = 0
-                finally:
-                    os._exit(status)
-            if not last:
-                time.sleep(chance.uniform(0, LONGEST_S))
-                os.kill(child, signal.SIGKILL)
-                kills += 1
-            _, ended = os.waitpid(child, 0)
-            if last and ended != 0:
-                problems.append(f"round {number}: the last life ended with {ended}")
-        problems += [f"round {number} ({'waits' if waits else 'beside'}): {one}" for one in look(home, sent)]
-    print(json.dumps({"kills": kills, "problems": problems[:20]}))
-
-
 if __name__ == "__main__":
-    main()
+    sweep(live, look, LONGEST_S)

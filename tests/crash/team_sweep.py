@@ -2,18 +2,11 @@
 program, it prints what became of each word.
 
 Each round is a fresh home. Lives are killed anywhere between the first word and its reading; the last one lives until
-the goal is reached. One process imports everything once and forks the lives.
+the goal is reached.
 """
 
 import asyncio
-import gc
 import json
-import os
-import random
-import signal
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,13 +19,11 @@ from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import calls
-from tests.crash.driver import FittingModel
-from tests.crash.task_sweep import send
+from tests.crash.driver import FittingModel, send, sweep
 from tests.support.tasks import open_tasks, reported_tasks
 
 WORDS = ("It is in euros.", "The page is gone.", "Take the other one.", "Never mind.")
 STEPS = 13
-STARTS_S = 2.0
 LONGEST_S = 0.25
 
 
@@ -64,7 +55,7 @@ def _tell(word: str) -> LLMResponse:
     return calls(("tell", {"to": "listen", "text": word}))
 
 
-async def live(home: Path, sent: Path, *, until_quiet: bool) -> None:
+async def live(home: Path, is_last: bool) -> None:
     """One life: serve, send, and be killed; or end when nothing is left to do."""
     async with (
         open_journal(home / "state" / "journal.db") as journal,
@@ -75,11 +66,11 @@ async def live(home: Path, sent: Path, *, until_quiet: bool) -> None:
     ):
         loop = asyncio.create_task(runtime.loop.run())
         on_the_way: list[str] = []
-        sending = asyncio.create_task(send(bus, sent, on_the_way))
+        sending = asyncio.create_task(send(bus, home / "sent", on_the_way))
         goal = InboundMessage("toy", "7", "7", "/goal a page", message_id="1", provenance=Provenance.OWNER)
         await bus.publish_inbound(goal)  # in every life but the first the journal has it
         quiet = 0
-        while quiet < 5 or not until_quiet:
+        while quiet < 5 or not is_last:
             await asyncio.sleep(0.01)
             assert not sending.done()
             quiet = 0 if on_the_way or _is_busy(runtime, home) else quiet + 1
@@ -94,8 +85,9 @@ def _is_busy(runtime: Runtime, home: Path) -> bool:
     return bool(waits or runtime.background.list_running() or open_tasks(home))
 
 
-def look(home: Path, sent: Path) -> list[str]:
+def look(home: Path) -> list[str]:
     """What is wrong with what was heard, and with the end."""
+    sent = home / "sent"
     lines = [json.loads(line) for line in sent.read_text("utf-8").splitlines()] if sent.exists() else []
     told = {content for _, content in lines if content.startswith("TOLD")}
     problems = [] if len(told) == 1 else [f"told {told}"]
@@ -129,41 +121,5 @@ def _was_sent(rows: Sequence[dict[str, Any]], word: str) -> bool:
     return False
 
 
-def main() -> None:
-    """`killed_team HOME ROUNDS SEED`"""
-    homes, rounds, chance = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
-    with tempfile.TemporaryDirectory() as warm:  # what a life loads is loaded once
-        asyncio.run(live(Path(warm), Path(warm) / "sent", until_quiet=True))
-    gc.freeze()
-    kills, problems = 0, []
-    for number in range(rounds):
-        home = homes / str(number)
-        home.mkdir()
-        sent = home / "sent"
-        deaths = chance.randrange(1, 4)
-        for death in range(deaths + 1):
-            last = death == deaths
-            child = os.fork()
-            if not child:
-                status: Any = 9
-                try:
-                    asyncio.run(asyncio.wait_for(live(home, sent, until_quiet=last), 15))
-                    status = 0
-                finally:
-                    os._exit(status)
-            if not last:
-                until = time.monotonic() + STARTS_S
-                while not open_tasks(home) and time.monotonic() < until:
-                    time.sleep(0.002)
-                time.sleep(chance.uniform(0, LONGEST_S))
-                os.kill(child, signal.SIGKILL)
-                kills += 1
-            _, ended = os.waitpid(child, 0)
-            if last and ended != 0:
-                problems.append(f"round {number}: the last life ended with {ended}")
-        problems += [f"round {number}: {one}" for one in look(home, sent)]
-    print(json.dumps({"kills": kills, "problems": problems[:20]}))
-
-
 if __name__ == "__main__":
-    main()
+    sweep(live, look, LONGEST_S, has_begun=lambda home: bool(open_tasks(home)))
