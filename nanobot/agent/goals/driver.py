@@ -142,14 +142,13 @@ class GoalDriver:
 
     async def _resume(self) -> bool:
         """Continue where a previous process stopped. Return False if nanobot is shutting down."""
-        goal, steps, loop = self.goal, self.goal.usage.steps, self._loop
-        folder = self._turns.turns_folder
-        interrupted = await asyncio.to_thread(find_interrupted_turn, folder, goal.session_key)
+        goal = self.goal
+        interrupted = await asyncio.to_thread(find_interrupted_turn, self._turns.turns_folder, goal.session_key)
         if interrupted is not None and interrupted.message.origin is Origin.GOAL:  # others wait for their person
             sink = Delivery(self._bus, interrupted.message, GOAL_DELIVERY)
-            result = await loop.resume(goal.session_key, sink)
+            result = await self._loop.resume(goal.session_key, sink)
             if result is not None and result.text:
-                return await self._process_result(result, steps)
+                return await self._process_result(result)
         if goal.progress.claim is not None:  # the turn that claimed it has ended
             await self._finish(await asyncio.to_thread(self._last_reply))
         return not self.is_stopping
@@ -165,17 +164,14 @@ class GoalDriver:
 
     async def _run_turn(self) -> bool:
         """Run one turn and process its result. Return False if nanobot is shutting down."""
-        goal, steps = self.goal, self.goal.usage.steps
+        goal, requester = self.goal, self.goal.order.requester
         self.used_goal_tool = False
-        requester = goal.order.requester
         message = requester.message(texts.turn_message(goal), origin=Origin.GOAL, scope=requester.scope.chat)
         await self._turns.sessions.yield_to_waiters(goal.session_key)  # other processes
-        return await self._process_result(await self._loop.serve(message), steps)
+        return await self._process_result(await self._loop.serve(message))
 
-    async def _process_result(self, result: TurnResult, steps: int) -> bool:
-        """Apply a turn's result to the goal; `steps` is the count before the turn. Return False if nanobot is shutting
-        down.
-        """
+    async def _process_result(self, result: TurnResult) -> bool:
+        """Apply a turn's result to the goal. Return False if nanobot is shutting down."""
         goal = self.goal
         if result.later or (result.outcome is TurnOutcome.STOPPED and self.is_stopping):
             return False
@@ -190,14 +186,14 @@ class GoalDriver:
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or not result.retryable:
             await self._handle_failure(result)
         else:
-            await self._count_progress(result, steps)
+            await self._count_progress(result)
         return True
 
-    async def _count_progress(self, result: TurnResult, steps: int) -> None:
+    async def _count_progress(self, result: TurnResult) -> None:
         """Let the goal wait for a person if its turns lead nowhere."""
         progress, used_note = self.goal.progress, self.used_goal_tool
         progress.failures = 0
-        progress.idle = 0 if await self._made_progress(result, steps) else progress.idle + 1
+        progress.idle = 0 if await self._acted(result.turn_id) else progress.idle + 1
         progress.unnoted = 0 if used_note else progress.unnoted + 1
         if progress.idle >= (MAX_NOTE_ONLY_TURNS if used_note else MAX_IDLE_TURNS):
             why = f"I {'only updated my notes' if used_note else 'did nothing'} for {progress.idle} turns"
@@ -210,19 +206,15 @@ class GoalDriver:
             why += f", and {clip_line(self.failed_check, 300)}"
         await self.end(GoalState.WAITING, why, self._last_text)
 
-    async def _made_progress(self, result: TurnResult, steps: int) -> bool:
+    async def _acted(self, turn_id: str) -> bool:
         """Whether the turn called a tool other than `goal`."""
-        if self.goal.usage.steps - steps <= 1:
-            return False
-        if not self.used_goal_tool:
-            return True
         try:
             session = await asyncio.to_thread(self._turns.sessions.get_or_create, self.goal.session_key)
         except StorageError:
             return True
         rows = session.get_history()  # includes the newest turn, however long it is
-        tools = [row.get("name") for row in rows if row["role"] == "tool" and row.get("turn_id") == result.turn_id]
-        return not tools or any(name != "goal" for name in tools)
+        names = {row.get("name") for row in rows if row["role"] == "tool" and row.get("turn_id") == turn_id}
+        return not names <= {"goal"}
 
     async def _handle_state_change(self) -> None:
         """Handle a state change made by the agent or a person during the turn."""

@@ -35,7 +35,7 @@ from nanobot.agent.subagent.roles import ROLES, TaskRole
 from nanobot.agent.subagent.sessions import load_result, prepare_session, provenance_in, row_of_stop
 from nanobot.agent.subagent.tasks import Task, TaskOrder, TaskState, TaskStore
 from nanobot.agent.subagent.team import TeamService
-from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
+from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext
 from nanobot.agent.tools.builtin import ToolPolicies
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.bus.queue import MessageBus
@@ -175,12 +175,6 @@ class SubagentManager:
         if run.task.order is not order:
             return texts.already_running_reply(run.task)
         return texts.started_reply(run.task, before if self._slots[order.depth].locked() else 0)
-
-    async def run(self, task: str, label: str | None = None, *, ctx: ToolContext) -> ToolResult:
-        """Like `run_to_end` for a worker, but return a tool result."""
-        ended = await self.run_to_end(task, label, ctx=ctx)
-        failed = ended.state in (TaskState.FAILED, TaskState.STOPPED)
-        return ToolResult(texts.tool_result(ended), error=failed, provenance=ended.seen)
 
     async def run_to_end(
         self, task: str, label: str | None = None, *, role: TaskRole = TaskRole.WORKER, ctx: ToolContext

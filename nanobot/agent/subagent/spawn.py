@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.subagent.tasks import TaskState
+from nanobot.agent.subagent.texts import tool_result
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, string, takes
 from nanobot.errors import NanobotError
@@ -35,12 +37,14 @@ class SpawnTool(Tool):
     async def execute(
         self, task: str, label: str | None = None, wait: bool = False, *, ctx: ToolContext | None = None
     ) -> ToolResult:
-        """Start the subagent, or wait for its report. Cancelling is as in `SubagentManager.run`."""
+        """Start the subagent, or wait for its report. Cancelling is as in `SubagentManager.run_to_end`."""
         if not task.strip():
             return ToolResult.failed("There is no task. Say in `task` what is to be done, with everything needed.")
         try:
             if ctx is not None and (wait or self._subagents.must_wait(ctx)):
-                return await self._subagents.run(task, label, ctx=ctx)
+                ended = await self._subagents.run_to_end(task, label, ctx=ctx)
+                failed = ended.state in (TaskState.FAILED, TaskState.STOPPED)
+                return ToolResult(tool_result(ended), error=failed, provenance=ended.seen)
             return ToolResult(await self._subagents.spawn(task, label, ctx=ctx))
         except NanobotError as error:
             return ToolResult.failed(str(error))

@@ -39,8 +39,6 @@ CREATE INDEX IF NOT EXISTS team_messages_by_goal ON team_messages (goal);
 """
 MAX_SENT = 20
 """Messages that one subagent may send."""
-MAX_UNREAD = 20
-"""Unread messages that one subagent may have."""
 MAX_READ_PER_TURN = 20
 """Messages that one subagent reads in a turn."""
 MAX_TELL_CHARS = 1_000
@@ -127,10 +125,11 @@ class TeamService:
         if not self.has(task):
             return
         try:
-            unread = self._unread_of(task, await self._load(task.order.goal))
+            messages = await self._load(task.order.goal)
         except StorageError as error:
             log.warning("the team messages of goal %s cannot be read: %s", task.order.goal, error)
             return
+        unread = self._unread.get(task.id, [message for message in messages if task.id in message.to])
         if unread:
             lines = [f"{_name_of(message.label, message.by)}:\n{quote_lines(message.text)}" for message in unread]
             task.result = "\n\n".join(filter(None, [task.result.strip(), "\n".join([_UNREAD, *lines])]))
@@ -196,10 +195,8 @@ class TeamService:
             messages = await self._load(sender.order.goal)
             sent = [message for message in messages if message.by == sender.id]
             already_told = {name for message in sent if message.text == text for name in message.to}
-            new = [task for task in recipients if task.id not in already_told]
-            full = [task for task in new if len(self._unread_of(task, messages)) >= MAX_UNREAD]
-            reached = [task for task in new if task not in full and not task.state.is_over]
-            if not new:
+            reached = [task for task in recipients if task.id not in already_told and not task.state.is_over]
+            if already_told.issuperset(task.id for task in recipients):
                 return f"{_names_of(recipients)} already got exactly this from you; nothing was sent."
             if len(sent) >= MAX_SENT:
                 raise NanobotError(
@@ -207,21 +204,14 @@ class TeamService:
                     "notes folder, and continue with your task."
                 )
             if not reached:
-                why = "They have ended in the meantime."
-                if full:
-                    why = f"{_names_of(full)} already has {MAX_UNREAD} unread messages. Write it into the notes folder."
-                raise NanobotError(f"Nothing was sent. {why}")
+                raise NanobotError("Nothing was sent. They have ended in the meantime.")
             provenance = least_trusted([Provenance.TOOL, ctx.provenance, ctx.entered])
             to_ids = tuple(task.id for task in reached)
             message = TeamMessage(secrets.token_hex(6), sender.id, sender.order.label, to_ids, text, provenance)
             await finish(self._send(sender.order.goal, message))
+        reply = f"Sent to {_names_of(reached)}. It is read between steps; if it is not read, it is added to the result."
         waiting = [task for task in reached if task.state is TaskState.WAITING]
-        parts = [
-            f"Sent to {_names_of(reached)}. It is read between steps; if it is not read, it is added to the result."
-        ]
-        parts += [f"Not started yet: {_names_of(waiting)}."] if waiting else []
-        parts += [f"Not sent to {_names_of(full)}: they have too many unread messages."] if full else []
-        return " ".join(parts)
+        return f"{reply} Not started yet: {_names_of(waiting)}." if waiting else reply
 
     def _find_recipients(self, sender: Task, to: str) -> list[Task]:
         """Return the running members that this name refers to. Raises NanobotError."""
@@ -232,8 +222,11 @@ class TeamService:
             if not running:
                 raise NanobotError(working)
             return running
-        matches = [task for task in members if name in (task.id, _normalize(_name_of(task.order.label, task.id)))]
-        matches = matches or [task for task in members if name == _normalize(task.order.label)]
+        matches = [
+            task
+            for task in members
+            if name in (task.id, _normalize(task.order.label), _normalize(_name_of(task.order.label, task.id)))
+        ]
         if not matches:
             raise NanobotError(f"There is no teammate {to.strip()[:80]!r}. {working}")
         if matches == [sender]:
@@ -267,10 +260,6 @@ class TeamService:
         for task_id in message.to:
             if task_id in self._unread:
                 self._unread[task_id].append(message)
-
-    def _unread_of(self, task: Task, messages: Sequence[TeamMessage]) -> list[TeamMessage]:
-        """Return the unread messages of a task, given all of its goal."""
-        return self._unread.get(task.id, [message for message in messages if task.id in message.to])
 
 
 def goal_notes(paths: PathPolicy, scope: Scope, goal: str) -> str:
