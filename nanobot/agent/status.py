@@ -1,7 +1,7 @@
 """Agent status for /status: running turns, usage since the start, last errors. Kept in memory only."""
 
-import asyncio
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 from nanobot.usage.types import add_tokens
@@ -17,7 +17,7 @@ class AgentStatus:
         self._usage: dict[str, dict[str, int]] = {}
         self._last_usage: dict[str, dict[str, int]] = {}
         self._cost: dict[str, float] = {}
-        self._turns: dict[str, asyncio.Event] = {}
+        self._running: set[str] = set()
         self.last_error: str | None = None
         self.model_error: str | None = None
         """Why the last model call failed; None once a model has answered again."""
@@ -25,24 +25,18 @@ class AgentStatus:
         """The last consolidation: what was moved into memory, or why it failed."""
 
     @property
-    def running(self) -> KeysView[str]:
+    def running(self) -> AbstractSet[str]:
         """Keys of sessions with a running turn."""
-        return self._turns.keys()
+        return self._running
 
     @contextmanager
     def track_turn(self, session_key: str) -> Iterator[None]:
         """Mark the session's turn as running inside the block. A session has one turn at a time."""
-        ended = self._turns[session_key] = asyncio.Event()
+        self._running.add(session_key)
         try:
             yield
         finally:
-            del self._turns[session_key]
-            ended.set()
-
-    async def wait_idle(self, session_key: str) -> None:
-        """Wait until no turn of this session runs."""
-        while session_key in self._turns:
-            await self._turns[session_key].wait()
+            self._running.remove(session_key)
 
     def uptime(self) -> float:
         """Seconds since the start."""
