@@ -113,7 +113,6 @@ class Database:
         self._pending: list[_Work[Any]] = []
         """Not handed to the thread yet."""
         self._handover: asyncio.Handle | None = None
-        self._is_urgent = False
         self._batches: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,16 +147,13 @@ class Database:
             _set_results([_Work(work, done, is_synced, error=StorageError(f"{self.path.name} is closed."))])
             return done
         if self._loop is not loop:  # handovers of another loop ended with it
-            self._loop, self._handover, self._is_urgent = loop, None, False
+            self._loop, self._handover = loop, None
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self.path.stem, daemon=True)
             self._thread.start()
         self._pending.append(_Work(work, done, is_synced))
-        if is_urgent and not self._is_urgent:
-            self._is_urgent = True
-            if self._handover is not None:
-                self._handover.cancel()
-            self._handover = loop.call_soon(self._hand_over)
+        if is_urgent:
+            self._hand_over()
         elif self._handover is None:
             self._handover = loop.call_later(SOON_S, self._hand_over)
         return done
@@ -166,7 +162,7 @@ class Database:
         """Hand all pending work to the thread."""
         if self._handover is not None:
             self._handover.cancel()
-        self._handover, self._is_urgent = None, False
+        self._handover = None
         pending, self._pending = self._pending, []
         if pending:
             self._batches.put(pending)
