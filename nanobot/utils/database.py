@@ -115,6 +115,8 @@ class Database:
         self._handover: asyncio.Handle | None = None
         self._batches: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._reader: Connection | None = None
+        """A connection for `find`, used by the event loop itself."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
@@ -126,6 +128,27 @@ class Database:
             self._hand_over()
             self._batches.put(None)
             await asyncio.to_thread(thread.join)
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def find(self, query: str, *values: object) -> list[Any]:
+        """The rows of a query by key, read at once: in WAL mode a reader waits for nobody, and a few rows take
+        microseconds. Writes that are not committed yet are not seen. Raises StorageError.
+        """
+        import sqlite3
+
+        try:
+            if self._reader is None:
+                if not self.path.exists():
+                    return []
+                uri = f"{self.path.absolute().as_uri()}?mode=ro"
+                self._reader = sqlite3.connect(
+                    uri, uri=True, isolation_level=None, timeout=0.1, check_same_thread=False
+                )
+            return self._reader.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path} cannot be read: {error}. Run `nanobot doctor`.") from error
 
     async def ask(self, work: Callable[["Connection"], T], *, is_synced: bool = True) -> T:
         """Run `work` and return its result once it is committed. Cancelling does not undo it.
