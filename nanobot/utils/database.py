@@ -1,7 +1,7 @@
 """A SQLite database owned by a thread: WAL mode, many writes in one commit.
 
-Writes of one event loop iteration share a commit, and so one fsync and one thread switch, which cost more than the
-writes. Nothing blocks the event loop. Several processes may use one file.
+Work that arrives while the thread is busy shares the next commit, and so one fsync and one thread switch, which cost
+more than the writes. Nothing blocks the event loop. Several processes may use one file.
 """
 
 import asyncio
@@ -136,12 +136,12 @@ class Database:
         """The rows of a query by key, read at once: in WAL mode a reader waits for nobody, and a few rows take
         microseconds. Writes that are not committed yet are not seen. Raises StorageError.
         """
+        if self._reader is None and not self.path.exists():
+            return []
         import sqlite3
 
         try:
             if self._reader is None:
-                if not self.path.exists():
-                    return []
                 uri = f"{self.path.absolute().as_uri()}?mode=ro"
                 self._reader = sqlite3.connect(
                     uri, uri=True, isolation_level=None, timeout=0.1, check_same_thread=False
@@ -160,7 +160,7 @@ class Database:
     def soon(
         self, work: Callable[["Connection"], T], *, is_synced: bool = True, is_urgent: bool = False
     ) -> "asyncio.Future[T]":
-        """Like `ask`, without waiting: it shares the next commit, at the latest after SOON_S if it is not urgent.
+        """Like `ask`, without waiting. If it is not urgent, it may wait up to SOON_S for other work to share its commit.
 
         All work runs in the order of the calls to both methods.
         """
