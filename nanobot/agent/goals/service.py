@@ -7,7 +7,6 @@ turn. Steps are counted as they end, including those of its subagents, and limit
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
@@ -41,8 +40,6 @@ _WAITING = (GoalState.ASKING, GoalState.WAITING)
 _STOP_TIMEOUT_S = 2.0
 _SAVE_RETRY_S = (1.0, 60.0)
 """First and longest delay before retrying to save the end of a goal."""
-_LOOK_AGAIN_S = 60.0
-"""How long a session is not looked at again: only another process may leave a goal in it."""
 _MAX_CHARS = 8_000
 """Length of a goal: it is part of every turn's message."""
 
@@ -67,9 +64,6 @@ class GoalService:
         self._closed = False
         self._drivers: dict[str, GoalDriver] = {}
         """The goals that this process owns, by session."""
-        self._looked_at: set[str] = set()
-        """Sessions that were searched for a goal of another process lately: a query in each turn would slow it down."""
-        self._looked_since = time.monotonic()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Per-session locks for loading or starting a goal; unused ones are garbage-collected."""
 
@@ -197,14 +191,12 @@ class GoalService:
         """Load and own the session's goal if it waits for a person, since the next message may be the answer. Active
         goals are recovered elsewhere. Never raises.
         """
-        now = time.monotonic()
-        if now - self._looked_since > _LOOK_AGAIN_S:
-            self._looked_at, self._looked_since = set(), now
-        if session_key in self._looked_at or session_key in self._drivers or self._is_stopping:
+        if session_key in self._drivers or self._is_stopping:
             return
-        self._looked_at.add(session_key)
-        async with self._lock_for(session_key):
-            with suppress(NanobotError):  # another process works on it
+        with suppress(NanobotError):  # another process works on it
+            if not self._store.has_unfinished(session_key):
+                return
+            async with self._lock_for(session_key):
                 goal = await self.last(session_key)
                 if goal is not None and goal.state in _WAITING and goal.is_reported:
                     await self._take_over(session_key)
