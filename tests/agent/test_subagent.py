@@ -399,18 +399,18 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
     assert len(stage.replies()) == 3
 
 
-async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path):
+@pytest.mark.parametrize("is_typed", [True, False], ids=["command", "key"])
+async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path, is_typed: bool):
     cast = Cast(AND_WAIT, prices=[Pause("I begin")])
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("look up the prices")
         await eventually(lambda: cast.children["prices"].requests)
-        await stage.hear("/stop")
-        await eventually(lambda: any("Stopped" in text for text in stage.replies()))
+        await (stage.hear("/stop") if is_typed else stage.stop("cli:direct"))
+        await eventually(lambda: [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"])
         await stage.quiet()
 
-    assert [text for text in stage.replies() if "1 subagent (prices)" in text]
-    assert [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"]
+    assert bool([text for text in stage.replies() if "1 subagent (prices)" in text]) is is_typed
     assert stage.reports() == []
 
 

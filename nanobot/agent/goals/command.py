@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.commands.table import has_other_authors
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import CheckKind, GoalCheck
-from nanobot.agent.goals.goal import Goal, GoalLimits, GoalOrder
+from nanobot.agent.goals.goal import GoalLimits, GoalOrder
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.models import SessionModels
 from nanobot.agent.requester import Requester
@@ -86,8 +85,7 @@ class GoalCommand:
 
     async def _resume(self, call: CommandCall, request: GoalRequest) -> str:
         self._check_limits(request, call)
-        limits = partial(_raise_limits, request, self._goals.default_limits)
-        goal = await self._goals.resume(call.session.key, limits)
+        goal = await self._goals.resume(call.session.key, request.steps, request.usd)
         return f"Resumed the goal: {texts.title(goal)} ({texts.format_usage(goal)})."
 
     async def _begin(self, call: CommandCall, request: GoalRequest) -> str:
@@ -96,12 +94,19 @@ class GoalCommand:
         self._check_limits(request, call)
         if (await self._models.of_session(call.session)).provider_name == _OFFLINE:
             return _NO_MODEL
-        message, limits = call.message, self._goals.default_limits
-        key, sender, attended = call.session.key, message.sender_id, call.attended
-        requester = Requester(key, message.address, message.provenance, message.origin, sender, attended, call.scope)
+        message, usual = call.message, self._goals.default_limits
+        requester = Requester(
+            call.session.key,
+            message.address,
+            message.provenance,
+            message.origin,
+            message.sender_id,
+            call.attended,
+            call.scope,
+        )
         review = request.review or self._goals.is_reviewed
         order = GoalOrder(request.text, requester, request.check, request.plan, review)
-        limits = GoalLimits(request.steps or limits.steps, request.usd or limits.usd)
+        limits = GoalLimits(request.steps or usual.steps, request.usd or usual.usd)
         return texts.started_reply(await self._goals.set(order, limits))
 
     async def _is_shared_chat(self, call: CommandCall) -> bool:
@@ -122,11 +127,11 @@ class GoalCommand:
 
 def parse_request(text: str) -> GoalRequest:
     """Parse the options in front of the text. Raises NanobotError for invalid ones."""
-    request, rest = GoalRequest(""), text.strip()
+    rest, options = text.strip(), dict[str, Any]()
     while (option := _OPTION.match(rest)) is not None:
         name, rest = option[1], rest[option.end() :].strip()
         if name in ("plan", "review"):
-            request = replace(request, plan=request.plan or name == "plan", review=request.review or name == "review")
+            options[name] = True
             continue
         match = _VALUE.match(rest)
         if match is None:
@@ -134,14 +139,14 @@ def parse_request(text: str) -> GoalRequest:
         value, rest = next((group for group in match.groups() if group is not None), ""), rest[match.end() :]
         match name:
             case "check":
-                request = replace(request, check=_parse_check(value))
+                options[name] = _parse_check(value)
             case "steps":
-                request = replace(request, steps=_parse_number(name, value, int))
+                options[name] = _parse_number(name, value, int)
             case "usd":
-                request = replace(request, usd=_parse_number(name, value.lstrip("$"), float))
+                options[name] = _parse_number(name, value.lstrip("$"), float)
             case _:
                 raise NanobotError(f"There is no option --{name}. {_USAGE}")
-    return replace(request, text=rest)
+    return GoalRequest(rest, **options)
 
 
 def _parse_check(value: str) -> GoalCheck:
@@ -161,15 +166,3 @@ def _parse_number(name: str, value: str, kind: Callable[[str], _Number]) -> _Num
     if not 0 < number < _MAX_NUMBER:
         raise NanobotError(f"--{name} needs a number above zero, not {value!r}.")
     return number
-
-
-def _raise_limits(request: GoalRequest, defaults: GoalLimits, goal: Goal) -> GoalLimits:
-    """Return the limits of a resumed goal: what was asked for on top of what it has used; if nothing
-    was asked for, the usual amount again where a limit was reached.
-    """
-    steps, usd, limits, used = request.steps, request.usd, goal.limits, goal.usage
-    if steps is not None or used.steps >= limits.steps:
-        limits = replace(limits, steps=used.steps + (steps or defaults.steps))
-    if usd is not None or (used.cost_usd or 0.0) >= limits.usd:
-        limits = replace(limits, usd=(used.cost_usd or 0.0) + (usd or defaults.usd))
-    return limits

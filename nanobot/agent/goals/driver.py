@@ -6,6 +6,7 @@ It keeps no state: the result of each turn is in the goal, saved before the next
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import replace
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.engine.interruption import outcome_text
@@ -134,7 +135,7 @@ class GoalDriver:
             return
         goal.progress.planned = True
         if plan.steps:
-            goal.progress.note.following = texts.format_plan(plan.steps)
+            goal.progress.note = replace(goal.progress.note, following=texts.format_plan(plan.steps))
             goal.progress.noted = least_trusted([goal.progress.noted, plan.provenance])
         else:
             log.warning("goal %s goes on without a plan: %s", goal.id, plan.problem)
@@ -175,6 +176,7 @@ class GoalDriver:
         goal = self.goal
         if result.later or (result.outcome is TurnOutcome.STOPPED and self.is_stopping):
             return False
+        has_acted = await self._acted(result.turn_id)  # first: a person may stop the goal meanwhile
         goal.usage.turns += 1
         self._last_text = "" if result.joined else result.text  # a person whose message joined has seen the reply
         if goal.state is not GoalState.ACTIVE:
@@ -186,14 +188,14 @@ class GoalDriver:
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or not result.retryable:
             await self._handle_failure(result)
         else:
-            await self._count_progress(result)
+            await self._count_progress(has_acted=has_acted)
         return True
 
-    async def _count_progress(self, result: TurnResult) -> None:
+    async def _count_progress(self, *, has_acted: bool) -> None:
         """Let the goal wait for a person if its turns lead nowhere."""
         progress, used_note = self.goal.progress, self.used_goal_tool
         progress.failures = 0
-        progress.idle = 0 if await self._acted(result.turn_id) else progress.idle + 1
+        progress.idle = 0 if has_acted else progress.idle + 1
         progress.unnoted = 0 if used_note else progress.unnoted + 1
         if progress.idle >= (MAX_NOTE_ONLY_TURNS if used_note else MAX_IDLE_TURNS):
             why = f"I {'only updated my notes' if used_note else 'did nothing'} for {progress.idle} turns"

@@ -6,7 +6,7 @@ takes it over.
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +79,7 @@ class GoalOrder:
     """Whether a reviewer reads the result before the person does."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Note:
     """The progress, in the model's words."""
 
@@ -150,6 +150,15 @@ class Goal:
         if (self.usage.cost_usd or 0.0) >= self.limits.usd:
             return f"its limit of ${self.limits.usd:g} is reached"
         return ""
+
+    def extend(self, steps: int | None, usd: float | None, usual: GoalLimits) -> None:
+        """Raise the limits of a resumed goal by what is asked for, or where one is reached by the usual amount."""
+        used, limits = self.usage, self.limits
+        if steps is not None or used.steps >= limits.steps:
+            limits = replace(limits, steps=used.steps + (steps or usual.steps))
+        if usd is not None or (used.cost_usd or 0.0) >= limits.usd:
+            limits = replace(limits, usd=(used.cost_usd or 0.0) + (usd or usual.usd))
+        self.limits = limits
 
 
 class GoalStore:

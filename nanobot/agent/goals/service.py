@@ -116,8 +116,8 @@ class GoalService:
             self._start(self._own(goal))
             return goal
 
-    async def resume(self, session_key: str, limits: Callable[[Goal], GoalLimits]) -> Goal:
-        """Continue the session's last goal; `limits` computes its new limits."""
+    async def resume(self, session_key: str, steps: int | None = None, usd: float | None = None) -> Goal:
+        """Continue the session's last goal, with so many more steps and dollars."""
         async with self._lock_for(session_key):
             driver = await self._take(session_key)
             if driver is None or driver.goal.state is GoalState.DONE:
@@ -126,7 +126,7 @@ class GoalService:
             goal = driver.goal
             if goal.state is GoalState.ACTIVE and driver.task is not None:
                 return goal
-            goal.limits = limits(goal)
+            goal.extend(steps, usd, self.default_limits)
             self._reactivate(driver)
             await driver.save()
             return goal

@@ -5,9 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nanobot.bus.events import OutboundKind
 from nanobot.messages.types import Origin, Provenance, text_of
-from nanobot.providers.base import CallContext, Delta, call_context
+from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
@@ -32,12 +34,15 @@ async def test_a_goal_is_worked_at_over_turns_and_told_once_when_its_check_holds
     assert goal_of(tmp_path)["state"] == "done"
 
 
-async def test_goal_may_begin_with_the_word_continue(tmp_path: Path):
+async def test_goal_may_begin_with_the_word_continue_and_is_not_resumed_when_it_is_done(tmp_path: Path):
     async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
         await stage.hear("/goal continue the page until it says hello")
         await stage.quiet()
+        await stage.hear("/goal resume")
+        await stage.quiet()
 
     assert goal_of(tmp_path)["text"] == "continue the page until it says hello"
+    assert stage.replies()[-1] == "There is no goal to resume here. /goal TEXT starts one."
 
 
 async def test_the_note_stands_beside_the_message_of_each_turn(tmp_path: Path):
@@ -225,9 +230,20 @@ async def test_a_message_meanwhile_joins_its_turn_and_is_answered(tmp_path: Path
     assert len(stage.replies()) == 3
 
 
-async def test_who_joins_its_last_turn_is_told_once(tmp_path: Path):
+DROP = calls(("goal", {"action": "drop", "text": "no paint"}))
+
+
+@pytest.mark.parametrize(
+    ("end", "report"),
+    [
+        (FINISH, "write a page\n\n(Goal reached, checked by file: page.md"),
+        (DROP, "I gave up this goal (write a page): no paint."),
+    ],
+    ids=["reached", "given up"],
+)
+async def test_who_joins_its_last_turn_is_told_once(tmp_path: Path, end: LLMResponse, report: str):
     pause = Pause()
-    cast = Cast(WRITE, pause, FINISH, "The page is there, and it is green.")
+    cast = Cast(WRITE, pause, end, "It is as green as can be.")
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("/goal write a page")
@@ -237,8 +253,8 @@ async def test_who_joins_its_last_turn_is_told_once(tmp_path: Path):
         pause.resume.set()
         await stage.quiet()
 
-    assert stage.replies()[1] == "The page is there, and it is green."
-    assert stage.replies()[2].startswith("write a page\n\n(Goal reached, checked by file: page.md")
+    assert stage.replies()[1] == "It is as green as can be."
+    assert stage.replies()[2].startswith(report) and "green" not in stage.replies()[2]
 
 
 async def test_what_it_asks_is_told_and_the_answer_goes_on_with_it(tmp_path: Path):
