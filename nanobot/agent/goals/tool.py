@@ -61,8 +61,10 @@ class GoalTool(Tool):
         if arguments["action"] != "finish":
             return ()
         goal, accesses = self._goals.goal_of(ctx.session_key), list[Access]()
+        if goal is None or goal.state.is_over:
+            return ()
         try:
-            checks = _required_checks(goal, arguments.get("check", ""), arguments.get("expect", "")) if goal else []
+            checks = _required_checks(goal, arguments.get("check", ""), arguments.get("expect", ""))
         except ValueError:
             return ()  # execute reports it
         for check in checks:
@@ -146,6 +148,7 @@ class GoalTool(Tool):
                 driver.failed_check = f"the check `{required}` did not hold"
                 driver.goal.progress.claim = None  # the last claim counts
                 return result
+        driver = await self._goals.open_goal(ctx.session_key)  # it may have been stopped meanwhile
         driver.used_goal_tool = True
         await self._goals.claim(driver, checks[-1])
         review_note = " A reviewer reads it first." if driver.goal.order.review else ""
