@@ -614,6 +614,24 @@ async def test_what_runs_and_what_waits_when_nanobot_ends_goes_on_at_the_next_st
     assert [one["state"] for one in reported_tasks(tmp_path)] == ["done", "done"]
 
 
+async def test_a_result_that_nobody_took_before_a_kill_goes_to_the_turn_that_asks_for_it_again(tmp_path: Path):
+    async with on_stage(tmp_path, Cast(AND_WAIT, prices=[Pause()])) as stage:
+        await stage.hear("look up the prices")
+        await eventually(lambda: stage.cast.children["prices"].requests)
+    (task,) = open_tasks(tmp_path)
+    ended = {**task, "state": "done", "result": "found: 3 euros", "ended_at": task["created_at"]}
+    change_tasks(tmp_path, ended_at=task["created_at"], data=json.dumps(ended))
+
+    async with on_stage(tmp_path, Cast(AND_WAIT, "It costs 3 euros.", prices=[])) as again:
+        await eventually(again.replies)
+        await again.quiet()
+        (_, result) = [told(row) for row in again.rows() if row["role"] == "tool"]
+
+    assert "found: 3 euros" in result
+    assert again.replies() == ["It costs 3 euros."] and again.reports() == []
+    assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
+
+
 async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_path: Path):
     async with on_stage(tmp_path, Cast(SPAWN, "On it.", "3 euros.", prices=["3 euros"])) as stage:
         await stage.hear("look up the prices")
