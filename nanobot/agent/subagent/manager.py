@@ -287,7 +287,7 @@ class SubagentManager:
     def labels_of(self, session_key: str | None = None) -> list[str]:
         """Return the labels of what runs, waits or is about to report, for this session or any, oldest first."""
         runs = self._runs.values() if session_key is None else self._runs_of(session_key)
-        return [run.task.order.label for run in runs]
+        return [run.task.order.label for run in runs if not run.task.reported]
 
     async def wait_reported(self, session_key: str) -> None:
         """Wait until nothing runs for this session and the turns that report it have ended."""
@@ -521,7 +521,8 @@ class SubagentManager:
             if run.report is _Report.NOTE and not run.waiters:
                 await self._note_stop(task)
             return
-        if ROLES[task.order.role].reports and not (run.resumed and await self._is_delivered(task)):
+        is_wanted = ROLES[task.order.role].reports and not task.order.goal  # a goal's turn asks for it again
+        if is_wanted and not (run.resumed and await self._is_delivered(task)):
             while run.report is _Report.MESSAGE and not await self._deliver(task):
                 if self._is_stopping():
                     return
