@@ -336,25 +336,27 @@ class SubagentManager:
         """
         async with self._open_lock:
             await finish(self._recover(order.parent))  # a previous process may have left an equal task
-            unfinished = self._open_runs()
-            return await self._find_equal(order, unfinished) or await self._start(order, len(unfinished)), len(
-                unfinished
-            )
+            before = len(self._open_runs())
+            return await self._find_equal(order) or await self._start(order, before), before
 
-    async def _find_equal(self, order: TaskOrder, unfinished: Sequence[TaskRun]) -> TaskRun | None:
+    async def _find_equal(self, order: TaskOrder) -> TaskRun | None:
         """Return an equal task of the same session that runs, or that is done and was asked for by this very turn.
         Reviews that were reported are made again.
         """
-        for run in unfinished:
-            if run.task.order.key == order.key:
-                return run
-        for task in await self._store.of_turn(order.turn_id) if order.turn_id else ():
+
+        def is_equal(task: Task) -> bool:
             is_valid = task.order.role is TaskRole.WORKER or not task.reported
-            if task.order.key == order.key and task.state is TaskState.DONE and is_valid:
-                run = self._runs.get(task.id) or TaskRun(task)
-                run.ended.set()
-                return run
-        return None
+            is_of_turn = task.state is TaskState.DONE and task.order.turn_id == order.turn_id and is_valid
+            return task.order.key == order.key and (not task.state.is_over or is_of_turn)
+
+        if (run := next((run for run in self._runs.values() if is_equal(run.task)), None)) is not None:
+            return run
+        tasks = await self._store.of_turn(order.turn_id) if order.turn_id else []
+        if (task := next(filter(is_equal, tasks), None)) is None:
+            return None
+        run = TaskRun(task)
+        run.ended.set()
+        return run
 
     async def _start(self, order: TaskOrder, unfinished: int) -> TaskRun:
         """Save the task and start it. Raises NanobotError."""
