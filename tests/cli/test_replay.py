@@ -181,8 +181,7 @@ def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(ho
     assert "First difference: other arguments in step 1, list_dir" in result.stdout
     assert "This call was not run: the turn is being replayed" in result.stdout
     assert "-Some *files*.\n+Other files.\n And more.\n" in result.stdout
-    assert re.search(r"^recorded +2 +1,200 +1,000 +50 .*\$0\.004$", result.stdout, re.MULTILINE)
-    assert re.search(r"^now +2 ", result.stdout, re.MULTILINE)
+    assert len(re.findall(r"^Answered after .*: 2 steps, [\d,]+ tokens in .* out", result.stdout, re.MULTILINE)) == 2
     assert {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()} == before
     assert [row["role"] for row in sent[0]["messages"]] == ["system", "user"]
 
