@@ -6,17 +6,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
 from nanobot import __version__
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, ask_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, CheckResult, DoctorCheck, Severity, run_checks
-from nanobot.cli.doctor.connections import channel_checks, server_checks
+from nanobot.cli.doctor.connections import connection_checks
 from nanobot.cli.doctor.table import CONFIG, HEALTH, SECURITY
 from nanobot.cli.output import print_json, print_line, to_one_line
 from nanobot.cli.terminal import Paint, wants_colour
@@ -45,22 +44,37 @@ def doctor(
     """Check the setup; with --fix, repair what is safe to repair. Exits with 1 if something is wrong."""
     started = time.monotonic()
     context = _build_context(config, workspace, resolves_secrets=not security)
-    servers, channels = context.config.tools.mcp_servers, context.config.channels.enabled
-    checks = [*SECURITY] if security else [*HEALTH, *server_checks(servers), *channel_checks(channels)]
+    checks = [*SECURITY] if security else [*HEALTH, *connection_checks(context.config)]
     checks = [check for check in _select_checks(checks, names or []) if not (offline and check.uses_network)]
     if context.problem and CONFIG not in checks:  # most checks are skipped then, which must not look healthy
         checks = [CONFIG, *checks]
     width = max((len(check.id) for check in checks), default=0)
     results: dict[str, CheckResult] = {}
-    with _silence_logging():
+    logged_below = logging.root.manager.disable
+    logging.disable(logging.WARNING)  # each check reports its problems as findings
+    try:
         for result in run_checks(checks, context):
             results[result.check.id] = result
             if not json:
                 _print_result(result, width)
         repairs = [*_repair(results, context, quiet=json)] if fix else []
+    finally:
+        logging.disable(logged_below)
     is_well = all(result.verdict == "ok" for result in results.values()) and all(it.succeeded for it in repairs)
     if json:
-        shown = [_as_json(result) for result in results.values()]
+        shown = [
+            {
+                "id": result.check.id,
+                "about": result.check.about,
+                "verdict": result.verdict,
+                "seconds": round(result.seconds, 3),
+                "findings": [
+                    {"severity": it.severity, "text": it.text, "advice": it.advice, "fixable": it.fix is not None}
+                    for it in result.findings
+                ],
+            }
+            for result in results.values()
+        ]
         repaired = [{"id": repair.id, "done": repair.done} for repair in repairs]
         print_json({"version": __version__, "ok": is_well, "checks": shown, "repaired": repaired})
     else:
@@ -68,17 +82,6 @@ def doctor(
         typer.echo(f"\n{count}{_summary(results.values(), fixed=fix)} ({seconds:.1f} s)")
     if not is_well:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _silence_logging() -> Iterator[None]:
-    """Silence warnings during the checks: each check reports its problems as findings."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(previous)
 
 
 def _build_context(config: Path | None, workspace: Path | None, *, resolves_secrets: bool) -> CheckContext:
@@ -152,20 +155,6 @@ def _summary(results: Iterable[CheckResult], *, fixed: bool) -> str:
     fixable = sum(finding.fix is not None and finding.severity is not Severity.NOTE for finding in findings)
     hint = f" --fix repairs {fixable} of them." if fixable and not fixed else ""
     return f": {problems}.{hint}" if problems else ", no problems."
-
-
-def _as_json(result: CheckResult) -> dict[str, Any]:
-    return {
-        "id": result.check.id,
-        "about": result.check.about,
-        "verdict": result.verdict,
-        "seconds": round(result.seconds, 3),
-        "findings": [
-            {key: getattr(finding, key) for key in ("severity", "text", "advice")}
-            | {"fixable": finding.fix is not None}
-            for finding in result.findings
-        ],
-    }
 
 
 def _print_result(result: CheckResult, width: int) -> None:
