@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -54,12 +54,11 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     """List all conversations, newest first, archived ones included."""
     rows = [
         {
-            "name": name,
-            **{key: row[key] for key in ("key", "updated_at", "messages", "archived")},
+            **{key: row[key] for key in ("name", "key", "updated_at", "messages", "archived")},
             "title": session_title(Path(row["path"])),
             "path": row["path"],
         }
-        for name, row in _sessions_by_name(_open_sessions(config, workspace)[1])
+        for row in _open_sessions(config, workspace)[1].list_sessions()
     ]
     columns = {"Session": "name", "Last used": when("updated_at"), "Messages": "messages", "Title": "title"}
     print_list(rows, columns, as_json=json, empty="There are no sessions yet. Start one with `nanobot agent`.")
@@ -174,21 +173,15 @@ def _read_session(sessions: SessionManager, name: str) -> Session:
     """Load a session by name. Raises NanobotError, with the nearest names, if there is none."""
     session = sessions.read(name)
     if session is None:
-        known = [name for name, _ in _sessions_by_name(sessions)]
+        known = [row["name"] for row in sessions.list_sessions()]
         raise unknown_name_error("session", name, known, "nanobot sessions list")
     return session
-
-
-def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the other commands call a session, and its row in the list."""
-    for row in sessions.list_sessions():
-        yield Path(row["path"]).stem if row["archived"] else row["key"], row
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
     """Every visible message that contains the text. Parsing is slow, so lines without it are skipped."""
     needle, written = text.casefold(), json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
-    for name, row in _sessions_by_name(sessions):
+    for row in sessions.list_sessions():
         try:
             lines = Path(row["path"]).read_bytes().split(b"\n")
         except OSError as error:
@@ -200,7 +193,9 @@ def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
                 content = "" if is_record(message) else visible_text(message)  # type: ignore[arg-type]  # any JSON
                 if (start := content.casefold().find(needle)) >= 0:
                     snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
-                    yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
+                    yield SessionHit(
+                        row["name"], str(message.get("timestamp", "")), str(message.get("role", "")), snippet
+                    )
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -70,7 +70,8 @@ def onboard(
     if target.exists:
         print_line(f"Config already exists: {target.config_path} (existing values preserved)")
 
-    problem, channels = "", []
+    problem = ""
+    channels: list[ChannelSetup] = []
     if yes:
         choice = _with_defaults(given, target.load())
         problem = target.problem_with(choice) if choice else ""
