@@ -11,7 +11,7 @@ import typer
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.needs import MissingNeed, SkillNeeds
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import is_terminal
@@ -30,7 +30,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List all skills, and whether each can be used here."""
-    loader = _loader(config, workspace)
+    loader, _ = _open(config, workspace)
     skills = loader.skills()
     columns: dict[str, Column] = {
         "Skill": "name",
@@ -53,7 +53,7 @@ def show(
     name: NameArgument, config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False
 ) -> None:
     """Print the instructions a skill gives to the agent."""
-    loader = _loader(config, workspace)
+    loader, _ = _open(config, workspace)
     skill = _get_skill(loader, name)
     text = loader.load_skill(name)
     if json:
@@ -77,7 +77,8 @@ def install(
     """Show what a skill requires and contains, ask for confirmation, and install it into the workspace."""
     from nanobot.agent.skills.bundle import read_bundle  # only some commands need it
 
-    loader, installer = _loader(config, workspace), _installer(config, workspace)
+    loader, setup = _open(config, workspace)
+    installer = _installer(setup)
     try:
         offer = installer.offer(read_bundle(source.expanduser()), name)
     except OSError as error:
@@ -167,14 +168,16 @@ def validate(
     from nanobot.agent.skills.bundle import BundleError, read_bundle
     from nanobot.agent.skills.lint import LintFinding, lint_skill
 
-    loader = _loader(config, workspace)
+    loader, _ = _open(config, workspace)
     path = path.expanduser()
     if not path.exists() and (known := loader.get(str(path))) is not None:
         path = known.path.parent
     try:
         bundle = read_bundle(path)
         others = [skill.name for skill in loader.skills()]
-        faults = lint_skill(bundle, checks_folder_name=_has_own_folder(path, bundle.name), others=others)
+        # a zip may hold its files at the top level: then there is no folder whose name must match
+        has_folder = path.is_dir() or path.name == "SKILL.md" or bundle.name != path.stem
+        faults = lint_skill(bundle, checks_folder_name=has_folder, others=others)
         name = bundle.name
     except BundleError as error:
         faults, name = [LintFinding(str(error), path=str(path))], path.stem
@@ -188,45 +191,36 @@ def validate(
     else:
         for fault in faults:
             print_line(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.summary)}")
-        print_line(_format_verdict(name, errors, len(faults) - errors))
+        warnings = len(faults) - errors
+        counts = [count_noun(errors, "error")] * bool(errors) + [count_noun(warnings, "warning")] * bool(warnings)
+        print_line(f"{to_one_line(name)}: {' and '.join(counts) or 'no problems'}.")
     if errors:
         raise typer.Exit(1)
-
-
-def _has_own_folder(path: Path, name: str) -> bool:
-    """Whether the skill has a folder, whose name must match: a zip may hold its files at the top level."""
-    return path.is_dir() or path.name == "SKILL.md" or name != path.stem
-
-
-def _format_verdict(name: str, errors: int, warnings: int) -> str:
-    counts = [count_noun(errors, "error")] * bool(errors) + [count_noun(warnings, "warning")] * bool(warnings)
-    return f"{to_one_line(name)}: {' and '.join(counts) or 'no problems'}."
 
 
 def remove(
     name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
 ) -> None:
     """Remove a skill from the workspace. It is kept in a hidden folder beside the others."""
-    loader = _loader(config, workspace)
+    loader, setup = _open(config, workspace)
     skill = _get_skill(loader, name)
     if skill.source != "workspace":
         raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
     if not prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
         print_line("Kept.")
         return
-    kept = _installer(config, workspace).remove(name)
+    kept = _installer(setup).remove(name)
     print_line(f"Removed {name}; it is kept in {kept}.")
 
 
-def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
+def _open(config: Path | None, workspace: Path | None) -> tuple[SkillsLoader, Setup]:
     setup = read_setup(config, workspace, secrets=False)
-    return skills_loader(setup.config, setup.paths, setup.workspace)
+    return skills_loader(setup.config, setup.paths, setup.workspace), setup
 
 
-def _installer(config: Path | None, workspace: Path | None) -> "Installer":
+def _installer(setup: Setup) -> "Installer":
     from nanobot.agent.skills.install import Installer  # only some commands need it
 
-    setup = read_setup(config, workspace, secrets=False)
     return Installer(setup.workspace / "skills", setup.paths.skills / "installing.lock")
 
 
