@@ -107,14 +107,14 @@ async def mail() -> AsyncIterator[FakeMail]:
         yield server
 
 
-async def talk(child: "pexpect.spawn[Any]", *lines: tuple[str, str]) -> None:
+async def talk(child: Any, *lines: tuple[str, str]) -> None:
     """Wait in a terminal for each of the first, and type the second."""
     for text, typed in lines:
         await asyncio.to_thread(child.expect_exact, text)
         child.send(typed)
 
 
-async def leaves(child: "pexpect.spawn[Any]") -> int:
+async def leaves(child: Any) -> int:
     """The exit code, once it has ended."""
     await asyncio.to_thread(child.expect, pexpect.EOF)
     child.close()

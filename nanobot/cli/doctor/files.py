@@ -101,18 +101,13 @@ def files_are_private(context: CheckContext) -> Iterator[Finding]:
     rest = readable_by_others[_MAX_LISTED:]
     if rest:
         more = count_noun(len(rest), "more file", "more files")
-        yield error(f"{more} can be read by others.", "--fix makes them private.", partial(_make_all_private, rest))
+        yield error(f"{more} can be read by others.", "--fix makes them private.", partial(_make_private, *rest))
 
 
-def _make_private(path: Path) -> str:
-    path.chmod(PRIVATE_FOLDER if path.is_dir() else PRIVATE_FILE)
-    return f"made {path} private"
-
-
-def _make_all_private(paths: list[Path]) -> str:
+def _make_private(*paths: Path) -> str:
     for path in paths:
-        _make_private(path)
-    return f"made {count_noun(len(paths), 'more file')} private"
+        path.chmod(PRIVATE_FOLDER if path.is_dir() else PRIVATE_FILE)
+    return f"made {paths[0] if len(paths) == 1 else count_noun(len(paths), 'more file')} private"
 
 
 def files_belong_to_user(context: CheckContext) -> Iterator[Finding]:
