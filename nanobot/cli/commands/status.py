@@ -20,7 +20,6 @@ from nanobot.config.loader import load_warnings
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
 from nanobot.cron.format import format_time
-from nanobot.cron.schedule import job_zone_or_host
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.runtime.sandbox import command_sandbox
@@ -123,7 +122,7 @@ def _summarize_jobs(setup: Setup) -> dict[str, Any]:
     except StorageError as error:
         return {"count": 0, "next_run": "", "problem": str(error)}
     wakes_at_ms = jobs[0].state.wakes_at_ms if jobs else None
-    next_run = "" if wakes_at_ms is None else format_time(wakes_at_ms, job_zone_or_host(jobs[0], service.timezone))
+    next_run = "" if wakes_at_ms is None else format_time(wakes_at_ms, service.zone_of(jobs[0]))
     return {"count": len(jobs), "next_run": next_run, "problem": ""}
 
 
