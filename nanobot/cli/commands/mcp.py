@@ -19,7 +19,7 @@ from nanobot.config.keypath import put
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
 from nanobot.config.saver import to_document
-from nanobot.config.schema import Config, McpServerConfig
+from nanobot.config.schema import Config
 from nanobot.errors import NanobotError, UsageError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.security.secrets import Redactor, secret_values
@@ -30,11 +30,13 @@ from nanobot.utils.text import count_noun
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List the configured servers and the tools each offered last time. Starts no server."""
     setup = read_setup(config, workspace, secrets=False)
-    if any(_uses_secret_reference(server) for server in setup.config.tools.mcp_servers.values()):
+    servers = setup.config.tools.mcp_servers.values()
+    places = [part for server in servers for part in (server.command, *server.args, server.url)]
+    if any("${file:" in place or "${cmd:" in place for place in places):  # the listings are stored by what they mean
         setup = read_setup(config, workspace, warns=False)
-    servers, redact = asyncio.run(known_servers(_servers(setup))), _secret_redactor(setup.config)
+    redact = _secret_redactor(setup.config)
     print_list(
-        [_facts(server, redact) for server in servers],
+        [_facts(server, redact) for server in asyncio.run(known_servers(_servers(setup)))],
         {
             "Server": "name",
             "Transport": lambda row: row["transport"] or "none: set command or url",
@@ -168,11 +170,6 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
         empty="It offers no tools.",
     )
-
-
-def _uses_secret_reference(server: McpServerConfig) -> bool:
-    """Whether its command or URL needs a secret resolved, so that its remembered tools can be found."""
-    return any("${file:" in value or "${cmd:" in value for value in (server.command, *server.args, server.url))
 
 
 def _secret_redactor(config: Config) -> Callable[[str], str]:

@@ -200,7 +200,14 @@ def _print_report(report: Mapping[str, Any], config: Config) -> None:
         "Keys": [(facts.name, f"{facts.key}  {facts.key_from}") for facts in report["providers"] if facts.key],
         "Accounts": [(facts.name, facts.account_words) for facts in report["providers"] if facts.logged_in],
         "Settings" if is_all else "Settings that differ from the defaults": [
-            (setting.key, _format_value(setting.value), _format_source(setting)) for setting in report["settings"]
+            (
+                setting.key,  # a value as in the config file, without quotes around a text
+                setting.value
+                if isinstance(setting.value, str) and setting.value
+                else dumps(setting.value, ensure_ascii=False),
+                setting.source if setting.source in ("file", "default") else f"{setting.where} ({setting.source})",
+            )
+            for setting in report["settings"]
         ],
     }
 
@@ -214,12 +221,3 @@ def _print_report(report: Mapping[str, Any], config: Config) -> None:
         if section:
             print_heading(heading)
             print_rows(section)
-
-
-def _format_value(value: object) -> str:
-    """As in the config file, without quotes around a string."""
-    return value if isinstance(value, str) and value else dumps(value, ensure_ascii=False)
-
-
-def _format_source(setting: Setting) -> str:
-    return setting.source if setting.source in ("file", "default") else f"{setting.where} ({setting.source})"
