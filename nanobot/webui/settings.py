@@ -109,21 +109,12 @@ class SettingsEndpoints:
             raise HttpError(500, "The checks failed. Run `nanobot doctor` in a terminal.") from error
 
     async def skills(self, request: Request, caller: Credential | None) -> Response:
-        skills = await asyncio.to_thread(self._services.runtime.context.skills.skills)
-        return json_response(
-            {
-                "skills": [
-                    {
-                        "name": skill.name,
-                        "description": skill.description,
-                        "source": skill.source,
-                        "available": skill.available,
-                        "missing": list(skill.missing),
-                    }
-                    for skill in skills
-                ]
-            }
-        )
+        loader = self._services.runtime.context.skills
+
+        def read() -> list[dict[str, object]]:
+            return [loader.facts(skill) for skill in loader.skills()]
+
+        return json_response({"skills": await asyncio.to_thread(read)})
 
     async def tools(self, request: Request, caller: Credential | None) -> Response:
         """The tools of a request, with the size of each definition in the prompt, in characters."""

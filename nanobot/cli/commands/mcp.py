@@ -32,7 +32,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     setup = read_setup(config, workspace, secrets=False)
     servers = setup.config.tools.mcp_servers.values()
     places = [part for server in servers for part in (server.command, *server.args, server.url)]
-    if any("${file:" in place or "${cmd:" in place for place in places):  # the listings are stored by what they mean
+    if any("${file:" in place or "${cmd:" in place for place in places):  # a stored listing is found by resolved values
         setup = read_setup(config, workspace, warns=False)
     redact = _secret_redactor(setup.config)
     print_list(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
-from nanobot.agent.skills.needs import MissingNeed, SkillNeeds
+from nanobot.agent.skills.needs import MissingNeed
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
@@ -43,7 +43,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         columns,
         as_json=json,
         empty="There are no skills.",
-        to_json=lambda skill: _facts(skill, loader.needs_of(skill)),
+        to_json=loader.facts,
     )
     if is_terminal(sys.stdout) and not json and any(skill.missing for skill in skills):
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
@@ -57,7 +57,7 @@ def show(
     skill = _get_skill(loader, name)
     text = loader.load_skill(name)
     if json:
-        print_json({**_facts(skill, loader.needs_of(skill)), "text": text})
+        print_json({**loader.facts(skill), "text": text})
     elif text is None:
         raise NanobotError(f"The skill {name} cannot be read: {_readiness(skill)}. Correct {skill.path}.")
     else:
@@ -229,21 +229,6 @@ def _get_skill(loader: SkillsLoader, name: str) -> Skill:
     if skill is None:
         raise unknown_name_error("skill", name, [known.name for known in loader.skills()], "nanobot skills list")
     return skill
-
-
-def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
-    return {
-        "name": skill.name,
-        "description": skill.description,
-        "source": skill.source,
-        "path": str(skill.path),
-        "always": skill.always,
-        "available": skill.available,
-        "missing": list(skill.missing),
-        "hints": list(skill.missing_hints),
-        "needs": list(skill.needs),
-        "allowed_tools": list(needs.tools),
-    }
 
 
 def _readiness(skill: Skill) -> str:
