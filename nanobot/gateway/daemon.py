@@ -151,7 +151,7 @@ class Daemon(ABC):
     """What to do where it fails."""
 
     def __init__(self, file: Path, text: Callable[[ServiceSpec], str | bytes], run: Run) -> None:
-        """`file` describes the service, by this text."""
+        """`file` describes the service to the manager; `text` is what it holds."""
         self._file = file
         self._text = text
         self._run = run

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nanobot.agent.tools.mcp.server import McpTimeouts
+from nanobot.cli.commands.doctor import HEALTH, SECURITY
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, note, run_checks
 from nanobot.cli.doctor.connections import connection_checks
-from nanobot.cli.doctor.table import HEALTH, SECURITY
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths, use_config
 from nanobot.config.schema import Config
