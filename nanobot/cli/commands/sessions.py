@@ -181,21 +181,25 @@ def _read_session(sessions: SessionManager, name: str) -> Session:
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
     """Every visible message that contains the text. Parsing is slow, so lines without it are skipped."""
     needle, written = text.casefold(), json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
-    for row in sessions.list_sessions():
-        try:
-            lines = Path(row["path"]).read_bytes().split(b"\n")
-        except OSError as error:
-            raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
-        for line in lines:
+    for name, data in _session_files(sessions):
+        for line in data.split(b"\n"):
             if b"\\u" not in line and written not in line.decode(errors="replace").casefold():
                 continue  # characters may be escaped
             for message in decode(line)[0]:
                 content = "" if is_record(message) else visible_text(message)  # type: ignore[arg-type]  # any JSON
                 if (start := content.casefold().find(needle)) >= 0:
                     snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
-                    yield SessionHit(
-                        row["name"], str(message.get("timestamp", "")), str(message.get("role", "")), snippet
-                    )
+                    yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
+
+
+def _session_files(sessions: SessionManager) -> Iterator[tuple[str, bytes]]:
+    """The name and the content of every session, newest first, then of those in the archives of the months."""
+    for row in sessions.list_sessions():
+        try:
+            yield row["name"], Path(row["path"]).read_bytes()
+        except OSError as error:
+            raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
+    yield from sessions.packed_files()
 
 
 def _write(path: Path, data: bytes) -> None:
