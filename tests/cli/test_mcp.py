@@ -75,6 +75,7 @@ def test_a_server_whose_command_needs_a_secret_is_remembered_too(config: Path):
 
     assert tested.exit_code == 0, tested.output
     assert re.search(r"^lamp\tstdio\t\d+\t", listed.stdout, re.MULTILINE)
+    assert "mcp_lamp_echo\t" in run("tools", "list").stdout
     assert "geheim" not in listed.stdout
 
 

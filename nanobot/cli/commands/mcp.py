@@ -29,11 +29,7 @@ from nanobot.utils.text import count_noun
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List the configured servers and the tools each offered last time. Starts no server."""
-    setup = read_setup(config, workspace, secrets=False)
-    servers = setup.config.tools.mcp_servers.values()
-    places = [part for server in servers for part in (server.command, *server.args, server.url)]
-    if any("${file:" in place or "${cmd:" in place for place in places):  # a stored listing is found by resolved values
-        setup = read_setup(config, workspace, warns=False)
+    setup = read_server_setup(config, workspace)
     redact = _secret_redactor(setup.config)
     print_list(
         [_facts(server, redact) for server in asyncio.run(known_servers(_servers(setup)))],
@@ -170,6 +166,15 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
         empty="It offers no tools.",
     )
+
+
+def read_server_setup(config: Path | None, workspace: Path | None) -> Setup:
+    """The setup to find remembered tools with: they are stored by command and URL, whose secrets are resolved."""
+    setup = read_setup(config, workspace, secrets=False)
+    servers = setup.config.tools.mcp_servers.values()
+    parts = [part for server in servers for part in (server.command, *server.args, server.url)]
+    needs_secret = any("${file:" in part or "${cmd:" in part for part in parts)
+    return read_setup(config, workspace, warns=False) if needs_secret else setup
 
 
 def _secret_redactor(config: Config) -> Callable[[str], str]:
