@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from nanobot.utils.files import make_private_folder, write_atomic, write_in_place
+from nanobot.utils.files import make_private_folder, write_atomic
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -30,7 +29,6 @@ _MAX_SCHEMA_CHARS = 2_000_000
 _MAX_TOTAL_CHARS = 6_000_000
 """Characters of all tools of a server together."""
 _MAX_DESCRIPTION_CHARS = 20_000
-_SLOW_FOR = timedelta(minutes=10)
 _FILE_CAP = 16 * 1024 * 1024
 
 
@@ -134,7 +132,6 @@ class ListingFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._slow = path.with_suffix(".slow")
 
     def load(self) -> Listing | None:
         """Return the listing; None if there is none. Never raises."""
@@ -148,24 +145,10 @@ class ListingFile:
             logger.warning("The stored tools of an MCP server could not be read: %s: %s", self._path, error)
             return None
 
-    def was_slow(self, now: datetime) -> bool:
-        """Return whether a turn waited for the server in vain in the last minutes. Never raises."""
-        try:
-            noted = datetime.fromtimestamp(self._slow.stat().st_mtime, UTC)
-        except OSError:
-            return False
-        return abs(now - noted) < _SLOW_FOR
-
-    def record_slowness(self) -> None:
-        """Record that a turn waited in vain. Never raises."""
-        with suppress(OSError):
-            write_in_place(self._slow, b"")
-
     def save(self, listing: Listing) -> None:
         """Store the listing. Never raises: the server can be asked again."""
         try:
             make_private_folder(self._path.parent)
-            self._slow.unlink(missing_ok=True)
             write_atomic(self._path, _codec().dump_json(listing))
         except (OSError, ValueError, RecursionError) as error:
             logger.warning("The tools of an MCP server could not be stored: %s: %s", self._path, error)

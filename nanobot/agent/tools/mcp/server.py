@@ -40,10 +40,6 @@ MAX_PAUSE_S = 60.0
 _MIN_ERROR_STATUS = 400
 """The lowest HTTP status that is an error."""
 _MAX_WAIT_S = 3.0
-_QUICK_LISTING_S = 1.0
-"""A turn may wait this long for changed tools without anybody noticing."""
-_RELIST_PAUSE_S = 30.0
-"""Reports of changes are ignored this long after a slow listing, or one without a change."""
 _CAUSE_WAIT_S = 0.5
 """The cause of a disconnect is known a moment after the disconnect itself."""
 _CLOSE_TIMEOUT_S = 8.0
@@ -138,8 +134,6 @@ class McpServer:
         self.settings = settings
         self.listing: Listing | None = None
         """What the server offers, now or when it was last connected; None if unknown."""
-        self.is_slow = False
-        """Whether a turn recently waited for it in vain."""
         stem = _UNSAFE_IN_FILES.sub("_", settings.name)[:80]
         self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json")
         name_hash = hashlib.sha256(settings.name.encode(errors="surrogatepass")).hexdigest()[:8]
@@ -154,7 +148,6 @@ class McpServer:
         self._pause_s = 0.0
         self._next_try = 0.0
         self._changed = False
-        self._next_relist = 0.0
         self._busy = 0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -201,13 +194,6 @@ class McpServer:
     async def load_listing(self) -> None:
         """Load the stored listing. Never raises."""
         self.listing = await asyncio.to_thread(self._file.load)
-        if self.listing is None:
-            self.is_slow = await asyncio.to_thread(self._file.was_slow, self._clock.now())
-
-    async def record_slowness(self) -> None:
-        """Record that a turn waited in vain: for a while none waits for it again, in any process. Never raises."""
-        self.is_slow = True
-        await asyncio.to_thread(self._file.record_slowness)
 
     def start(self) -> "_Connection | None":
         """Return the connection, maybe one that is starting; None after a failure a moment ago."""
@@ -240,19 +226,15 @@ class McpServer:
 
     async def relist(self) -> None:
         """List the tools again, if the server reported a change. Never raises, and does not wait long."""
-        connection, previous, started = self._connection, self.listing, self._clock.monotonic()
-        if not self._changed or connection is None or not connection.is_open or started < self._next_relist:
+        connection = self._connection
+        if not self._changed or connection is None or not connection.is_open:
             return
         try:
             async with asyncio.timeout(self._timeouts.first_listing_s):
                 await self._list(connection.ready.result())
-        except Exception as error:  # isolate servers
-            self._changed = True
+        except Exception as error:  # isolate servers; asked again once it reports another change
             reason = error_text(error)
             logger.warning("The MCP server %s did not list its changed tools: %s", self.settings.name, reason)
-        finished = self._clock.monotonic()
-        if self.listing is previous or finished - started > _QUICK_LISTING_S:
-            self._next_relist = finished + _RELIST_PAUSE_S
 
     async def ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool = False) -> T:
         """Send a request. One that was lost before it reached the server, or is repeatable, is sent once more.
@@ -317,15 +299,12 @@ class McpServer:
 
     async def _run(self, connection: _Connection) -> None:
         """Connect, list the tools, and stay until the connection is to be closed, or is lost."""
-
-        def give_up() -> None:
-            if not connection.ready.done():
-                connection.start_closing(TimeoutError())
-
-        timeout = asyncio.get_running_loop().call_later(self._timeouts.to_connect_s, give_up)
+        timeout = asyncio.get_running_loop().call_later(
+            self._timeouts.to_connect_s, connection.start_closing, TimeoutError()
+        )
         use_legacy = self.listing is not None and self.listing.is_legacy
         try:
-            await self._serve(connection, use_legacy)
+            await self._serve(connection, use_legacy, timeout)
         except asyncio.CancelledError:  # it is closing, or takes too long
             pass
         except Exception as error:  # isolate servers: the callers get the reason
@@ -349,7 +328,7 @@ class McpServer:
         log("The MCP server %s cannot be used: %s", self.settings.name, self._reason)
         connection.ready.set_exception(ServerFailedError(self._describe_unreachable(self._reason)))
 
-    async def _serve(self, connection: _Connection, use_legacy: bool) -> None:
+    async def _serve(self, connection: _Connection, use_legacy: bool, timeout: asyncio.TimerHandle) -> None:
         await asyncio.to_thread(import_module, "mcp")  # 0.6 s of imports, off the event loop
         for name in ("mcp", "client"):  # the SDK's; we report lost connections ourselves, in a line
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -375,6 +354,7 @@ class McpServer:
                 if self._reason:
                     logger.info("The MCP server %s is back.", self.settings.name)
                 self._reason, self._pause_s, self._next_try = "", 0.0, 0.0
+                timeout.cancel()
                 connection.ready.set_result(client)
                 self._schedule_stop()
                 await connection.closing.wait()

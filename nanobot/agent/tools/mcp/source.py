@@ -63,18 +63,11 @@ class McpServers:
         """Register what the servers offer now. Waits a moment for unknown servers; never raises."""
         async with self._refreshing:
             await self.load_listings()
-            unknown = {server: server.start() for server in self.servers if server.listing is None}
-            waiting = {
-                server: connection.ready
-                for server, connection in unknown.items()
-                if connection is not None and server not in self._awaited and not server.is_slow
-            }
+            unknown = [server for server in self.servers if server.listing is None]
+            starting = {server: connection.ready for server in unknown if (connection := server.start()) is not None}
+            if waiting := [ready for server, ready in starting.items() if server not in self._awaited]:
+                await asyncio.wait(waiting, timeout=self._timeouts.first_listing_s)
             self._awaited.update(unknown)
-            if waiting:
-                await asyncio.wait(waiting.values(), timeout=self._timeouts.first_listing_s)
-                await asyncio.gather(
-                    *(server.record_slowness() for server, ready in waiting.items() if not ready.done())
-                )
             await asyncio.gather(*(server.relist() for server in self.servers))
             self._offer(registry)
 
