@@ -14,9 +14,8 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.mcp.listing import ServerTool
 from nanobot.agent.tools.mcp.results import ReceivedFiles, convert_prompt, convert_resource, convert_result
-from nanobot.agent.tools.mcp.schema import names_schema, normalize_schema
+from nanobot.agent.tools.mcp.schema import normalize_schema
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
-from nanobot.agent.tools.validation import find_problems
 from nanobot.messages.types import Provenance, ToolFailure
 from nanobot.net.urls import find_hosts
 from nanobot.security.redaction import find_secret
@@ -110,7 +109,6 @@ class McpTool(_ServerTool):
         )
         super().__init__(server, name, description, workspace)
         self.parameters = normalize_schema(tool.schema)
-        self._names = names_schema(tool.schema)
         self._tool = tool
         if tool.reads or tool.repeatable:
             self.effect = Effect.READ if tool.reads else Effect.REPEATABLE
@@ -118,7 +116,7 @@ class McpTool(_ServerTool):
     @property
     def wants_context(self) -> bool:
         """Whether to pass the turn's context; not if the server has a parameter `ctx` of its own."""
-        return "ctx" not in self._names.get("properties", {})
+        return "ctx" not in self.parameters["properties"]
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         """Call the tool. Any argument names are the server's, even `self`."""
@@ -157,8 +155,8 @@ class McpTool(_ServerTool):
         return (Access(AccessKind.TOOL, self.name, detail=detail),)
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
-        """Check the names only: the server has the last word about the values."""
-        return find_problems(params, self._names)
+        """Leave it to the server: the normalized schema says less than its own."""
+        return []
 
 
 class ResourcesTool(_ServerTool):
