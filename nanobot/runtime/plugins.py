@@ -19,8 +19,7 @@ from nanobot.agent.hooks.command import METHODS, CommandHook
 from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
-from nanobot.agent.tools.own.loading import InvalidToolError, check_tool
-from nanobot.agent.tools.own.tool import OwnTool
+from nanobot.agent.tools.own import InvalidToolError, OwnTool, check_tool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError

@@ -38,8 +38,7 @@ ALLOWED = {
     "mcp/listing.py": {"read_bytes", "write_atomic"},  # the cache of a server's tools, a file of ours
     "mcp/process_guard.py": {"open"},  # /proc and /dev/null
     "mcp/transport.py": {"open"},  # both ends of a pipe
-    "own/loading.py": {"read_bytes"},  # tools of the owner, which run in this process
-    "own/source.py": {"scandir"},  # the same folder
+    "own.py": {"read_bytes", "scandir"},  # tools of the owner, which run in this process
     "permissions.py": {"iterdir"},  # names in the /tmp of commands, a folder of our own
     "spill.py": {"open"},  # files with names of our own, made anew and never through a link
 }
