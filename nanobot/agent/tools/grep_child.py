@@ -97,7 +97,7 @@ def regex_of_glob(glob: str) -> str:
     return "(?s:" + "".join(out) + ")"
 
 
-def _lines_of(file: BinaryIO) -> Iterator[str]:
+def lines_of(file: BinaryIO) -> Iterator[str]:
     """Yield the lines of a text file, from its beginning; none if it is binary."""
     head = file.read(_SNIFFED)
     encoding = "utf-8-sig"
@@ -123,7 +123,7 @@ def _rows(path: str, regex: "re.Pattern[str]", context: int) -> Iterator[str]:
     with open(descriptor, "rb") as file:
         before: deque[tuple[int, str]] = deque(maxlen=context)
         last_match = 0
-        for number, line in enumerate(_lines_of(file), 1):
+        for number, line in enumerate(lines_of(file), 1):
             if regex.search(line):
                 yield from (f"{path}\0{earlier}-{text}" for earlier, text in before)
                 before.clear()

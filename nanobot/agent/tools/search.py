@@ -270,37 +270,48 @@ class GrepTool(FileTool):
     def _report(
         self, search: _Search, rows: list[_Row], notes: list[str], files: Opener, files_only: bool, has_context: bool
     ) -> ToolResult:
-        """Return the rows of those files that the path policy opens. Blocking.
+        """Return the rows that their files have when opened under the path policy. Blocking.
 
-        The search program follows paths by itself: links that were just created, and second names of secrets.
+        The search program follows paths by itself: what it finds behind a link that was just created, or under a second
+        name of a secret, is left out.
         """
         lines: list[str] = []
         shown: _Row | None = None
+        deadline = time.monotonic() + self._timeout_s
         for name, group in groupby(rows, key=lambda row: row.file):
-            if not _may_read(search.root / name, files):
-                continue
             place = _display_path(search.root, search.shown_root, name)
-            for row in group:
+            for row in _verified_rows([*group], search.root / name, files, deadline):
                 if has_context and shown is not None and (shown.file, shown.number + 1) != (row.file, row.number):
                     lines.append("--")
                 shown = row
                 text = f"{place}{row.mark}{row.number}{row.mark} {clip_line(row.text, _LINE_CHARS)}"
                 lines.append(place if files_only else text)
         if left_out := len(rows) - sum(line != "--" for line in lines):
-            notes = [*notes, f"{count_noun(left_out, 'row')} left out: not readable."]
+            notes = [*notes, f"{count_noun(left_out, 'row')} left out: not readable, or changed meanwhile."]
         places = {search.root, *(search.root / row.file for row in rows)}
         provenance = least_trusted(self.provenance_of(place) for place in places)
         return ToolResult(_format(lines, notes), provenance=provenance)
 
 
-def _may_read(path: Path, files: Opener) -> bool:
-    """Return whether the policy lets this very file be read: there is no link in its path."""
-    try:
+def _verified_rows(rows: list[_Row], path: Path, files: Opener, deadline: float) -> list[_Row]:
+    """Return those of one file's rows whose lines have this text. Rows come in the order of their lines."""
+    verified: list[_Row] = []
+    with suppress(PathDeniedError, OSError, StopIteration):
         real, file = files.open(path)
-    except (PathDeniedError, OSError):
-        return False
-    file.close()
-    return os.fspath(real) == os.path.normpath(path)
+        with file:
+            if os.fspath(real) != os.path.normpath(path):  # somebody has put a link there
+                return []
+            numbered = enumerate(grep_child.lines_of(file), 1)
+            for row in rows:
+                number, line = next(item for item in numbered if item[0] == row.number or time.monotonic() > deadline)
+                if number == row.number and _comparable(line) == _comparable(row.text):
+                    verified.append(row)
+    return verified
+
+
+def _comparable(text: str) -> str:
+    """Return the part of a line that no decoding changes."""
+    return text.encode("ascii", "ignore").decode("ascii")[: _ROW_BYTES // 4]
 
 
 async def _read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -196,9 +196,9 @@ async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_
     assert "sessions/cli_direct.jsonl:1: hello from a session" in inside
 
 
-async def test_rows_of_files_that_may_not_be_read_are_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_rows_that_their_file_does_not_have_are_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch):
     (tree / "key").write_text("hello key\n", encoding="utf-8")
-    rows = r"a.py\0001:import os\nlink/b.py\0001:def hello():\nkey\0001:hello key\n"
+    rows = r"a.py\0001:import os\na.py\0002:hello\nlink/b.py\0001:def hello():\nkey\0001:hello key\n"
     program = tree.parent / "bin" / "rg"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\nprintf '{rows}'\n", encoding="utf-8")
@@ -209,7 +209,7 @@ async def test_rows_of_files_that_may_not_be_read_are_left_out(tree: Path, monke
 
     assert str(result.content).splitlines() == [
         "a.py:1: import os",
-        "(2 rows left out: not readable.)",
+        "(3 rows left out: not readable, or changed meanwhile.)",
     ]
 
 
