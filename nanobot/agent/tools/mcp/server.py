@@ -244,7 +244,23 @@ class McpServer:
         """
         self._busy += 1
         try:
-            return await self._ask(request, repeatable=repeatable)
+            for last in (False, True):
+                connection = await self.connect()
+                try:
+                    return await request(connection.ready.result())
+                except Exception as error:  # any error may mean that the connection is lost; else it is raised again
+                    if not _is_lost(connection, error):
+                        raise
+                    reason, not_done = await self._explain_loss(connection, error)
+                    if last or not (repeatable or not_done):
+                        if not_done:
+                            raise ServerFailedError(self._describe_unreachable(reason)) from error
+                        raise OutcomeUnknownError(
+                            f"The connection to the MCP server {self.settings.name} was lost during the call "
+                            f"({reason}). It may or may not have been done: check before you call again."
+                        ) from error
+                    logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, reason)
+            raise AssertionError("the second try returns or raises")
         finally:
             self._busy -= 1
             self._schedule_stop()
@@ -265,35 +281,6 @@ class McpServer:
                 await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT_S)
             for task in self._tasks:
                 task.cancel()
-
-    # -- requests --------------------------------------------------------------------------------------------------
-
-    async def _ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool) -> T:
-        for last in (False, True):
-            connection = await self.connect()
-            try:
-                return await request(connection.ready.result())
-            except Exception as error:  # any error may mean that the connection is lost; else it is raised again
-                if not _is_lost(connection, error):
-                    raise
-                if connection.report.session_lost:
-                    reason, not_done = "it lost our session", True
-                else:
-                    if connection.task is not None:
-                        await asyncio.wait((connection.task,), timeout=_CAUSE_WAIT_S)
-                    reason = await self._describe_failure(connection.cause or error, connection.report)
-                    not_done = _was_never_sent(connection.cause)
-                if self._connection is connection:
-                    self._drop_connection()
-                if last or not (repeatable or not_done):
-                    if not_done:
-                        raise ServerFailedError(self._describe_unreachable(reason)) from error
-                    raise OutcomeUnknownError(
-                        f"The connection to the MCP server {self.settings.name} was lost during the call ({reason}). "
-                        "It may or may not have been done: check before you call again."
-                    ) from error
-                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, reason)
-        raise AssertionError("the second try returns or raises")
 
     # -- connecting ------------------------------------------------------------------------------------------------
 
@@ -399,6 +386,19 @@ class McpServer:
         if may_stop and not self._busy and not self._closed:
             idle_s = min(self._timeouts.idle_s, _RETIRED_IDLE_S) if self._retired else self._timeouts.idle_s
             self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._drop_connection)
+
+    async def _explain_loss(self, connection: _Connection, error: Exception) -> tuple[str, bool]:
+        """Drop a lost connection. Return why it was lost, and whether the request surely had no effect."""
+        if connection.report.session_lost:
+            reason, not_done = "it lost our session", True
+        else:
+            if connection.task is not None:
+                await asyncio.wait((connection.task,), timeout=_CAUSE_WAIT_S)
+            reason = await self._describe_failure(connection.cause or error, connection.report)
+            not_done = _was_never_sent(connection.cause)
+        if self._connection is connection:
+            self._drop_connection()
+        return reason, not_done
 
     # -- texts -----------------------------------------------------------------------------------------------------
 

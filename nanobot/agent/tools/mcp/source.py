@@ -15,7 +15,7 @@ from nanobot.agent.tools.mcp.listing import Listing
 from nanobot.agent.tools.mcp.server import McpServer, McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.agent.tools.mcp.tool import tools_of
-from nanobot.agent.tools.mcp.tool_search import hide_heavy_tools, is_heavy
+from nanobot.agent.tools.mcp.tool_search import CallTool, FindTool, is_heavy
 from nanobot.agent.tools.mcp.transport import OpenClient, open_client
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.utils.clock import Clock
@@ -126,9 +126,8 @@ class McpServers:
             "%s of MCP servers are too many for every request: the model finds them with mcp_find.",
             count_noun(len(tools), "tool"),
         )
-        return hide_heavy_tools(
-            tools, {server.settings.name: len(server.offered_names()) for server in self.servers if server.listing}
-        )
+        counts = {server.settings.name: len(server.offered_names()) for server in self.servers if server.listing}
+        return [FindTool(tools, counts), CallTool(tools)]
 
     def _offer(self, registry: ToolRegistry) -> None:
         listings = {server: server.listing for server in self.servers}
