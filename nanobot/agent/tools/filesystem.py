@@ -104,7 +104,7 @@ def _read_file(files: Opener, path: str, file: BinaryIO, offset: int, count: int
         page = page_lines(text.split("\n"), offset, count, _PAGE_CHARS)
     else:
         page = read_page(file, offset, count, _PAGE_CHARS)
-        if page.size_seen == 0 and offset == 1:
+        if page.total == 0 and offset == 1:
             return ToolResult(f"({path} is an empty file.)")
     return _format_page(path, page, offset)
 
