@@ -157,7 +157,7 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
     )
     if listing.left_out:
-        print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many, or too large.")
+        print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many.")
     offered = server.offered_names()
     if unwanted := [tool.name for tool in listing.tools if tool.name not in offered]:
         print_text(f"Excluded by enabledTools: {', '.join(unwanted)}.")

@@ -1,11 +1,10 @@
 """What a server offers, and the file that stores it: after a restart the tools are known before the server runs."""
 
 import hashlib
-import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from nanobot.agent.tools.mcp.schema import normalize_schema
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.text import clip
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -25,10 +26,7 @@ logger = logging.getLogger(__name__)
 
 MAX_TOOLS = 500
 _MAX_PAGES = 50
-_MAX_SCHEMA_CHARS = 2_000_000
-_MAX_TOTAL_CHARS = 6_000_000
-"""Characters of all tools of a server together."""
-_MAX_DESCRIPTION_CHARS = 20_000
+_MAX_DESCRIPTION_CHARS = 2_000
 _FILE_CAP = 16 * 1024 * 1024
 
 
@@ -39,6 +37,7 @@ class ServerTool:
     name: str
     description: str
     schema: dict[str, Any]
+    """Normalized."""
     reads: bool = False
     """Whether the server says that it changes nothing."""
     repeatable: bool = False
@@ -58,7 +57,7 @@ class Listing:
     is_legacy: bool = False
     """Whether it does not support the newest handshake."""
     left_out: int = 0
-    """Number of tools that are left out: too many, or too large."""
+    """Number of tools that are left out: too many."""
 
 
 async def fetch_listing(client: "Client") -> Listing:
@@ -72,7 +71,7 @@ async def fetch_listing(client: "Client") -> Listing:
         cursor = page.next_cursor
         if not cursor or len(tools) >= MAX_TOOLS:
             break
-    accepted = {tool.name: _tool(tool) for tool in _within_limits(tools)}
+    accepted = {tool.name: _tool(tool) for tool in tools[:MAX_TOOLS] if tool.name}
     return Listing(
         tuple(accepted[name] for name in sorted(accepted)),
         resources=capabilities.resources is not None and await _has_resources(client),
@@ -107,24 +106,13 @@ def _tool(tool: "SdkTool") -> ServerTool:
     hints = tool.annotations
     return ServerTool(
         tool.name,
-        (tool.description or tool.title or (hints.title if hints else None) or "")[:_MAX_DESCRIPTION_CHARS],
-        tool.input_schema,
+        clip(
+            (tool.description or tool.title or (hints.title if hints else None) or "").strip(), _MAX_DESCRIPTION_CHARS
+        ),
+        normalize_schema(tool.input_schema),
         reads=bool(hints and hints.read_only_hint),
         repeatable=bool(hints and hints.idempotent_hint),
     )
-
-
-def _within_limits(tools: "Sequence[SdkTool]") -> "Iterator[SdkTool]":
-    """Yield the first tools that are not too large, alone and together."""
-    remaining = _MAX_TOTAL_CHARS
-    for tool in tools[:MAX_TOOLS]:
-        try:
-            size = len(json.dumps(tool.input_schema)) + min(len(tool.description or ""), _MAX_DESCRIPTION_CHARS)
-        except (RecursionError, ValueError):
-            continue
-        if 0 < len(tool.name) <= 1000 and size <= min(remaining, _MAX_SCHEMA_CHARS):
-            remaining -= size
-            yield tool
 
 
 class ListingFile:

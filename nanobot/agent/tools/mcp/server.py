@@ -183,7 +183,7 @@ class McpServer:
 
     @property
     def left_out(self) -> int:
-        """Number of tools that are left out: too many, or too large."""
+        """Number of tools that are left out: too many."""
         return self.listing.left_out if self.listing is not None else 0
 
     def unknown_tools(self) -> list[str]:

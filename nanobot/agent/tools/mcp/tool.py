@@ -14,7 +14,6 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.mcp.listing import ServerTool
 from nanobot.agent.tools.mcp.results import ReceivedFiles, convert_prompt, convert_resource, convert_result
-from nanobot.agent.tools.mcp.schema import normalize_schema
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
 from nanobot.messages.types import Provenance, ToolFailure
 from nanobot.net.urls import find_hosts
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_DESCRIPTION_CHARS = 2000
 MAX_CALL = timedelta(hours=1)
 """A call that reports progress may exceed the timeout, but not this."""
 _PROGRESS_INTERVAL_S = 0.2
@@ -103,12 +101,9 @@ class McpTool(_ServerTool):
     """One of a server's own tools."""
 
     def __init__(self, server: McpServer, tool: ServerTool, name: str, workspace: Path) -> None:
-        description = (
-            clip(tool.description.strip(), MAX_DESCRIPTION_CHARS)
-            or f"{tool.name} of the server {server.settings.name}."
-        )
+        description = tool.description or f"{tool.name} of the server {server.settings.name}."
         super().__init__(server, name, description, workspace)
-        self.parameters = normalize_schema(tool.schema)
+        self.parameters = tool.schema
         self._tool = tool
         if tool.reads or tool.repeatable:
             self.effect = Effect.READ if tool.reads else Effect.REPEATABLE
