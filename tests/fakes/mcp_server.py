@@ -139,10 +139,11 @@ ANNOTATIONS = {"die_once": {"idempotentHint": True}, "pid": {"readOnlyHint": Tru
 
 def listed() -> list[dict[str, Any]]:
     schema: dict[str, Any] = {"type": "object"}
+    schemas = {}
     if "hostile" in MANNERS:
         bomb = {f"b{level}": {"allOf": [{"$ref": f"#/$defs/b{level + 1}"}] * 2} for level in range(40)}
         words = {"type": "string", "description": "w" * 1_000_000, "pattern": "(a+)+$"}
-        schema = {
+        schemas["echo"] = {
             "$defs": {**bomb, "self": {"$ref": "#/$defs/self"}, "ctx": {}},
             "type": "object",
             "properties": {"text": words, "bomb": {"$ref": "#/$defs/b0"}, "self": {"$ref": "#/$defs/self"}, "ctx": {}},
@@ -153,7 +154,10 @@ def listed() -> list[dict[str, Any]]:
             "properties": {f"p{n}": {"type": "string", "description": "word " * 80} for n in range(20)},
         }
     names = [*TOOLS, *_extra_tools, *(f"tool_{number}" for number in range(3000 if "many" in MANNERS else 0))]
-    return [{"name": name, "inputSchema": schema, "annotations": ANNOTATIONS.get(name, {})} for name in names]
+    return [
+        {"name": name, "inputSchema": schemas.get(name, schema), "annotations": ANNOTATIONS.get(name, {})}
+        for name in names
+    ]
 
 
 def answer(request: dict[str, Any]) -> None:

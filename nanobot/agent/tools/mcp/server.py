@@ -147,7 +147,8 @@ class McpServer:
         self._reason = ""
         self._pause_s = 0.0
         self._next_try = 0.0
-        self._changed = False
+        self.has_changed = False
+        """Whether it reported changed tools since they were listed."""
         self._busy = 0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -225,9 +226,9 @@ class McpServer:
         raise self._closed_error()
 
     async def relist(self) -> None:
-        """List the tools again, if the server reported a change. Never raises, and does not wait long."""
+        """List the tools again, if it is connected. Never raises, and does not wait long."""
         connection = self._connection
-        if not self._changed or connection is None or not connection.is_open:
+        if connection is None or not connection.is_open:
             return
         try:
             async with asyncio.timeout(self._timeouts.first_listing_s):
@@ -353,7 +354,7 @@ class McpServer:
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
-            self._changed = True
+            self.has_changed = True
 
     async def _listen_for_changes(self, client: "Client") -> None:
         """Listen for changed tools, if the newest protocol has a stream of its own for them."""
@@ -363,10 +364,10 @@ class McpServer:
         with suppress(Exception):  # a server without such a stream: its tools are listed at the next connection
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
-                    self._changed = True
+                    self.has_changed = True
 
     async def _list(self, client: "Client") -> None:
-        self._changed = False
+        self.has_changed = False
         listing = await fetch_listing(client)
         if listing != self.listing:
             self.listing = listing

@@ -68,7 +68,7 @@ class McpServers:
             if waiting := [ready for server, ready in starting.items() if server not in self._awaited]:
                 await asyncio.wait(waiting, timeout=self._timeouts.first_listing_s)
             self._awaited.update(unknown)
-            await asyncio.gather(*(server.relist() for server in self.servers))
+            await asyncio.gather(*(server.relist() for server in self.servers if server.has_changed))
             self._offer(registry)
 
     async def load_listings(self) -> None:

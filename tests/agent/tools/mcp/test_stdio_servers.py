@@ -250,9 +250,9 @@ async def test_calls_of_one_server_run_side_by_side(bench: OpenBench):
 async def test_megabytes_arrive_whole(bench: OpenBench):
     lamp = await bench(child("lamp"))
 
-    result = await lamp.call("mcp_lamp_big", size=8_000_000)
+    result = await lamp.call("mcp_lamp_big", size=4_000_000)
 
-    assert result.content == "x" * 8_000_000
+    assert result.content == "x" * 4_000_000
 
 
 async def test_of_an_endless_list_of_tools_the_rest_is_not_looked_at(bench: OpenBench):
