@@ -75,6 +75,24 @@ def test_a_problem_is_a_sentence_for_the_model(params, said):
     assert problems[0].startswith(said)
 
 
+def test_what_only_jsonschema_understands_is_checked_where_it_stands():
+    part = {"type": "object", "properties": {"name": {"type": "string", "pattern": "^a"}}}
+    schema = {
+        "type": "object",
+        "$defs": {"Part": part},
+        "properties": {
+            "parts": {"type": "array", "items": {"$ref": "#/$defs/Part"}},
+            "count": {"type": ["integer", "null"]},
+        },
+    }
+
+    assert find_problems({"parts": [{"name": "abc"}], "count": None}, schema) == []
+    assert find_problems({"parts": [{"name": "abc"}, {"name": "x"}], "count": "many"}, schema) == [
+        "parts[1].name: 'x' does not match '^a'.",
+        'count must be an integer or a null, not "many".',
+    ]
+
+
 def test_every_problem_is_told_at_once():
     assert len(find_problems({"limit": "x", "deep": "y"}, SCHEMA)) == 3
 
