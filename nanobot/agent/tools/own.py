@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -188,7 +188,7 @@ class OwnTool(Tool):
         self._worker = worker
         self._timeout_s = timeout_s
 
-    @property
+    @cached_property
     def wants_context(self) -> bool:
         """Whether the user's tool declares `ctx`."""
         return self._tool.wants_context

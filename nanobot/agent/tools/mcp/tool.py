@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -108,7 +109,7 @@ class McpTool(_ServerTool):
         if tool.reads or tool.repeatable:
             self.effect = Effect.READ if tool.reads else Effect.REPEATABLE
 
-    @property
+    @cached_property
     def wants_context(self) -> bool:
         """Whether to pass the turn's context; not if the server has a parameter `ctx` of its own."""
         return "ctx" not in self.parameters["properties"]
