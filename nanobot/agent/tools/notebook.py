@@ -9,9 +9,9 @@ import secrets
 from typing import Any, Literal, cast
 
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, string, takes
-from nanobot.agent.tools.disk import FileTool, in_thread, new_file_mode, opener
+from nanobot.agent.tools.disk import FileTool, new_file_mode
 from nanobot.agent.tools.textfile import NotTextError, diff
-from nanobot.security.files.open import FileLocation
+from nanobot.security.files.open import FileLocation, Opener
 from nanobot.utils.text import count_noun
 
 LARGEST_NOTEBOOK = 32 * 1024 * 1024
@@ -60,13 +60,12 @@ class NotebookEditTool(FileTool):
         ctx: ToolContext | None = None,
     ) -> ToolResult:
         """Change the cell. Cancelling leaves the old or the new file, whole."""
-        files = opener(self._paths, ctx)
 
-        def edit() -> ToolResult:
+        def edit(files: Opener) -> ToolResult:
             with files.place(path) as place:
                 return _edit(place, path, cell, mode, source, cell_type)
 
-        return await in_thread(path, files, edit)
+        return await self.in_thread(path, ctx, edit)
 
 
 def _edit(
