@@ -104,11 +104,10 @@ async def _has_prompts(client: "Client") -> bool:
 
 def _tool(tool: "SdkTool") -> ServerTool:
     hints = tool.annotations
+    description = tool.description or tool.title or (hints.title if hints else None) or ""
     return ServerTool(
         tool.name,
-        clip(
-            (tool.description or tool.title or (hints.title if hints else None) or "").strip(), _MAX_DESCRIPTION_CHARS
-        ),
+        clip(description.strip(), _MAX_DESCRIPTION_CHARS),
         normalize_schema(tool.input_schema),
         reads=bool(hints and hints.read_only_hint),
         repeatable=bool(hints and hints.idempotent_hint),

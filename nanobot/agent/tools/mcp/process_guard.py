@@ -56,7 +56,7 @@ def _watch_nanobot() -> None:
 def _kill_descendants() -> None:
     children = f"/proc/self/task/{os.getpid()}/children"
     if not os.path.exists(children):  # noqa: PTH110 - pathlib takes longer to import than this program to run
-        os.killpg(0, signal.SIGKILL)
+        os.killpg(0, signal.SIGKILL)  # ends this program too
     while True:  # orphans of a killed process become our children, until there are none
         with open(children, encoding="ascii") as file:
             pids = [int(pid) for pid in file.read().split()]

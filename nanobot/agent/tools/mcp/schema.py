@@ -40,7 +40,7 @@ def normalize_schema(schema: object) -> Schema:
             top, references = normalizer.resolve(schema, frozenset())
             if top.get("type", "object") != "object":
                 break
-            normalized = normalizer.object(top, references, depth)
+            normalized = normalizer.object_schema(top, references, depth)
             if len(json.dumps(normalized)) <= MAX_CHARS:
                 return normalized
     return {"type": "object", "properties": {}}
@@ -111,7 +111,7 @@ class _Normalizer:
         if kind is None:
             return _ANYTHING
         if kind == "object":
-            return self.object(schema, references, depth)
+            return self.object_schema(schema, references, depth)
         shown: Schema = {"type": kind}
         values = [value for value in _values(schema) if value is not None]
         if kind == "string" and 0 < len(values) <= 200 and all(isinstance(value, str) and value for value in values):
@@ -122,7 +122,7 @@ class _Normalizer:
         bounds = [f"{end}{_BOUNDS[kind]}" for end in ("min", "max") if kind in _BOUNDS]
         return shown | {name: schema[name] for name in bounds if type(schema.get(name)) in (int, float)}
 
-    def object(self, schema: Schema, references: frozenset[str], depth: int) -> Schema:
+    def object_schema(self, schema: Schema, references: frozenset[str], depth: int) -> Schema:
         """Make an object. Its properties are those of all branches: at the top, no provider accepts a union."""
         properties: Schema = {}
         for part, followed in self._with_branches(schema, references) if depth > 0 else ():
