@@ -20,7 +20,7 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten, describe_grant
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 
 
 class HasNoOwner(Protocol):

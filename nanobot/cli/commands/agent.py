@@ -166,7 +166,7 @@ class ChatOptions:
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
         from nanobot.cli.chat.backends import LocalBackend
         from nanobot.runtime.build import build_runtime  # takes 200 ms
-        from nanobot.security.redaction import redact_all
+        from nanobot.security.secrets import redact_all
         from nanobot.session.file_names import is_terminal_session
         from nanobot.utils.log import LogTarget, set_up_logging
 

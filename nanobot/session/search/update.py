@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from nanobot.messages.types import Origin, is_outside
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.session.file_names import key_of
 from nanobot.session.lines import decode, is_record
 from nanobot.session.search.query import fold
