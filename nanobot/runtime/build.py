@@ -210,7 +210,7 @@ async def build_runtime(
         tools.register(tool)
 
     # what judges and watches tool calls
-    questions, grants = PendingApprovals(clock), Grants(places.grants, clock)
+    questions, grants = PendingApprovals(clock), Grants(places.database, clock)
     router = ApprovalRouter(
         questions,
         partial(audience.has_no_owner, pairing),
@@ -220,7 +220,7 @@ async def build_runtime(
 
     def call_policy() -> CallPolicy:
         mode = ApprovalMode(config.tools.approval)
-        return CallPolicy(mode, grants, questions, router, files)
+        return CallPolicy(mode, grants, router, files)
 
     tool_policies: list[ToolPolicy] = [
         spawning_turns,
