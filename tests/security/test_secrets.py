@@ -377,6 +377,13 @@ def test_stream_of_text_is_clean_wherever_its_pieces_end_and_nothing_else_waits(
     assert shown == "Words with an end."
 
 
+def test_stream_shows_no_half_of_a_secret_whose_end_begins_another():
+    with secrets_scope(lambda: dict.fromkeys(["xyzabc", "abcdef"], "")):
+        stream = StreamRedactor()
+
+        assert stream.feed("xyzabcd") + stream.feed(" or abc") + stream.feed("def") + stream.end() == "[key]d or [key]"
+
+
 @given(st.lists(st.text("abx", min_size=4, max_size=9), min_size=1, max_size=4), st.text("abx", max_size=40), st.data())
 def test_stream_shows_what_the_whole_text_would(values, text, data):
     with secrets_scope(lambda: dict.fromkeys(values, "")):

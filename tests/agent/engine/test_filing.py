@@ -378,9 +378,16 @@ async def test_what_a_command_makes_of_an_attachment_is_as_little_the_owners_as_
         for number in range(25):
             archive.addfile(tarfile.TarInfo(f"theirs/deep/{number}.md"))
     unpacking = calls(("exec", {"command": "mkdir there; cd there; tar xf ../../media/telegram/a.tar; touch ../b"}))
-    async with open_bot(tmp_path, unpacking, "done") as bot:
+    looking = calls(("exec", {"command": "find . -name '7*' -exec wc -c {} + -exec cat {} +"}))
+    run = sink()
+    async with open_bot(tmp_path, unpacking, "done", looking, RUN, "done") as bot:
         (before := bot.workspace / "mine.md").touch()
-        await Person(bot).say("unpack it")
+        person = Person(with_tools(bot, run))
+        await person.say("unpack it")
+        await person.say("/new")
+        asked = len(person.asked)
+        await person.say("look at the seventh")
+        assert len(person.asked) - asked == 1
 
         files = (bot.workspace / "there" / "theirs" / "deep" / "7.md", bot.workspace / "b", before)
         assert [bot.provenance_of(file) for file in files] == [Provenance.PERSON, Provenance.PERSON, None]
