@@ -332,25 +332,13 @@ def _find_changed(
     except OSError:
         return changed, False  # it vanished, or we cannot read it either
     if whole and skip is None:
-        changed += [package for package in packages if _holds_only_new(package, since_ns)]
+        changed += [name for name in packages if all(_find_changed(name, since_ns, brings_trees=True))]
     return ([folder] if whole and len(changed) > _MANY and skip is None else changed), whole
 
 
 def _is_new(status: os.stat_result, since_ns: int) -> bool:
     """Whether a file was made, written or renamed since then. On Windows ctime is the time of creation."""
     return max(status.st_ctime_ns, status.st_mtime_ns) >= since_ns
-
-
-def _holds_only_new(folder: str, since_ns: int) -> bool:
-    """Whether a folder holds files, all of them new."""
-    count = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                if not _is_new(os.lstat(os.path.join(parent, name)), since_ns):  # noqa: PTH118 of many
-                    return False
-                count += 1
-    return count > 0
 
 
 def _is_new_repository(git: str, since_ns: int) -> bool:
@@ -365,11 +353,9 @@ def _limit(marks: dict[str, Provenance]) -> dict[str, Provenance]:
     """Reduce the marks to the limit: the deepest files share one mark of their folder, so a file may become less
     trusted, never more. Marks of the owner's files stay.
     """
-    while len(marks) > _MAX_MARKS and (outside := [name for name, mark in marks.items() if is_outside(mark)]):
-        depth = max(name.count(os.sep) for name in outside)
-        if depth <= 1:
-            break
+    while len(outside := [name for name, mark in marks.items() if is_outside(mark)]) > _MAX_MARKS:
         log.warning("Too many files with untrusted content to list each: the deepest folders count as such as a whole.")
+        depth = max(name.count(os.sep) for name in outside)
         for name in outside:
             if name.count(os.sep) == depth:
                 folder, mark = os.path.dirname(name), marks.pop(name)  # noqa: PTH120 part of a text

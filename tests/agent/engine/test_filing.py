@@ -150,38 +150,42 @@ async def test_a_download_is_marked_by_its_command(tmp_path: Path, fetching: str
 SEARCH = "grep -rn says . | head -3"
 
 
-@pytest.mark.needs_sandbox
-@pytest.mark.parametrize(
-    "command",
-    [
-        SEARCH,
-        "cat $(ls -d d*/*)",
-        "find . -type f -exec cat {} +",
-        "find . -type f | xargs cat",
-        "cd deep && cat *",
-        "sh mine.sh",
-        "python3 -c \"import os; [print(open(f'{a}/{b}').read()) for a, _, c in os.walk('.') for b in c]\"",
-        "tar cf all.tar . && tar xOf all.tar",
-        "base64 < ./deep/?age.md",
-    ],
+READING = (
+    SEARCH,
+    "cat $(ls -d d*/*)",
+    "find . -type f -exec cat {} +",
+    "find . -type f | xargs cat",
+    "cd deep && cat *",
+    "sh mine.sh",
+    "python3 -c \"import os; [print(open(f'{a}/{b}').read()) for a, _, c in os.walk('.') for b in c]\"",
+    "base64 < ./deep/?age.md",
+    "tar cf all.tar . && tar xOf all.tar",
 )
+
+
+@pytest.mark.needs_sandbox
 @pytest.mark.parametrize("kernel_tells", [True, False], ids=["seen", "reckoned"])
 async def test_what_a_command_finds_by_itself_comes_into_the_turn_as_what_it_is(
-    tmp_path: Path, command: str, kernel_tells: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kernel_tells: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if not kernel_tells:
         monkeypatch.setattr("nanobot.security.provenance.ReadWatcher", _nothing_is_told)
     run, deep = sink(), calls(("write_file", {"path": "deep/page.md", "content": "what the page says"}))
-    reading = calls(("exec", {"command": command + "; true"}))
-    async with open_bot(tmp_path, READ_PAGE, deep, "kept", reading, RUN, "done") as bot:
+    script = [answer for line in READING for answer in (calls(("exec", {"command": line + "; true"})), RUN, "done")]
+    async with open_bot(tmp_path, READ_PAGE, deep, "kept", *script) as bot:
         person = Person(with_tools(bot, run, page()))
         await person.say("keep the page")
-        await person.say("/new")
         (bot.workspace / "mine.sh").write_text("cat d*/*\n", encoding="utf-8")
         before, person.answer = len(person.asked), Answer.NO
-        await person.say("look around")
+        unasked = []
+        for line in READING:
+            await person.say("/new")
+            asked = len(person.asked)
+            await person.say("look around")
+            if [one.name for one in person.asked[asked:]] != ["run"]:
+                unasked.append(line)
 
-        assert ([one.name for one in person.asked[before:]], run.done) == (["run"], [])
+        assert (unasked, len(person.asked) - before, run.done) == ([], len(READING), [])
 
 
 @pytest.mark.parametrize(
