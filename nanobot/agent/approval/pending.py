@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nanobot.agent.events import Answer
+from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink
 from nanobot.agent.tools.base import ToolContext
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.clock import Clock
@@ -51,6 +51,17 @@ class PendingApprovals:
 
     def __iter__(self) -> Iterator[PendingApproval]:
         return iter([question for question, _ in self._open.values()])
+
+    async def ask(self, question: PendingApproval, emit: EventSink, **shown: Any) -> Answer:
+        """Show the question and wait for the answer. `shown`: what the event ApprovalAsked says about the call."""
+        shown |= {"question": question.id, "may_always": question.may_always, "expires_s": self.expires_s}
+        emit(ApprovalAsked(**shown))
+        answer = Answer.STOPPED
+        try:
+            answer = await self.wait_for_answer(question)
+        finally:
+            emit(ApprovalAnswered(question=question.id, answer=answer))
+        return answer
 
     async def wait_for_answer(self, question: PendingApproval) -> Answer:
         """Wait for the answer; EXPIRED if none comes in time. Cancelling withdraws the question."""

@@ -19,7 +19,7 @@ from nanobot.agent.approval import texts
 from nanobot.agent.approval.pending import PendingApproval, make_approval_id
 from nanobot.agent.approval.router import ApprovalRouter
 from nanobot.agent.approval.taint import entered_rows, is_known_url, provenance_of, repeated_row
-from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, ApprovalRefused
+from nanobot.agent.events import Answer, ApprovalRefused
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.errors import StorageError
@@ -167,21 +167,17 @@ class CallPolicy:
             return texts.nobody_available(name, needed, taint.source, why_not)
 
         may_always = not any(access.kind in {AccessKind.SECRETS, *changing} for access in needed)
-        question, questions = make_approval_id(turn_id, planned.call), self._router.questions
-        expires_s = questions.expires_s
-        planned.emit(ApprovalAsked(**fields, question=question, may_always=may_always, expires_s=expires_s))
-        answer = Answer.STOPPED
-        try:
-            answer = await questions.wait_for_answer(PendingApproval(question, planned.context, name, may_always))
-        finally:
-            planned.emit(ApprovalAnswered(question=question, answer=answer))
+        question = PendingApproval(make_approval_id(turn_id, planned.call), planned.context, name, may_always)
+        answer = await self._router.questions.ask(question, planned.emit, **fields)
         if answer is Answer.ALWAYS:
             try:
                 await asyncio.to_thread(self._grants.add, sorted(_rules(needed)), outside=bool(taint))
             except StorageError as error:  # the call is allowed in any case
                 log.warning("The answer `always` could not be saved: %s", error)
+        if answer is Answer.EXPIRED:
+            return texts.no_answer(name, self._router.questions.expires_s)
         if answer not in (Answer.ONCE, Answer.ALWAYS):
-            return texts.no_answer(name, expires_s) if answer is Answer.EXPIRED else texts.refusal(name)
+            return texts.refusal(name)
         if not taint:
             while len(self._turn_grants) >= _MAX_TURNS:
                 del self._turn_grants[next(iter(self._turn_grants))]
