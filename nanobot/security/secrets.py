@@ -244,9 +244,9 @@ def redact_value(value: Any, limit: int = 1 << 40) -> Any:
 
 
 def redact_texts(value: Any, redact: Callable[[str], str] = redact_named) -> Any:
-    """Redact every text in JSON, names included."""
+    """Redact every text in JSON. Names lose known secrets only: a schema may describe a token."""
     if isinstance(value, dict):
-        return {redact_texts(name, redact): redact_texts(inner, redact) for name, inner in value.items()}
+        return {redact_known(str(name)): redact_texts(inner, redact) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [redact_texts(inner, redact) for inner in value]
     return redact(value) if isinstance(value, str) else value

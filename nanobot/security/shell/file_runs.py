@@ -177,7 +177,7 @@ def _prints_no_content(command: ParsedCommand) -> bool:
         return command.name in _COUNTS and not any(map(_READS_NAMES.match, words))
     if words[:1] and words[0] in _GIT_COUNTS:
         return _VERBOSE.isdisjoint(words)
-    sums = words[:1] in (("diff",), ("show",), ("log",)) and not _SUMS.isdisjoint(words)
+    sums = words[:1] == ("diff",) and not _SUMS.isdisjoint(words)  # `log` and `show` print what authors wrote
     return sums and _VERBOSE.isdisjoint(words)
 
 
