@@ -26,7 +26,7 @@ from nanobot.errors import PluginError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, plain
 from nanobot.plugins import offers as installed_offers
 from nanobot.security.environment import child_environment
-from nanobot.security.redaction import redact_all
+from nanobot.security.secrets import redact_all
 from nanobot.utils.text import clip_line
 from nanobot.utils.worker_thread import WorkerThread
 

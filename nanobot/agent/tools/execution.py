@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.spill import SpillFile
 from nanobot.messages.types import Provenance
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.utils.process_tree import Process, count_processes, memory_in_use, memory_of
 from nanobot.utils.processes import Child, child_process
 from nanobot.utils.text import count_noun, decode

@@ -48,8 +48,7 @@ from nanobot.utils.aio import finish
 
 if TYPE_CHECKING:  # importing the sandbox takes 10 ms, which a turn without a command need not wait for
     from nanobot.agent.tools.permissions import ExtraPermissions
-    from nanobot.security.file_reads import FileReadWatcher
-    from nanobot.security.provenance import ProvenanceStore
+    from nanobot.security.provenance import FileReadWatcher, ProvenanceStore
     from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand, SandboxMode
     from nanobot.security.shell.guard import Guard, GuardDecision
 
@@ -332,7 +331,7 @@ class ExecTool(Tool):
         else:
             command_line = self._sandbox.wrap(line, folder, prepared.permissions.grants, prepared.paths)
             before = describe_tmp(self._sandbox.tmp)
-        reading = self._marks.reading(command, folder, taint) if self._marks is not None else None
+        reading = self._marks.watch_reads(command, folder, taint) if self._marks is not None else None
         return command_line, before, reading
 
     def _judge(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":

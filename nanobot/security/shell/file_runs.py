@@ -3,7 +3,6 @@
 Running a file with untrusted content makes the command untrusted. Reading such a file does not.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -51,16 +50,6 @@ _GIT_DATA_COMMANDS = frozenset({
     "grep", "init", "log", "ls-files", "merge", "mv", "pull", "push", "remote", "reset", "restore", "rev-parse", "rm",
     "shortlog", "show", "stash", "status", "switch", "tag",
 })  # fmt: skip
-
-_GIT_QUIET = frozenset({
-    "add", "am", "apply", "bundle", "checkout", "clean", "clone", "commit", "config", "fetch", "gc", "help", "init",
-    "ls-files", "ls-tree", "merge", "mv", "pull", "push", "rebase", "remote", "reset", "restore", "rev-parse", "rm",
-    "stash", "status", "submodule", "switch", "version", "worktree",
-})  # fmt: skip
-"""Git commands that show neither commits nor old file contents, except for the subject of a commit."""
-_GIT_OPTIONS = frozenset({"-c", "--work-tree", "--namespace", "--exec-path", "--config-env", "--super-prefix"})
-"""Global git options with a value."""
-_GIT_VIEWERS = frozenset({"tig", "gitk", "gitui", "lazygit"})
 
 _PYTHON = "*.py *.pth *.pyw pyproject.toml setup.cfg tox.ini pytest.ini"
 _NODE = "package.json *.js *.mjs *.cjs *.ts *.mts *.cts"
@@ -151,27 +140,6 @@ def unquoted_words(text: str) -> Iterator[str]:
         yield from (redirect.target for redirect in command.redirects if redirect.operator not in ("<<", "<<-"))
 
 
-def shown_histories(text: str) -> Iterator[str]:
-    """The repositories, as named (`.` for the current folder), whose commits or old contents a line shows: content of
-    their authors that no file name points to.
-    """
-    for command in expand_wrappers(read_line(text)):
-        if command.name in _GIT_VIEWERS:
-            yield "."
-        elif command.name == "git":
-            words, repository = iter(command.argv[1:]), "."
-            for word in words:
-                name, _, value = word.partition("=")
-                if name in ("-C", "--git-dir"):
-                    repository = os.path.join(repository, value or next(words, ""))  # noqa: PTH118 part of a line
-                elif name in _GIT_OPTIONS and not value:
-                    next(words, "")
-                elif not word.startswith("-"):
-                    if word not in _GIT_QUIET:
-                        yield repository
-                    break
-
-
 def output_words(text: str) -> Iterator[str]:
     """The words that name files which a line writes, as far as its words show."""
     for command in expand_wrappers(read_line(text)):
@@ -209,7 +177,7 @@ def _prints_no_content(command: ParsedCommand) -> bool:
         return command.name in _COUNTS and not any(map(_READS_NAMES.match, words))
     if words[:1] and words[0] in _GIT_COUNTS:
         return _VERBOSE.isdisjoint(words)
-    sums = words[:1] in (("diff",), ("show",), ("log",)) and not _SUMS.isdisjoint(words)
+    sums = words[:1] == ("diff",) and not _SUMS.isdisjoint(words)  # `log` and `show` print what authors wrote
     return sums and _VERBOSE.isdisjoint(words)
 
 

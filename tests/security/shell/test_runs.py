@@ -37,7 +37,8 @@ def test_a_search_through_folders_names_where_its_words_stand(command: str, *, n
     [
         ("find . -name '*.py' | xargs wc -l; ls -la", False),
         ("git add -A && git commit -qm done && git status --short", False),
-        ("git diff HEAD~1 --stat; git show --name-only", False),
+        ("git diff HEAD~1 --stat; git status", False),
+        ("git show --name-only", True),
         ("git diff --stat -p", True),
         ("git status -v", True),
         ("git -c alias.x='!cat page.md' x", True),

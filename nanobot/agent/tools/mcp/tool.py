@@ -18,7 +18,7 @@ from nanobot.agent.tools.mcp.results import ReceivedFiles, convert_prompt, conve
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
 from nanobot.messages.types import Provenance, ToolFailure
 from nanobot.net.urls import find_hosts
-from nanobot.security.redaction import find_secret
+from nanobot.security.secrets import find_secret
 from nanobot.utils.text import clip, clip_line
 
 if TYPE_CHECKING:
