@@ -257,7 +257,7 @@ class ProvenanceStore:
             return Provenance.MAIL if inside[0] == "email" else Provenance.PERSON
         inside = () if self._workspace is None else _inside(real, self._workspace)
         if inside[:1] == ("sessions",) and inside[1:]:
-            return _of_session(real)
+            return Provenance.WEB if real.endswith(".zip") else _of_session(real)  # packed words name no provenance
         if inside == ("memory", "HISTORY.md"):
             return _of_log(real)
         if inside[:2] == ("memory", "chats"):
