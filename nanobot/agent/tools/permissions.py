@@ -10,7 +10,6 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.execution import CommandOutcome
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.files.prefix_set import PrefixSet
-from nanobot.security.sandbox.bwrap import is_device
 from nanobot.security.sandbox.view import ViewGrants, view_of
 
 _NETWORK = "network"
@@ -94,7 +93,7 @@ def _resolve_need(need: str, paths: PathPolicy) -> tuple[Access, Path]:
 
 
 def _classify(need: str, path: Path, paths: PathPolicy) -> tuple[Access, Path]:
-    if is_device(path):
+    if path.is_char_device() or path.is_block_device():
         return Access(AccessKind.DEVICE, str(path), needs_approval=True), path
     if path.is_socket():
         return Access(AccessKind.SERVICE, str(path), needs_approval=True), path

@@ -215,12 +215,12 @@ class ExecTool(Tool):
         self, command: str, timeout_s: float, prepared: _PreparedCommand, ctx: ToolContext | None
     ) -> ToolResult:
         from nanobot.agent.tools.permissions import find_sandbox_hints
-        from nanobot.security.sandbox.limits import CommandLimits
+        from nanobot.security.sandbox.limits import max_memory
         from nanobot.security.sandbox.sandbox import SandboxUnavailableError
         from nanobot.security.shell.file_runs import prints_no_content
 
         policy, decision, sandboxed = self._policy, prepared.decision, prepared.sandboxed
-        memory = policy.max_memory or CommandLimits().memory
+        memory = policy.max_memory or max_memory()
         limits = ExecLimits(
             timeout_s, policy.max_timeout_s, policy.max_processes, memory, policy.disk_left, policy.spill_cap
         )

@@ -9,8 +9,7 @@ import pytest
 
 from nanobot.agent.tools.permissions import ExtraPermissions
 from nanobot.security.files.paths import PathPolicy
-from nanobot.security.sandbox.sockets import listening_sockets
-from nanobot.security.sandbox.view import view_of
+from nanobot.security.sandbox.view import listening_sockets, view_of
 from tests.support.privileges import nobody_special
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.sandbox.sockets import listening_sockets
+from nanobot.security.sandbox.view import listening_sockets
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="who is not root may not even look into such folders"

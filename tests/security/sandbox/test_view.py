@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.sandbox.sockets import listening_sockets
-from nanobot.security.sandbox.view import PathAccess, ViewGrants, view_of
+from nanobot.security.sandbox.view import PathAccess, ViewGrants, listening_sockets, view_of
 from tests.support.sandbox_home import SandboxHome
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="walls stand on Linux")
