@@ -86,7 +86,6 @@ class View:
 
     places: tuple[tuple[Path, PathAccess], ...]
     whole: bool
-    home: Path
     tmp: Path | None = None
     network: bool = True
     devices: tuple[Path, ...] = ()
@@ -161,7 +160,6 @@ def view_of(
     return View(
         tuple(_in_order(places, secrets, restricted=paths.restrict)),
         whole=not paths.restrict,
-        home=home,
         tmp=tmp,
         network=network or grants.network,
         devices=_real(grants.devices),
