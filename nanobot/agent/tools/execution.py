@@ -22,6 +22,7 @@ from nanobot.utils.processes import Child, child_process
 from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
+    from nanobot.agent.tools.shell import ExecPolicy
     from nanobot.security.sandbox.sandbox import SandboxedCommand
 
 _WANTS_TERMINAL = (  # compiled when a command fails: it takes 5 ms
@@ -54,20 +55,6 @@ _EXIT_CODES = {126: "found, but may not be run", 127: "no such command"}
 
 
 @dataclass(frozen=True, slots=True)
-class ExecLimits:
-    """Limits of a command. `processes` and `memory` are what all its processes together may take."""
-
-    timeout_s: float
-    max_timeout_s: float
-    processes: int
-    memory: int
-    disk_left: int
-    """Bytes that must stay free on the disk of the workspace, if they were free when the command began."""
-    spill_cap: int
-    """Bytes of its output that are saved."""
-
-
-@dataclass(frozen=True, slots=True)
 class CommandOutcome:
     """How a command ended. `exit_code` is None if it was stopped; `survivors` still run in the background."""
 
@@ -83,7 +70,8 @@ async def run_command(
     sandboxed: "SandboxedCommand",
     folder: Path,
     env: Mapping[str, str],
-    limits: ExecLimits,
+    policy: "ExecPolicy",
+    timeout_s: float,
     workspace: Path,
     ctx: ToolContext | None,
     provenance: Provenance,
@@ -93,10 +81,10 @@ async def run_command(
     """
     report = _progress_reporter(ctx.emit) if ctx is not None else lambda chunk: None
     turn_id = ctx.turn_id if ctx is not None else "exec"
-    stdout, stderr = (_Capture(workspace, turn_id, limits.spill_cap, report, provenance) for _ in range(2))
+    stdout, stderr = (_Capture(workspace, turn_id, policy.spill_cap, report, provenance) for _ in range(2))
     exit_code: int | None = None
     survivors: list[Process] = []
-    monitor = _ResourceMonitor(limits, workspace)
+    monitor = _ResourceMonitor(policy, workspace)
     try:
         async with child_process(
             sandboxed.argv,
@@ -109,7 +97,7 @@ async def run_command(
             pumps = [asyncio.create_task(stream) for stream in streams]
             monitoring = asyncio.create_task(monitor.watch(child))
             try:
-                async with asyncio.timeout(limits.timeout_s):
+                async with asyncio.timeout(timeout_s):
                     exit_code = await child.wait()
                 if monitor.exceeded:
                     await child.kill()  # killing was interrupted when the first process ended
@@ -133,8 +121,8 @@ async def run_command(
         notes.append(f"Stopped: {monitor.exceeded}. All its processes were ended.")
     elif exit_code is None:
         notes.append(
-            f"Timed out after {limits.timeout_s:g} s: the command and its children were stopped. If it needs longer, "
-            f"set timeout (at most {limits.max_timeout_s:g}), or start it with `nohup ... >file 2>&1 &`."
+            f"Timed out after {timeout_s:g} s: the command and its children were stopped. If it needs longer, "
+            f"set timeout (at most {policy.max_timeout_s:g}), or start it with `nohup ... >file 2>&1 &`."
         )
     else:
         notes.append(f"Exit code: {exit_code}{_describe_exit_code(exit_code)}")
@@ -290,10 +278,14 @@ class _ResourceMonitor:
     and do not count those of root. Create it before the command starts: it counts processes that are new since then.
     """
 
-    def __init__(self, limits: ExecLimits, workspace: Path) -> None:
+    def __init__(self, policy: "ExecPolicy", workspace: Path) -> None:
         self.exceeded = ""
         """The limit that was exceeded, in words, once the command was stopped for it."""
-        self._limits = limits
+        from nanobot.security.sandbox.limits import max_memory
+
+        self._max_processes = policy.max_processes
+        self._max_memory = policy.max_memory or max_memory()
+        self._disk_left = policy.disk_left
         self._workspace = workspace
         self._before = count_processes()
         self._had_room = self._has_room()
@@ -312,22 +304,22 @@ class _ResourceMonitor:
     async def _excess(self, child: Child, *, thorough: bool) -> str:
         """Describe the exceeded limit; empty if there is none. A cheap check comes first."""
         if self._had_room and not self._has_room():
-            return f"it left less than {self._limits.disk_left >> 20} MB on the disk. Delete what it wrote"
-        limits, total = self._limits, count_processes()
+            return f"it left less than {self._disk_left >> 20} MB on the disk. Delete what it wrote"
+        total, allowed = count_processes(), self._max_processes
         # Processes of others may end meanwhile, so the difference alone is not enough.
-        many_processes = total > limits.processes and (thorough or total - self._before > limits.processes)
-        low_memory = memory_in_use() > limits.memory
+        many_processes = total > allowed and (thorough or total - self._before > allowed)
+        low_memory = memory_in_use() > self._max_memory
         if not (many_processes or low_memory):
             return ""
         family = await child.family()
-        if len(family) > limits.processes:
-            return f"it started more than {limits.processes} processes"
-        if low_memory and await asyncio.to_thread(memory_of, [process.pid for process in family]) > limits.memory:
-            return f"its processes took more than {limits.memory / 1024**3:.1f} GB of memory together"
+        if len(family) > allowed:
+            return f"it started more than {allowed} processes"
+        if low_memory and await asyncio.to_thread(memory_of, [process.pid for process in family]) > self._max_memory:
+            return f"its processes took more than {self._max_memory / 1024**3:.1f} GB of memory together"
         return ""
 
     def _has_room(self) -> bool:
         try:
-            return shutil.disk_usage(self._workspace).free >= self._limits.disk_left
+            return shutil.disk_usage(self._workspace).free >= self._disk_left
         except OSError:  # unknown
             return False

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.permissions import ExtraPermissions
-from nanobot.security.files.paths import PathPolicy
+from nanobot.agent.tools.permissions import requested_accesses
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.sandbox.view import listening_sockets, view_of
 from tests.support.privileges import nobody_special
 
@@ -44,9 +44,5 @@ def test_what_lies_in_somebody_elses_closed_folder_disturbs_no_command(place: Pa
 def test_asking_for_what_is_closed_to_us_says_so(place: Path, need: str):
     (place / "closed").chmod(0)
 
-    with nobody_special():
-        needs = ExtraPermissions.of(
-            [str(place / "closed" / need)], "true", PathPolicy(place / "workspace"), network=True
-        )
-
-    assert "closed to nanobot" in needs.problem
+    with nobody_special(), pytest.raises(PathDeniedError, match="closed to nanobot"):
+        requested_accesses([str(place / "closed" / need)], "true", PathPolicy(place / "workspace"), network=True)
