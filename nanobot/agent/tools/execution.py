@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.spill import SpillFile
+from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
 from nanobot.messages.types import Provenance
 from nanobot.security.redaction import redact_known
 from nanobot.utils.process_tree import Process, count_processes, memory_in_use, memory_of
@@ -22,8 +22,7 @@ from nanobot.utils.processes import Child, child_process
 from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
-    from nanobot.agent.tools.shell import ExecPolicy
-    from nanobot.security.sandbox.sandbox import SandboxedCommand
+    from nanobot.security.sandbox.sandbox import SandboxedCommand, SandboxMode
 
 _WANTS_TERMINAL = (  # compiled when a command fails: it takes 5 ms
     r"(?i)not a (tty|terminal)|no tty|a terminal is required|requires a terminal|stdin isn't a terminal|/dev/tty"
@@ -55,6 +54,37 @@ _EXIT_CODES = {126: "found, but may not be run", 127: "no such command"}
 
 
 @dataclass(frozen=True, slots=True)
+class ExecPolicy:
+    """How commands run.
+
+    `path_prepend` and `path_append` extend PATH; `allowed_env_keys` are passed from our environment.
+
+    `sandbox`: `auto` uses a sandbox if the machine has one and asks the owner about each command otherwise, `bwrap`
+    refuses to run without one, `none` runs without. `cache` and `tmp` are as in `Sandbox`, `deny` and `allow` as in
+    `Guard`.
+    """
+
+    timeout_s: float = 60.0
+    max_timeout_s: float = 600.0
+    path_prepend: str = ""
+    path_append: str = ""
+    allowed_env_keys: tuple[str, ...] = ()
+    max_processes: int = 512
+    """A command with more processes is stopped (where they can be counted: Linux)."""
+    max_memory: int = 0
+    """A command whose processes together hold more bytes is stopped; 0: as much as one process may have."""
+    disk_left: int = 256 * 1024 * 1024
+    """A command that leaves less bytes free on the workspace's disk is stopped."""
+    spill_cap: int = SPILL_CAP
+    sandbox: "SandboxMode" = "auto"
+    network: bool = True
+    cache: Path | None = None
+    tmp: Path | None = None
+    deny: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CommandOutcome:
     """How a command ended. `exit_code` is None if it was stopped; `survivors` still run in the background."""
 
@@ -70,7 +100,7 @@ async def run_command(
     sandboxed: "SandboxedCommand",
     folder: Path,
     env: Mapping[str, str],
-    policy: "ExecPolicy",
+    policy: ExecPolicy,
     timeout_s: float,
     workspace: Path,
     ctx: ToolContext | None,
@@ -278,7 +308,7 @@ class _ResourceMonitor:
     and do not count those of root. Create it before the command starts: it counts processes that are new since then.
     """
 
-    def __init__(self, policy: "ExecPolicy", workspace: Path) -> None:
+    def __init__(self, policy: ExecPolicy, workspace: Path) -> None:
         self.exceeded = ""
         """The limit that was exceeded, in words, once the command was stopped for it."""
         from nanobot.security.sandbox.limits import max_memory

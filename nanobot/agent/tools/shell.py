@@ -36,9 +36,9 @@ from nanobot.agent.tools.base import (
 )
 from nanobot.agent.tools.cron import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
-from nanobot.agent.tools.execution import run_command
+from nanobot.agent.tools.execution import ExecPolicy, run_command
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
+from nanobot.agent.tools.spill import SPILL_FOLDER
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -49,7 +49,7 @@ from nanobot.utils.aio import finish
 if TYPE_CHECKING:  # importing the sandbox takes 10 ms, which a turn without a command need not wait for
     from nanobot.security.file_reads import FileReadWatcher
     from nanobot.security.provenance import ProvenanceStore
-    from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand, SandboxMode
+    from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand
     from nanobot.security.sandbox.view import ViewGrants
     from nanobot.security.shell.guard import Guard, GuardDecision
 
@@ -62,37 +62,6 @@ _PRIVATE_DATA = (
 _FOR_OWNER = "It ran in the sandbox. Two marks run it without: !!command"
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Tells programs that nobody can answer them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecPolicy:
-    """How commands run.
-
-    `path_prepend` and `path_append` extend PATH; `allowed_env_keys` are passed from our environment.
-
-    `sandbox`: `auto` uses a sandbox if the machine has one and asks the owner about each command otherwise, `bwrap`
-    refuses to run without one, `none` runs without. `cache` and `tmp` are as in `Sandbox`, `deny` and `allow` as in
-    `Guard`.
-    """
-
-    timeout_s: float = 60.0
-    max_timeout_s: float = 600.0
-    path_prepend: str = ""
-    path_append: str = ""
-    allowed_env_keys: tuple[str, ...] = ()
-    max_processes: int = 512
-    """A command with more processes is stopped (where they can be counted: Linux)."""
-    max_memory: int = 0
-    """A command whose processes together hold more bytes is stopped; 0: as much as one process may have."""
-    disk_left: int = 256 * 1024 * 1024
-    """A command that leaves less bytes free on the workspace's disk is stopped."""
-    spill_cap: int = SPILL_CAP
-    sandbox: "SandboxMode" = "auto"
-    network: bool = True
-    cache: Path | None = None
-    tmp: Path | None = None
-    deny: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.shell import ExecPolicy, ExecTool, command_environment
+from nanobot.agent.tools.shell import ExecTool, command_environment
 from nanobot.security.files.paths import PathPolicy
 from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number

@@ -14,7 +14,8 @@ import pytest
 
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.execution import ExecPolicy
+from nanobot.agent.tools.shell import ExecTool
 from nanobot.bus.events import Address
 from nanobot.security.sandbox.landlock import can_scope
 from nanobot.security.sandbox.sandbox import Sandbox
