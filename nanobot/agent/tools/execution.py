@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,7 +112,8 @@ async def run_command(
     """
     report = _progress_reporter(ctx.emit) if ctx is not None else lambda chunk: None
     turn_id = ctx.turn_id if ctx is not None else "exec"
-    stdout, stderr = (_Capture(workspace, turn_id, policy.spill_cap, report, provenance) for _ in range(2))
+    open_spill = partial(SpillFile, workspace, turn_id, policy.spill_cap, provenance)
+    stdout, stderr = _Capture(open_spill, report), _Capture(open_spill, report)
     exit_code: int | None = None
     survivors: list[Process] = []
     monitor = _ResourceMonitor(policy, workspace)
@@ -211,18 +213,8 @@ class _Capture:
     the whole. Memory use is bounded however much comes; output beyond the file's cap is read slowly.
     """
 
-    def __init__(
-        self,
-        workspace: Path,
-        turn_id: str,
-        cap: int,
-        report: Callable[[bytes], None],
-        provenance: Provenance,
-    ) -> None:
-        self._provenance = provenance
-        self._workspace = workspace
-        self._turn_id = turn_id
-        self._cap = cap
+    def __init__(self, open_spill: Callable[[], SpillFile], report: Callable[[bytes], None]) -> None:
+        self._open_spill = open_spill
         self._report = report
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
@@ -233,26 +225,21 @@ class _Capture:
         """Read until the stream ends. A command waits while it is not read, so endless output costs little."""
         while chunk := await stream.read(_BUFFER_BYTES):
             self._report(chunk)
-            await self._add(chunk)
-
-    async def _add(self, chunk: bytes) -> None:
-        if self._spill is None and len(self._head) + len(chunk) <= _BUFFER_BYTES:
-            self._head += chunk
-            return
-        if self._spill is None:
-            self._spill = await asyncio.to_thread(
-                SpillFile, self._workspace, self._turn_id, self._cap, self._provenance
-            )
-            await asyncio.to_thread(self._spill.write, bytes(self._head))
-        self._tail.append(chunk)
-        self._tail_size += len(chunk)
-        while self._tail_size - len(self._tail[0]) > _BUFFER_BYTES:
-            self._tail_size -= len(self._tail.popleft())
-        if self._spill.full:
-            self._spill.write(chunk)  # only counts
-            await asyncio.sleep(_PACE_S)  # the data is dropped: leave the CPU to others
-        else:
-            await asyncio.to_thread(self._spill.write, chunk)
+            if self._spill is None and len(self._head) + len(chunk) <= _BUFFER_BYTES:
+                self._head += chunk
+                continue
+            if self._spill is None:
+                self._spill = await asyncio.to_thread(self._open_spill)
+                await asyncio.to_thread(self._spill.write, bytes(self._head))
+            self._tail.append(chunk)
+            self._tail_size += len(chunk)
+            while self._tail_size - len(self._tail[0]) > _BUFFER_BYTES:
+                self._tail_size -= len(self._tail.popleft())
+            if self._spill.full:
+                self._spill.write(chunk)  # only counts
+                await asyncio.sleep(_PACE_S)  # the data is dropped: leave the CPU to others
+            else:
+                await asyncio.to_thread(self._spill.write, chunk)
 
     @property
     def is_short(self) -> bool:
@@ -262,7 +249,7 @@ class _Capture:
     def close(self) -> None:
         """End the capture. Writes buffered output that is too long for a result to a file."""
         if self._spill is None and not self.is_short:
-            self._spill = SpillFile(self._workspace, self._turn_id, self._cap, self._provenance)
+            self._spill = self._open_spill()
             self._spill.write(bytes(self._head))
         if self._spill is not None:
             self._spill.close()

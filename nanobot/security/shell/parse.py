@@ -77,31 +77,24 @@ UNREAD = ParsedCommand(("[not read]",))
 """Stands for the commands after a limit: the line has too many, or nests them too deeply."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedLine:
     """All commands of a line, nested ones included, in source order."""
 
-    commands: tuple[ParsedCommand, ...]
+    commands: list[ParsedCommand] = field(default_factory=list)
     whole: bool = True
     """Whether everything was understood; an open quote, for example, is not."""
     sets: bool = False
     """Whether it sets variables: `PATH` and others decide which program a harmless name runs."""
-
-
-@dataclass(slots=True)
-class _ParseResult:
-    commands: list[ParsedCommand] = field(default_factory=list)
-    whole: bool = True
-    sets: bool = False
     expanded: int = 0
-    """Characters from variables so far."""
+    """Characters from variables."""
     cut: bool = False
-    """Whether a limit was reached; the rest is not parsed."""
+    """Whether a limit was reached; then the rest is not parsed."""
 
 
 def read_line(text: str, variables: Mapping[str, str] | None = None) -> ParsedLine:
-    """Parse a line. Never raises: what cannot be understood is left out, and `whole` is false. At a limit of size or
-    depth parsing ends, and the last command is UNREAD.
+    """Parse a line; leave the result unchanged. Never raises: what cannot be understood is left out, and `whole` is
+    false. At a limit of size or depth parsing ends, and the last command is UNREAD.
     """
     return _read(text, tuple((variables or {}).items()))
 
@@ -109,22 +102,22 @@ def read_line(text: str, variables: Mapping[str, str] | None = None) -> ParsedLi
 @lru_cache(maxsize=8)
 def _read(text: str, variables: tuple[tuple[str, str], ...]) -> ParsedLine:
     """Cached, since several checks of one call parse the same line."""
-    result = _ParseResult(cut=len(text) > _MAX_LENGTH)
-    _Parser(text[:_MAX_LENGTH], {"IFS": " ", **dict(variables)}, result, 0).read()
-    commands = (*result.commands[:MOST_COMMANDS], UNREAD) if result.cut else tuple(result.commands)
-    return ParsedLine(commands, result.whole and not result.cut, result.sets)
+    line = ParsedLine(cut=len(text) > _MAX_LENGTH)
+    _Parser(text[:_MAX_LENGTH], {"IFS": " ", **dict(variables)}, line, 0).read()
+    if line.cut:
+        line.commands = [*line.commands[:MOST_COMMANDS], UNREAD]
+        line.whole = False
+    return line
 
 
 class _Parser:
     """Parses one text from left to right. Nested texts get a parser of their own, one level deeper."""
 
-    def __init__(
-        self, text: str, variables: dict[str, str], result: _ParseResult, depth: int, function: str = ""
-    ) -> None:
+    def __init__(self, text: str, variables: dict[str, str], line: ParsedLine, depth: int, function: str = "") -> None:
         self._text = text
         self._at = 0
         self._variables = variables
-        self._result = result
+        self._line = line
         self._depth = depth
         self._function = function
         self._pipe: list[ParsedCommand] = []
@@ -137,9 +130,9 @@ class _Parser:
 
     def read(self) -> None:
         if self._depth > _MAX_DEPTH:
-            self._result.cut = True
+            self._line.cut = True
             return
-        while self._at < len(self._text) and not self._result.cut:
+        while self._at < len(self._text) and not self._line.cut:
             self._step()
         self._end()
 
@@ -186,7 +179,7 @@ class _Parser:
         redirect = Redirect(operator, words[0] if words else "")
         if operator in ("<<", "<<-"):
             self._documents.append((redirect, quoted))
-            self._result.cut = self._result.cut or len(self._documents) > _MAX_DOCUMENTS
+            self._line.cut = self._line.cut or len(self._documents) > _MAX_DOCUMENTS
         self._redirects.append(redirect)
 
     def _read_word(self) -> None:
@@ -201,7 +194,7 @@ class _Parser:
             if _ASSIGNS.match(raw):
                 name, _, value = words[0].partition("=")
                 self._variables[name.rstrip("+")] = value
-                self._result.sets = True
+                self._line.sets = True
                 return
             if raw in ("for", "select", "case"):
                 self._skip_header()
@@ -214,7 +207,7 @@ class _Parser:
 
     def _skip_header(self) -> None:
         """`for x in words`, `case word in`: the words are no command. The variable gets the first value."""
-        self._result.sets = True
+        self._line.sets = True
         self._skip_spaces()
         name = "".join(self._word())
         self._skip_spaces()
@@ -259,8 +252,8 @@ class _Parser:
                 tuple(self._words), tuple(self._redirects), text, tuple(self._pipe), self._function, background,
                 tuple(self._inner),
             )  # fmt: skip
-            self._result.commands.append(command)
-            self._result.cut = self._result.cut or len(self._result.commands) > MOST_COMMANDS
+            self._line.commands.append(command)
+            self._line.cut = self._line.cut or len(self._line.commands) > MOST_COMMANDS
             self._pipe.append(command)
         if not pipes:
             self._pipe = []
@@ -306,7 +299,7 @@ class _Parser:
     def _quote_end(self, quote: str) -> int:
         end = self._text.find(quote, self._at + 1)
         if end < 0:
-            self._result.whole = False
+            self._line.whole = False
             return len(self._text)
         return end
 
@@ -325,7 +318,7 @@ class _Parser:
                 plain = _PLAIN_IN_QUOTES.match(self._text, self._at)
                 value += plain[0] if plain else char
                 self._at = plain.end() if plain else self._at + 1
-        self._result.whole = self._result.whole and self._at < len(self._text)
+        self._line.whole = self._line.whole and self._at < len(self._text)
         self._at += 1
         return value
 
@@ -363,11 +356,11 @@ class _Parser:
         self._at = _behind_bracket(self._text, start, "(", ")")
         inner = self._text[start : self._at]
         self._read_inner_of(inner)
-        self._result.whole = self._result.whole and _NAMES.search(inner) is None
+        self._line.whole = self._line.whole and _NAMES.search(inner) is None
 
     def _parameter(self, inner: str) -> str:
         name = re.match(r"\w+", inner)
-        self._result.whole = self._result.whole and _COMPUTED.search(inner) is None
+        self._line.whole = self._line.whole and _COMPUTED.search(inner) is None
         self._read_inner_of(inner)
         if name is None:
             return f"${{{inner}}}"
@@ -378,9 +371,9 @@ class _Parser:
 
     def _value(self, name: str) -> str:
         value = self._variables[name]
-        self._result.expanded += len(value)
-        if self._result.expanded > _MAX_LENGTH:
-            self._result.cut = True
+        self._line.expanded += len(value)
+        if self._line.expanded > _MAX_LENGTH:
+            self._line.cut = True
             return ""
         return value
 
@@ -388,14 +381,14 @@ class _Parser:
         start = self._at
         self._at = _behind_bracket(self._text, self._at, "(", ")")
         inner = self._text[start + 1 : self._at - 1]
-        self._result.whole = self._result.whole and _CASE.search(inner) is None  # brackets of `case` are not balanced
+        self._line.whole = self._line.whole and _CASE.search(inner) is None  # brackets of `case` are not balanced
         return self._substitution(inner)
 
     def _substitution(self, inner: str) -> str:
         """Parse commands inside a word and return their output: known for an echo, otherwise their source."""
-        before = len(self._result.commands)
-        _Parser(inner, self._variables, self._result, self._depth + 1, self._function).read()
-        commands = self._result.commands[before:]
+        before = len(self._line.commands)
+        _Parser(inner, self._variables, self._line, self._depth + 1, self._function).read()
+        commands = self._line.commands[before:]
         self._inner += commands
         if len(commands) == 1 and commands[0].name in ("echo", "printf") and not commands[0].redirects:
             return " ".join(word for word in commands[0].argv[1:] if word not in ("-n", "-e"))
