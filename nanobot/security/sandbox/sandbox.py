@@ -94,7 +94,7 @@ class Sandbox:
         self._mode = mode
         self._network = network
         self._cache = cache
-        self._tmp = tmp
+        self.tmp = tmp
         self._probed: Bwrap | str | None = None
         self._lock = threading.Lock()
 
@@ -135,11 +135,6 @@ class Sandbox:
             if self._cache is not None:
                 self._cache.unlink(missing_ok=True)
 
-    @property
-    def tmp(self) -> Path | None:
-        """The folder that commands see as /tmp, if it outlives them."""
-        return self._tmp
-
     def view(
         self,
         folder: Path | None = None,
@@ -151,7 +146,7 @@ class Sandbox:
         """What a command that starts in this folder may see and write now. `paths` replaces the usual policy; `make` as
         in `view_of`.
         """
-        tmp = _prepare_tmp(self._tmp) if make and self._tmp is not None else None
+        tmp = _prepare_tmp(self.tmp) if make and self.tmp is not None else None
         sockets = listening_sockets()
         return view_of(
             paths or self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make
