@@ -139,8 +139,13 @@ def view_of(
             add((home,), PathAccess.COVER)
         elif home in _PRIVATE_TO_COMMAND:
             add((home,), PathAccess.READ_TOO)
-    covered = _hidden_data_folder(paths, home)
-    add(_protected_paths(paths, writable, covered, make=make), PathAccess.READ)
+    # Our data folder is hidden as a whole, unless it serves other purposes too: a file in it may be replaced while a
+    # command runs, and a mount over the old file would disappear.
+    covered, workspace = None, Path(os.path.realpath(paths.workspace))
+    if paths.data_folder is not None:
+        data = Path(os.path.realpath(paths.data_folder))
+        covered = data if data.is_dir() and data not in (workspace, home, *home.parents) else None
+    add(_protected_paths(paths, workspace, writable, covered, make=make), PathAccess.READ)
     if covered is not None:
         add((covered,), PathAccess.COVER)
         add(_public_in(covered, hidden, tmp, writable), PathAccess.READ)
@@ -195,9 +200,10 @@ def _without_links(places: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(place for place in places if os.path.realpath(place) == os.fspath(place))
 
 
-def _protected_paths(paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, *, make: bool) -> list[Path]:
+def _protected_paths(
+    paths: PathPolicy, workspace: Path, writable: tuple[Path, ...], covered: Path | None, *, make: bool
+) -> list[Path]:
     """Protected paths inside the writable ones. A missing one is made, since a mount needs it."""
-    workspace = Path(os.path.realpath(paths.workspace))
     in_workspace, open_to = PathPrefixSet(workspace), PathPrefixSet(*writable)
     in_covered = PathPrefixSet(*((covered,) if covered is not None else ()))
     open_in_covered = PathPrefixSet(*filter(in_covered.below, writable))
@@ -229,30 +235,12 @@ def _visible(place: Path) -> bool:
     return os.path.exists(place)  # noqa: PTH110 - Path.exists raises there
 
 
-def _hidden_data_folder(paths: PathPolicy, home: Path) -> Path | None:
-    """Our data folder, hidden as a whole: a file in it may be replaced while a command runs, and a mount over the old
-    file would disappear. None if the folder serves other purposes too; then its files are hidden one by one.
-    """
-    if paths.data_folder is None:
-        return None
-    folder = Path(os.path.realpath(paths.data_folder))
-    if not folder.is_dir() or folder == home or folder in home.parents:
-        return None
-    return None if folder == Path(os.path.realpath(paths.workspace)) else folder
-
-
 def _public_in(covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...]) -> list[Path]:
     """Paths in the covered folder that are not secret."""
     secret = {path.name for path in hidden if path.parent == covered} | {"config.json"}
-    return [
-        path
-        for path in _real(covered.iterdir())
-        if path.name not in secret
-        and not path.name.startswith("config.json.")
-        and path != tmp
-        and path.parent == covered
-        and not any(place in PathPrefixSet(path) for place in writable)
-    ]
+    inside = [path for path in _real(covered.iterdir()) if path.parent == covered and path != tmp]
+    public = [path for path in inside if path.name not in secret and not path.name.startswith("config.json.")]
+    return [path for path in public if not any(place in PathPrefixSet(path) for place in writable)]
 
 
 def _in_order(
