@@ -10,6 +10,7 @@ from nanobot.agent.tools.execution import CommandOutcome
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.files.prefix_set import PrefixSet
 from nanobot.security.sandbox.view import ViewGrants, view_of
+from nanobot.utils.storage_error import os_reason
 
 _NETWORK = "network"
 _READ_ONLY = re.compile(r"Read-only file system|EROFS|errno 30\b", re.IGNORECASE)
@@ -50,11 +51,14 @@ def requested_accesses(needs: Sequence[str], command: str, paths: PathPolicy, *,
         if "\0" in need or not need.strip():
             raise PathDeniedError("An entry of needs is empty or has a NUL character. Name a folder, device or socket.")
         try:
-            access = _access_to(need, Path(os.path.realpath(paths.workspace / Path(need).expanduser())), paths)
+            path = paths.workspace / os.path.expanduser(need)  # noqa: PTH111 - raises for no unknown user
+            access = _access_to(need, Path(os.path.realpath(path)), paths)
         except PermissionError:
             raise PathDeniedError(
                 f"{need} lies in a folder of another user that is closed to nanobot: no command can get there."
             ) from None
+        except OSError as error:
+            raise PathDeniedError(f"{need} cannot be resolved: {os_reason(error)}.") from error
         if access.kind is not AccessKind.FOLDER or not view.may_write(Path(access.target)):
             accesses[access] = None
     return list(accesses)

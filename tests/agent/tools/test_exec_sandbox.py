@@ -122,6 +122,8 @@ async def test_devices_services_and_keys_are_reaches_of_their_own(shell: Shell, 
         ("/proc/sys", "is made by the kernel"),
         ("", "is empty"),
         ("a\0b", "has a NUL"),
+        ("~no-such-user-at-all/deep/x", "does not exist"),
+        ("n" * 300, "cannot be resolved"),
     ],
 )
 async def test_what_nobody_can_grant_is_refused_with_a_reason(shell: Shell, need: str, reason: str):
