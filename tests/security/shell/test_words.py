@@ -15,10 +15,10 @@ from nanobot.security.shell.wrappers import expand_wrappers
 GUARD = Guard(PathPolicy(Path("/no/such/workspace"), protected=(Path("/no/such/taxes"),)))
 WORDS = [
     "cp", "mv", "rm", "-rf", "kill", "dd", "of=/dev/sda", "git", "clean", "-fdx", "chmod", "-R", "crontab", "-r",
-    "find", "-exec", "{}", "+", "-delete", "xargs", "env", "-S", "sh", "-c", '-t\neval', "trap", "watch", "su",
+    "find", "-exec", "{}", "+", "-delete", "xargs", "env", "-S", "sh", "-c", "-t", "eval", "trap", "watch", "su",
     "sudo", "timeout", "curl", "echo", "python3", "x.py", "init", "systemctl", "tee", "~", "/", "a.txt", "cd",
-    "x=1", "for", "in", "do", "done", "case", 'esac\n>', ">>", "<", "<<E", "E", "<<<", "|", "||", "&", "&&", ";",
-    "(", ")", "{", "}", "$(", "`", "'", '"', '\\', '\n',
+    "x=1", "for", "in", "do", "done", "case", "esac", ">", ">>", "<", "<<E", "E", "<<<", "|", "||", "&", "&&", ";",
+    "(", ")", "{", "}", "$(", "`", "'", '"', "\\", "\n",
 ]  # fmt: skip
 """Mostly programs that rules are about, and operators; with an end of a line here and there."""
 
