@@ -9,8 +9,8 @@ from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.loop import LoopPolicy
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.builtin import ToolPolicies
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
-from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.tools.web.engines import ENVIRONMENT
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.bus.events import FEED_CHANNELS, Address

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.builtin import BUILTIN, ToolPolicies, build_tools
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.inbox import InboxPolicy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.bus.events import Address
 from nanobot.security.files.paths import PathPolicy

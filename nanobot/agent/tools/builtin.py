@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import Tool
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
 from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
 from nanobot.agent.tools.notebook import NotebookEditTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
-from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.shell import ExecTool
 from nanobot.agent.tools.web.fetch import BodyReader, WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.agent.tools.web.search import WebSearchTool

@@ -6,10 +6,10 @@ Running a file with untrusted content makes the command untrusted. Reading such 
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from nanobot.security.shell.parse import ParsedCommand, read_line
-from nanobot.security.shell.rules import copied_into, operands, written_words
 from nanobot.security.shell.wrappers import SHELLS, expand_wrappers
 
 _DATA_COMMANDS = frozenset({
@@ -242,3 +242,51 @@ def _only_handles_data(command: ParsedCommand) -> bool:
 def _plain_name(command: ParsedCommand) -> str:
     """`python` for `python3.11`."""
     return command.name.removesuffix(".exe").rstrip("0123456789.") or command.name
+
+
+def operands(command: ParsedCommand) -> list[str]:
+    """The words that are not options."""
+    words, after_options = [], False
+    for word in command.argv[1:]:
+        if word == "--" and not after_options:
+            after_options = True
+        elif after_options or not word.startswith("-") or word == "-":
+            words.append(word)
+    return words
+
+
+WRITES_LAST = frozenset({"cp", "mv", "install", "ln", "rsync", "scp", "link"})
+_WRITES_ALL = frozenset(
+    {"tee", "truncate", "rm", "rmdir", "unlink", "shred", "touch", "chmod", "chown", "mkdir", "patch"}
+)
+_IN_PLACE = re.compile(r"-\w*i|--in-place")
+_WRITES_IN_PLACE = frozenset({"sed", "perl", "ruby", "gawk", "awk", "yq"})
+
+
+def written_words(command: ParsedCommand) -> list[str]:
+    """The words that name files which this command writes, as far as its words show."""
+    name, words = command.name, operands(command)
+    targets = [redirect.target for redirect in command.redirects if redirect.writes]
+    if name in WRITES_LAST:
+        targets += [*copied_into(command), *(words[:-1] if name == "mv" else [])]
+    elif name in _WRITES_ALL or (name in _WRITES_IN_PLACE and any(map(_IN_PLACE.match, command.argv[1:]))):
+        targets += words
+    elif name in ("dd", "dcfldd"):
+        targets += [word[3:] for word in command.argv if word.startswith("of=")]
+    elif name in ("curl", "wget", "sort", "gcc", "cc"):
+        targets += _values(command, ("-o", "-O", "--output", "--output-document"))
+    return targets
+
+
+def copied_into(command: ParsedCommand) -> list[str]:
+    """The words that may name the folder into which this command copies its other operands."""
+    if command.name not in WRITES_LAST:
+        return []
+    return [*operands(command)[-1:], *_values(command, ("-t", "--target-directory"))]
+
+
+def _values(command: ParsedCommand, names: tuple[str, ...]) -> list[str]:
+    """The values of these options, after a space or an equals sign."""
+    separate = [value for name, value in pairwise(command.argv) if name in names]
+    joined = [word.partition("=") for word in command.argv if word.startswith("--")]
+    return separate + [value for name, equals, value in joined if equals and name in names]
