@@ -27,8 +27,7 @@ from nanobot.config.loader import load_config
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
-from nanobot.security.redaction import hold_secrets, redact_all
-from nanobot.security.secrets import named_secrets
+from nanobot.security.secrets import hold_secrets, named_secrets, redact_all
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
 
@@ -50,7 +49,9 @@ HEALTH = (
     DoctorCheck("stores.sessions", "Conversations can be read", stores.sessions_can_be_read, 60.0, reads_config=False),
     DoctorCheck("stores.jobs", "Jobs can be read", stores.jobs_can_be_read),
     DoctorCheck("stores.pairing", "Pairing state can be read", stores.pairing_can_be_read),
-    DoctorCheck("stores.approvals", "Approvals can be read", stores.approvals_can_be_read, reads_config=False),
+    DoctorCheck(
+        "stores.provenance", "The provenance of files can be read", stores.provenance_can_be_read, reads_config=False
+    ),
     DoctorCheck("skills", "Skills can be used", skills.skills_can_be_used),
     DoctorCheck("gateway", "The gateway is healthy", environment.gateway_is_healthy, reads_config=False),
     DoctorCheck("programs", "Programs of MCP servers are installed", environment.programs_are_there),

@@ -6,7 +6,6 @@ Never writes to a session and never runs a tool. All output is redacted, since p
 import asyncio
 import difflib
 import json as jsonlib
-import os
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -35,7 +34,7 @@ from nanobot.errors import NanobotError, UsageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.wire.rows import wire_text
-from nanobot.security.secrets import Redactor, secret_values
+from nanobot.security.secrets import redact_named, redact_texts, redact_value
 from nanobot.session.manager import SessionManager
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock
@@ -70,10 +69,9 @@ def replay(
     setup = read_setup(config, workspace)
     traces = TraceStore(setup.paths.traces)
     recording = _load_recording(session, setup, traces)
-    redactor = Redactor(lambda: secret_values(setup.config.model_dump(), os.environ))
-    printer = TurnPrinter(redactor, Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))
+    printer = TurnPrinter(Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))
     if list_:
-        _print_turns(recording, redactor, as_json=json)
+        _print_turns(recording, as_json=json)
         return
     recorded = recording.find(turn)
     if prompt:
@@ -82,7 +80,7 @@ def replay(
         if json:
             rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
             facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
-            print_json(redactor.texts(facts))
+            print_json(redact_texts(facts))
         else:
             typer.echo("\n".join(printer.prompt(sent, messages)))
     elif against is not None:
@@ -99,13 +97,13 @@ def replay(
                 "first_difference": asdict(difference) if difference else None,
                 "unrecorded": [asdict(call) for call in replayed.unrecorded],
             }
-            print_json(redactor.value(comparison))
+            print_json(redact_value(comparison))
         else:
             typer.echo("\n".join(printer.comparison(recorded, replayed.turn, difference)))
         if replayed.turn.outcome == "failed":
             raise typer.Exit(1)
     elif json:
-        print_json(redactor.value(recorded.to_json()))
+        print_json(redact_value(recorded.to_json()))
     else:
         typer.echo("\n".join(printer.turn(recorded)))
 
@@ -129,7 +127,7 @@ def _load_recording(name: str, setup: Setup, traces: TraceStore) -> Recording:
     return recording
 
 
-def _print_turns(recording: Recording, redactor: Redactor, *, as_json: bool) -> None:
+def _print_turns(recording: Recording, *, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [
         {
             "turn": turn.turn_id,
@@ -138,7 +136,7 @@ def _print_turns(recording: Recording, redactor: Redactor, *, as_json: bool) -> 
             "seconds": turn.seconds,
             **{name: turn.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")},
             "cost_usd": turn.cost_usd,
-            "first_words": to_one_line(redactor.text(turn.message))[:200],
+            "first_words": to_one_line(redact_named(turn.message))[:200],
         }
         for turn in recording.turns
     ]
@@ -158,7 +156,6 @@ def _print_turns(recording: Recording, redactor: Redactor, *, as_json: bool) -> 
 class TurnPrinter:
     """Formats turns as lines for a terminal, redacted and without control sequences."""
 
-    redactor: Redactor
     paint: Paint
     width: int
 
@@ -243,12 +240,12 @@ class TurnPrinter:
     def _call(self, call: RecordedCall) -> list[str]:
         duration = f"  {_format_seconds(call.seconds)}" if call.seconds is not None else ""
         failed = "  failed" if call.ok is False else ""
-        words = to_one_line(self.redactor.text(call.summary))
+        words = to_one_line(redact_named(call.summary))
         shown = clip_output(f"  > {words}", self.width - len(duration) - len(failed))
         lines = [shown + self.paint.dim(duration) + self.paint.red(failed)]
         details = []
         if call.asked is not None:
-            asked = to_one_line(self.redactor.text(jsonlib.dumps(call.asked, ensure_ascii=False, default=str)))
+            asked = to_one_line(redact_named(jsonlib.dumps(call.asked, ensure_ascii=False, default=str)))
             details.append(f"changed by a hook from {asked}")
         if call.result is None:
             details.append("no result was stored")
@@ -271,10 +268,10 @@ class TurnPrinter:
         return textwrap.indent(self._clean(text).strip(), "  ").splitlines()
 
     def _one_line(self, text: str) -> str:
-        return clip_output(to_one_line(self.redactor.text(text)), self.width - 12)
+        return clip_output(to_one_line(redact_named(text)), self.width - 12)
 
     def _clean(self, text: str) -> str:
-        return strip_control(self.redactor.text(text))
+        return strip_control(redact_named(text))
 
 
 def _format_usage(usage: Mapping[str, int]) -> str:
