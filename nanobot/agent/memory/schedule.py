@@ -10,9 +10,9 @@ exponential backoff. Backoffs and queue are in the database, so the next process
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +36,6 @@ KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
 _IDLE_KEEP = 8
 """Messages an idle session keeps, plus the rest of the turn they start in."""
-_MAX_CONCURRENT = 4
 _MIN_SHARE = 0.15
 """Share of the window a pass must free to be worth it."""
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
@@ -69,8 +68,7 @@ class ConsolidationScheduler:
         pause_s: float = 1.0,
     ) -> None:
         """`open_consolidator` imports and creates it when first awaited. `database` has the due times. A
-        consolidation waits until nobody has spoken for `pause_s`; after `idle_s`, all but the last messages move
-        (0: never).
+        consolidation begins `pause_s` after a turn; after `idle_s`, all but the last messages move (0: never).
         """
         self._open_consolidator = open_consolidator
         self._sessions = sessions
@@ -87,25 +85,24 @@ class ConsolidationScheduler:
         self._current_stem = ""
         """Stem of the archived session being consolidated."""
         self._stored_backoffs = DueTimes(database, "session")
-        self._backoffs: dict[str, Due] | None = None
-        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
-        self._counts: dict[str, int] = {}
-        """By session that waits for a pause, its number of messages after the last turn."""
         self._waits: dict[str, asyncio.Task[None]] = {}
         """By session, what waits for it to be idle; "" waits for the next archived session."""
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._notices: dict[str, list[str]] = {}
-        self._is_opened = False
         self._closed = False
+
+    @cached_property
+    def _backoffs(self) -> dict[str, Due]:
+        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
+        with suppress(StorageError):
+            return self._stored_backoffs.all()
+        return {}
 
     def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
         key, count = session.key, session.message_count
-        if key in self._counts:
-            self._counts[key] = count
-        elif self._is_due(session):
-            self._begin(key, partial(self._consolidate_in_pause, key, count))
+        if key not in self._tasks and self._is_due(session):
+            self._begin(key, partial(self._consolidate, key, count))
         if self._idle_s:
             consolidate = partial(self._run, key, count, self._rows_to_keep_idle)
             self._begin_after(self._idle_s, key, consolidate)
@@ -128,7 +125,7 @@ class ConsolidationScheduler:
         for task in (self._tasks.get(session_key), self._waits.pop(session_key, None)):
             if task is not None:
                 task.cancel()
-        (self._backoffs or {}).pop(session_key, None)
+        self._backoffs.pop(session_key, None)
         self._notices.pop(session_key, None)
 
     async def forget_archived(self, session_key: str) -> int:
@@ -154,7 +151,9 @@ class ConsolidationScheduler:
 
     def failure_count(self, session_key: str) -> int:
         """Return the number of consecutive failures of a session."""
-        return (self._backoffs or {}).get(session_key, Due()).failures
+        if "_backoffs" not in vars(self):  # not worth a look into the database in each turn
+            return 0
+        return self._backoffs.get(session_key, Due()).failures
 
     @property
     def is_busy(self) -> bool:
@@ -176,15 +175,11 @@ class ConsolidationScheduler:
             await asyncio.wait(tasks)
 
     async def compact(self, session: Session) -> None:
-        """Compact a held session before its next prompt is built: apply a finished consolidation, or make one call if
-        the session was idle. Cancelling is safe; never raises for a model or the disk.
+        """Compact a held session that was idle before its next prompt is built, by one call. Cancelling is safe; never
+        raises for a model or the disk.
         """
-        if self._is_opened:
-            await (await self._open_consolidator()).apply_ready(session)
-        if self._is_idle(session):
-            has_failed = self._known_backoffs().get(session.key, Due()).failures > 0
-            if not has_failed or self._is_backoff_over(session):
-                await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
+        if self._is_idle(session) and (not self.failure_count(session.key) or self._is_backoff_over(session)):
+            await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
 
     async def compact_now(self, session: Session) -> str:
         """Move all but the last messages of a held session into memory. Return why fewer moved; empty if all did."""
@@ -224,14 +219,6 @@ class ConsolidationScheduler:
         if not self._closed:
             self._waits[key] = asyncio.create_task(wait(), name="wait for a consolidation")
 
-    def _known_backoffs(self) -> dict[str, Due]:
-        """The backoffs; those of a previous process are read when first needed."""
-        if self._backoffs is None:
-            self._backoffs = {}
-            with suppress(StorageError):
-                self._backoffs = self._stored_backoffs.all()
-        return self._backoffs
-
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
         if unconsolidated < self._window and _window_start(session) <= session.last_consolidated:
@@ -239,7 +226,7 @@ class ConsolidationScheduler:
         return self._is_backoff_over(session)
 
     def _is_backoff_over(self, session: Session) -> bool:
-        due = self._known_backoffs().get(session.key, Due())
+        due = self._backoffs.get(session.key, Due())
         return self._now() >= due.at or session.message_count >= due.state.get("messages", 0)
 
     def _is_idle(self, session: Session) -> bool:
@@ -249,16 +236,8 @@ class ConsolidationScheduler:
         now = self._clock.now().replace(tzinfo=None)
         return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
 
-    async def _consolidate_in_pause(self, key: str, count: int) -> None:
-        """Consolidate once nobody speaks, but after at most half a memory window of new messages."""
-        self._counts[key] = count
-        try:
-            previous = -1
-            while previous != self._counts[key] and self._counts[key] < count + self._window // 2:
-                previous = self._counts[key]
-                await self.sleep(self.pause_s)
-        finally:
-            count = self._counts.pop(key)
+    async def _consolidate(self, key: str, count: int) -> None:
+        await self.sleep(self.pause_s)
         result = await self._run(key, count, self._rows_to_keep)
         if not result.reason:
             await self._set_backoff(key, self._due_after_pass(result, key, count))
@@ -270,10 +249,8 @@ class ConsolidationScheduler:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
         consolidator = await self._open_consolidator()
-        self._is_opened = True
-        async with self._slots if held is None else nullcontext():
-            result = await consolidator.consolidate(key, keep, held=held, **options)
-        before = self._known_backoffs().get(key, Due())
+        result = await consolidator.consolidate(key, keep, held=held, **options)
+        before = self._backoffs.get(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
             due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
             messages = count + self._few_messages * 2 ** min(before.failures, 8)
@@ -283,13 +260,9 @@ class ConsolidationScheduler:
         return result
 
     async def _set_backoff(self, key: str, due: Due) -> None:
-        """Set the backoff of a session, after a failure or without effect also for the next process."""
-        self._known_backoffs()[key] = due
-        is_kept = due.failures or due.state.get("ineffective")
+        self._backoffs[key] = due
         try:
-            await asyncio.to_thread(
-                lambda: self._stored_backoffs.put(key, due) if is_kept else self._stored_backoffs.delete(key)
-            )
+            await asyncio.to_thread(self._stored_backoffs.put, key, due)
         except StorageError as error:
             log.warning("%s", error)
 
@@ -298,7 +271,7 @@ class ConsolidationScheduler:
         at = self._now() + _MAX_BACKOFF_S
         if not result.moved:  # the last turns stay, and there are no others yet; no model was asked
             return Due(at, state={"messages": count + min(self._few_messages, KEPT_TURNS)})
-        before = self._known_backoffs().get(key, Due())
+        before = self._backoffs.get(key, Due())
         times = before.state.get("ineffective", 0) + 1 if result.share < _MIN_SHARE else 0
         if times == 2:
             self._notices.setdefault(key, []).append(_FREES_NOTHING)
