@@ -276,7 +276,7 @@ class RevisionLog:
                 self._depth -= 1
 
     def dream_lock_file(self) -> Path:
-        """The lock file that a running Dream holds; its folder exists while `lock` is held."""
+        """The lock file that a running Dream holds."""
         return self._lock_file.with_suffix(".dream.lock")
 
     def add(
