@@ -22,7 +22,6 @@ from nanobot.agent.memory.save_memory import (
     MemoryTranscript,
     SaveMemoryAnswer,
     add_provenance,
-    build_owner_transcript,
     build_transcript,
     request_consolidation,
     transcript_lines,
@@ -254,7 +253,7 @@ class Consolidator:
         own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
             person_is_owner = not self._others_write(plan.session_key)
-            own = build_owner_transcript(rows, room, person_is_owner=person_is_owner)
+            own = build_transcript(rows, room, is_trusted_only=True, person_is_owner=person_is_owner)
             if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
                 handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):

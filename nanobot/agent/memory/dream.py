@@ -152,6 +152,10 @@ class DreamInput:
         ends = self.ends[:count]
         return replace(self, entries=self.entries[:count], ends=ends, end=ends[-1])
 
+    @property
+    def rules(self) -> EditRules:
+        return EditRules(self.memory, self.facts, self.entries, self.forgotten, tidies=True)
+
     def request(self) -> list[ChatMessage]:
         """Return the messages of the request."""
         heading, lines = "", []
@@ -259,7 +263,9 @@ class Dream:
                     usd=response.cost_usd,
                     entries=len(material.entries),
                 )
-                review = await asyncio.to_thread(review_answer, response, material)
+                review = await asyncio.to_thread(
+                    review_edits, call_arguments(response, TOOL_NAME).get("edits"), material.rules
+                )
                 dream_pass = await finish(asyncio.to_thread(self._apply, material, review, dream_pass))
             except (NanobotError, TimeoutError) as error:
                 failed = await asyncio.to_thread(self._record_failure, error, dream_pass)
@@ -425,12 +431,6 @@ class Dream:
             trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
             merged[fact_key(edit.edit.text)] = kept | trust
         return merged
-
-
-def review_answer(response: LLMResponse, material: DreamInput) -> EditReview:
-    """Check the edits of an answer. Raises UnusableAnswerError if none can be applied, or too many facts go."""
-    rules = EditRules(material.memory, material.facts, material.entries, material.forgotten, tidies=True)
-    return review_edits(call_arguments(response, TOOL_NAME).get("edits"), rules)
 
 
 def _describe_edit(edit: AcceptedEdit) -> AppliedEdit:

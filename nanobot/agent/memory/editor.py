@@ -28,6 +28,7 @@ from nanobot.agent.memory.revisions import (
     ChangeSource,
     FactOrigin,
     Revision,
+    encodable,
     is_initial_snapshot,
     is_like,
 )
@@ -147,7 +148,9 @@ class MemoryEditor:
             def without_it(text: str) -> str:
                 return remove_facts(text, [fact for fact in parse_facts(text) if fact.key == key])
 
-            self._change(paths, without_it, ChangedBy.FORGET, forgot=list({fact.text: None for fact in removed}))
+            self._change(
+                paths, without_it, ChangedBy.FORGET, forgot=list({encodable(fact.text): None for fact in removed})
+            )
             return removed[:1]
 
     def _change(

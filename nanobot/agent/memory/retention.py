@@ -17,7 +17,7 @@ from nanobot.agent.memory.facts import (
     parse_facts,
     remove_facts,
 )
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, is_like
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, encodable, is_like
 from nanobot.messages.shown import shown_text
 from nanobot.utils.clock import Clock
 
@@ -58,7 +58,7 @@ def apply_budget(
         )
 
     text, archived = fit_facts(text, budget, importance)
-    return RetainedFacts(text, archived, mentioned)
+    return RetainedFacts(text, archived, [encodable(key) for key in mentioned])
 
 
 def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> float:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from nanobot.agent.memory.edits import FactEdit, apply_edits
-from nanobot.agent.memory.facts import Fact, fact_key, fact_words, find_headings, find_lost_facts, parse_facts
+from nanobot.agent.memory.facts import Fact, fact_key, find_headings, find_lost_facts, parse_facts
 from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
 from nanobot.errors import NanobotError, ProviderError
@@ -23,7 +23,6 @@ from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip_line
 
-MAX_EDITS = 60
 _MAX_TEXT_CHARS = 400
 _MAX_WHY_CHARS = 200
 _FEW_FACTS = 3
@@ -139,8 +138,6 @@ def review_edits(value: object, rules: EditRules) -> EditReview:
     wanted = _edit_list(value)
     if wanted is None:
         raise UnusableAnswerError("The model's call has no list of edits.")
-    if len(wanted) > MAX_EDITS:
-        raise UnusableAnswerError(f"The model asks for {len(wanted)} edits at once; the limit is {MAX_EDITS}.")
     checker = _EditChecker(rules)
     for number, edit in enumerate(wanted, 1):
         try:
@@ -258,11 +255,6 @@ class _EditChecker:
         sources = [*(known.fact.text for known in facts), *(entry.content for entry in entries)]
         if unknown := find_unknown_word(text, sources):
             raise _RefusedError(f"{unknown!r} is in none of its sources")
-        newer = [entry.content for entry in entries]
-        if all(_keeps_little(text, known.fact.text, newer) for known in facts):
-            raise _RefusedError(
-                f"it keeps little of {clip_line(facts[0].fact.text, _SHOWN_CHARS)!r} and adds nothing newer"
-            )
         for forgotten in self.rules.forgotten:
             if is_like(text, forgotten) and not any(is_like(known.fact.text, forgotten) for known in facts):
                 raise _RefusedError(f"{clip_line(text, _SHOWN_CHARS)!r} was forgotten on purpose")
@@ -298,13 +290,6 @@ def find_unknown_word(text: str, sources: Sequence[str]) -> str:
     if denial is not None and not any(denied):
         return denial[0].lower()
     return "the text without its negation" if denial is None and denied and all(denied) else ""
-
-
-def _keeps_little(text: str, fact: str, newer: Sequence[str]) -> bool:
-    """Whether a text keeps less than half of a fact's words and adds none from `newer`."""
-    words, kept = fact_words(fact), fact_words(text)
-    adds = any((kept - words) & fact_words(entry) for entry in newer)
-    return not adds and len(words & kept) * 2 < len(words)
 
 
 def _edit_list(value: object) -> list[object] | None:

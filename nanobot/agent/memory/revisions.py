@@ -287,15 +287,10 @@ class RevisionLog:
         source: ChangeSource = UNKNOWN_SOURCE,
         *,
         archived: bytes = b"",
-        undoes: Sequence[int] = (),
-        group: int | None = None,
-        forgot: Sequence[str] = (),
-        mentioned: Sequence[str] = (),
-        dream: DreamPass | None = None,
+        **details: Any,
     ) -> Revision | None:
         """Store that a file has this content, or is about to. Return the revision, None if there is nothing to store.
-
-        Raises StorageError.
+        `details` are further fields of it. Raises StorageError.
         """
         with writing(self.database, SCHEMA) as db:
             row = db.execute(
@@ -303,7 +298,7 @@ class RevisionLog:
                 (self.memory, file),
             ).fetchone()
             before = row[0] if row is not None else None
-            if data == before and not (archived or forgot or mentioned or undoes or dream):
+            if data == before and not (archived or any(details.values())):
                 return None
             old, new = _facts(before), _facts(data)
             last = db.execute("SELECT MAX(number) FROM memory_revisions WHERE memory = ?", (self.memory,)).fetchone()
@@ -321,11 +316,7 @@ class RevisionLog:
                 ],
                 removed=[fact.text for key, fact in old.items() if key not in new],
                 who=source.who,
-                undoes=undoes,
-                group=group,
-                forgot=[encodable(text) for text in forgot],
-                mentioned=[encodable(key) for key in mentioned],
-                dream=dream,
+                **details,
             )
             text = codec.to_json(change, exclude_defaults=True)
             db.execute(

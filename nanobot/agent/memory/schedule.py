@@ -178,7 +178,9 @@ class ConsolidationScheduler:
         """Compact a held session that was idle before its next prompt is built, by one call. Cancelling is safe; never
         raises for a model or the disk.
         """
-        if self._is_idle(session) and (not self.failure_count(session.key) or self._is_backoff_over(session)):
+        if not self._is_idle(session):
+            return
+        if not self._backoffs.get(session.key, Due()).failures or self._is_backoff_over(session):
             await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
 
     async def compact_now(self, session: Session) -> str:

@@ -312,11 +312,8 @@ class MemoryStore:
         Return True if that succeeded or there was nothing to do. `session.last_consolidated` is then advanced, and
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
-        from nanobot.agent.memory.save_memory import (
-            build_owner_transcript,
-            build_transcript,
-            request_consolidation,
-        )  # most turns consolidate nothing
+        # most turns consolidate nothing
+        from nanobot.agent.memory.save_memory import build_transcript, request_consolidation
 
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
@@ -325,7 +322,8 @@ class MemoryStore:
         try:
             if transcript.text:
                 memory = await asyncio.to_thread(self.read_for_model)
-                saved = await request_consolidation(provider, model, memory, transcript, build_owner_transcript(rows))
+                own = build_transcript(rows, is_trusted_only=True)
+                saved = await request_consolidation(provider, model, memory, transcript, own)
                 await finish(asyncio.to_thread(self.apply_edits, saved.history_entry, saved.edits))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)
