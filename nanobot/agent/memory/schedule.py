@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,8 @@ _MIN_SHARE = 0.15
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
+_ARCHIVE = "archive/"
+"""Begins the keys of archived sessions among those of tasks; the rest is the stem of the file."""
 _COMPACT_NOW_S = 100.0
 """Time limit of `/compact`, below that of a command."""
 
@@ -80,13 +81,11 @@ class ConsolidationScheduler:
         self._archived = DueTimes(database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
         self._archive_lock = database.parent / "memory" / "archive.lock"
-        self._archive_at = 0.0
-        """When the next archived session is due; at first, that is unknown."""
-        self._current_stem = ""
-        """Stem of the archived session being consolidated."""
+        self._archive_turn = asyncio.Lock()
+        self._is_resumed = False
         self._stored_backoffs = DueTimes(database, "session")
         self._waits: dict[str, asyncio.Task[None]] = {}
-        """By session, what waits for it to be idle; "" waits for the next archived session."""
+        """By session, what waits for it to be idle or due."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._notices: dict[str, list[str]] = {}
         self._closed = False
@@ -106,19 +105,18 @@ class ConsolidationScheduler:
         if self._idle_s:
             consolidate = partial(self._run, key, count, self._rows_to_keep_idle)
             self._begin_after(self._idle_s, key, consolidate)
-        if self._now() >= self._archive_at:
+        if not self._is_resumed:
             self.resume_archived()
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Queue a session that was moved to this file of the archive. Never raises."""
         self.forget(session_key)
+        due = Due(self._now())
         try:
-            await asyncio.to_thread(self._archived.put, file.stem, Due(self._now()))
+            await asyncio.to_thread(self._archived.put, file.stem, due)
+            self._begin_archived(file.stem, due)
         except NanobotError as error:
             log.warning("%s could not be queued for consolidation: %s", file, error)
-        if (task := self._tasks.get("")) is not None:  # it may have seen the last one already
-            task.add_done_callback(lambda done: self.resume_archived())
-        self.resume_archived()
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session, and clear its backoff."""
@@ -130,20 +128,31 @@ class ConsolidationScheduler:
 
     async def forget_archived(self, session_key: str) -> int:
         """Drop this session's archived conversations from the queue, and cancel the one in progress. Return how many.
-        The others stay queued until `resume_archived`. Raises StorageError.
+        Raises StorageError.
         """
         own = f"{stem_of(session_key)}-"
-        if self._current_stem.startswith(own) and (task := self._tasks.get("")) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        waiting = await asyncio.to_thread(self._archived.all)
-        for stem in (stems := [stem for stem in waiting if stem.startswith(own)]):
+        for key in [key for key in self._waits if key.startswith(_ARCHIVE + own)]:
+            self._waits.pop(key).cancel()
+        if tasks := [task for key, task in self._tasks.items() if key.startswith(_ARCHIVE + own)]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        stems = [stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(own)]
+        for stem in stems:
             await asyncio.to_thread(self._archived.delete, stem)
         return len(stems)
 
     def resume_archived(self) -> None:
-        """Consolidate archived sessions that are due, also those of a previous process. Neither blocks nor raises."""
-        self._begin("", self._consolidate_archive)
+        """Consolidate the archived sessions in the queue, also those of a previous process. Neither blocks nor
+        raises.
+        """
+        self._is_resumed = True
+
+        async def begin_all() -> None:
+            for stem, due in (await asyncio.to_thread(self._archived.all)).items():
+                self._begin_archived(stem, due)
+
+        self._begin(_ARCHIVE, begin_all)
 
     def take_notices(self, session_key: str) -> Sequence[str]:
         """Return and clear the notices for the person in this session."""
@@ -158,11 +167,11 @@ class ConsolidationScheduler:
     @property
     def is_busy(self) -> bool:
         """Whether a live session is being consolidated."""
-        return any(key for key in self._tasks)
+        return any(not key.startswith(_ARCHIVE) for key in self._tasks)
 
     async def wait_done(self, *, archived: bool = False) -> None:
         """Wait until no live session is being consolidated; with `archived`, no archived one either."""
-        while tasks := [task for key, task in self._tasks.items() if key or archived]:
+        while tasks := [task for key, task in self._tasks.items() if archived or not key.startswith(_ARCHIVE)]:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
@@ -202,7 +211,7 @@ class ConsolidationScheduler:
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
 
-        task = asyncio.create_task(run_safely(), name=f"consolidation of {key or 'the archive'}")
+        task = asyncio.create_task(run_safely(), name=f"consolidation of {key}")
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._tasks.pop(key, None))
 
@@ -293,37 +302,35 @@ class ConsolidationScheduler:
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    async def _consolidate_archive(self) -> None:
-        """Consolidate the archived sessions that are due, one after another, and wait for the next one."""
-        if await self._next_archived() is not None:
-            await self.sleep(self.pause_s)
-            await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
-            lock = ProcessLock(self._archive_lock)
-            if lock.try_acquire():
-                try:
-                    while (due := await self._next_archived()) is not None:
-                        await self._consolidate_archived(self._current_stem, due)
-                finally:
-                    self._current_stem = ""
-                    lock.release()
-            else:
-                self._archive_at = self._now() + _BACKOFF_S  # another process does it
-        if self._archive_at < inf:
-            self._begin_after(self._archive_at - self._now(), "", self._consolidate_archive)
+    def _begin_archived(self, stem: str, due: Due) -> None:
+        """Consolidate an archived session once it is due."""
+        work = partial(self._consolidate_archived, stem)
+        if due.at > self._now():
+            self._begin_after(due.at - self._now(), _ARCHIVE + stem, work)
+        else:
+            self._begin(_ARCHIVE + stem, work)
 
-    async def _next_archived(self) -> Due | None:
-        """Select the archived session that has been due longest; None if none is due yet."""
-        queue = await asyncio.to_thread(self._archived.all)
-        self._archive_at, self._current_stem = min(((due.at, stem) for stem, due in queue.items()), default=(inf, ""))
-        return queue[self._current_stem] if self._archive_at <= self._now() else None
+    async def _consolidate_archived(self, stem: str) -> None:
+        await self.sleep(self.pause_s)
+        await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
+        lock = ProcessLock(self._archive_lock)
+        async with self._archive_turn:
+            await lock.acquire()
+            try:
+                await self._consolidate_stem(stem)
+            finally:
+                lock.release()
 
-    async def _consolidate_archived(self, stem: str, due: Due) -> None:
+    async def _consolidate_stem(self, stem: str) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        consolidator = await self._open_consolidator()
+        due = (await asyncio.to_thread(self._archived.all)).get(stem)
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
+        if due is None:
+            return  # another process did it
         if session is not None:
+            consolidator = await self._open_consolidator()
             session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
             while (result := await consolidator.consolidate_archived(session)).outcome is ConsolidationOutcome.DONE:
                 due = replace(due, state={"done": session.last_consolidated})
@@ -332,6 +339,7 @@ class ConsolidationScheduler:
                 due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
                 if due.failures < _MAX_TRIES:
                     await asyncio.to_thread(self._archived.put, stem, due)
+                    self._begin_archived(stem, due)
                     return
                 await consolidator.note_archived(session, stem)
         await asyncio.to_thread(self._archived.delete, stem)

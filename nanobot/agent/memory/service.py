@@ -240,12 +240,9 @@ class MemoryService:
         key = call.session.key
         self.consolidation.forget(key)
         editor = MemoryEditor(self._memory_of(call.scope), self._clock, call.message.sender_id or "terminal")
-        try:
-            await self.dreams.clear(call.scope)
-            waiting = await self.consolidation.forget_archived(key)
-            cleared = await asyncio.to_thread(editor.clear)
-        finally:
-            self.consolidation.resume_archived()
+        await self.dreams.clear(call.scope)
+        waiting = await self.consolidation.forget_archived(key)
+        cleared = await asyncio.to_thread(editor.clear)
         restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None
         if waiting:
             cleared.append(f"{count_noun(waiting, 'earlier conversation')} waiting for consolidation (still archived)")
