@@ -62,7 +62,7 @@ def test_whatever_a_model_answers_is_judged_and_takes_nothing_of_the_owners_own_
     except UnusableAnswerError:
         return
 
-    after, done = apply_edits(MEMORY, [one.edit for one in verdict.edits])
+    after, done = apply_edits(MEMORY, verdict.edits)
     assert len(done) == len(verdict.edits), "what is not refused can be made"
     assert "- Mine alone.\n" in after
     assert len(parse_facts(after)) >= 2

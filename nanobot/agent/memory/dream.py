@@ -16,11 +16,10 @@ from typing import Any
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.consolidation import ModelSource
 from nanobot.agent.memory.due import Due, DueTimes
-from nanobot.agent.memory.edits import apply_edits
+from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import Fact, fact_key, parse_facts
 from nanobot.agent.memory.history import HistoryEntry, parse_entries_with_ends
 from nanobot.agent.memory.review import (
-    AcceptedEdit,
     EditAction,
     EditReview,
     EditRules,
@@ -325,7 +324,7 @@ class Dream:
             [at for _, at in news],
             size,
             f"{self._clock.now():%Y-%m-%d (%A)}",
-            [forgotten for forgotten, _ in memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
+            [*memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
             self._settings.annotate_line_ages,
         )
         return material.cut(self._settings.max_batch_size)
@@ -383,16 +382,15 @@ class Dream:
             before = (raw or b"").decode("utf-8", "surrogateescape")
             # what was pinned or forgotten while the model was asked
             pinned = {fact.key for fact in parse_facts(before) if fact.pinned}
-            forgotten = {text for text, _ in revisions.forgotten()}.difference(material.forgotten)
+            forgotten = revisions.forgotten().keys() - material.forgotten
             allowed = [
-                edit.edit
+                edit
                 for edit in review.edits
-                if pinned.isdisjoint(edit.edit.keys)
-                and not (edit.edit.text and any(is_like(edit.edit.text, text) for text in forgotten))
+                if pinned.isdisjoint(edit.keys)
+                and not (edit.text and any(is_like(edit.text, text) for text in forgotten))
             ]
-            text, done = apply_edits(before, allowed)
-            applied = [edit for edit in review.edits if edit.edit in done]
-            late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit.edit not in done]
+            text, applied = apply_edits(before, allowed)
+            late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit not in applied]
             data = raw if text == before else text.encode("utf-8", "surrogateescape")
             dream_pass = replace(
                 dream_pass,
@@ -406,7 +404,7 @@ class Dream:
             archived = [
                 fact
                 for edit in applied
-                if edit.action is EditAction.ARCHIVE
+                if edit.is_archived
                 for text in edit.before
                 for fact in parse_facts(f"- {text}")
             ]
@@ -418,24 +416,26 @@ class Dream:
                 log.warning("%s", error)
         return dream_pass
 
-    def _merged_origins(self, edits: Sequence[AcceptedEdit]) -> dict[str, dict[str, Any]]:
+    def _merged_origins(self, edits: Sequence[FactEdit]) -> dict[str, dict[str, Any]]:
         """Return the origin of each merged fact, by key: that of the first source with a quote."""
         origins = self._memory.revisions.origins()
         merged: dict[str, dict[str, Any]] = {}
         for edit in edits:
-            if edit.action is not EditAction.REPLACE:
+            if not edit.text:
                 continue
-            sources = [origins[key].details for key in edit.edit.keys if key in origins]
+            sources = [origins[key].details for key in edit.keys if key in origins]
             origin = next((source for source in sources if source.get("quote")), sources[0] if sources else {})
             kept = {name: value for name, value in origin.items() if name not in ("key", "text", "provenance")}
             trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
-            merged[fact_key(edit.edit.text)] = kept | trust
+            merged[fact_key(edit.text)] = kept | trust
         return merged
 
 
-def _describe_edit(edit: AcceptedEdit) -> AppliedEdit:
-    text = edit.edit.text or edit.edit.under
-    return AppliedEdit(edit.action.value, [encodable(text) for text in edit.before], encodable(text), edit.why)
+def _describe_edit(edit: FactEdit) -> AppliedEdit:
+    after = edit.text or edit.under
+    kind = EditAction.REPLACE if edit.text else EditAction.MOVE if edit.under else EditAction.DROP
+    action = EditAction.ARCHIVE if edit.is_archived else kind
+    return AppliedEdit(action.value, [encodable(text) for text in edit.before], encodable(after), edit.why)
 
 
 def _known_fact(fact: Fact, origin: FactOrigin | None, first_revision: int | None) -> KnownFact:

@@ -209,13 +209,7 @@ class MemoryEditor:
             if memory.file_bytes(memory.memory_file) is None:
                 raise NanobotError("The memory was cleared after that pass. Bring it back first with /memory undo.")
             # what was forgotten since stays forgotten, with the facts that the passes had merged into it
-            undone = log.undone()
-            forgot = [
-                text
-                for change in log.changes()
-                if change.number > restored[-1].number and change.number not in undone
-                for text in change.forgot
-            ]
+            forgot = [text for text, change in log.forgotten().items() if change.number > restored[-1].number]
             for edit in [edit for change in restored if change.dream for edit in change.dream.edits]:
                 if edit.after and any(is_like(edit.after, text) for text in forgot):
                     forgot += edit.before

@@ -17,6 +17,7 @@ from nanobot.agent.memory.facts import (
     parse_facts,
     section_end,
 )
+from nanobot.messages.types import Provenance
 
 _MARK = "\ufeff"
 
@@ -32,6 +33,13 @@ class FactEdit:
     keys: tuple[str, ...] = ()
     text: str = ""
     under: str = ""
+    is_archived: bool = False
+    """Whether the removed facts go to the archive."""
+    before: tuple[str, ...] = ()
+    """Texts of the facts with these keys."""
+    why: str = ""
+    provenance: Provenance = Provenance.OWNER
+    """The least trusted of its sources."""
 
 
 def apply_edits(text: str, edits: Sequence[FactEdit]) -> tuple[str, list[FactEdit]]:

@@ -142,7 +142,7 @@ class Lessons:
         """Add a lesson to memory. Return the line, also if it was learned before or forgotten."""
         memory = self._memory
         with memory.revisions.lock():
-            if any(marker in forgotten for forgotten, _ in memory.revisions.forgotten()):
+            if any(marker in forgotten for forgotten in memory.revisions.forgotten()):
                 return line
             text = memory.file_text(memory.memory_file)
             existing = next((fact.text for fact in parse_facts(text) if marker in fact.text), "")

@@ -77,7 +77,7 @@ def _is_stated(fact: Fact, statements: Sequence[set[str]]) -> bool:
 
 def _is_forgotten(fact: Fact, revisions: RevisionLog, source: ChangeSource) -> bool:
     """Whether it was forgotten after the last message about it."""
-    times = [at for text, at in revisions.forgotten() if is_like(fact.text, text)]
+    times = [change.at for text, change in revisions.forgotten().items() if is_like(fact.text, text)]
     if not times:
         return False
     words = fact_words(fact.text)

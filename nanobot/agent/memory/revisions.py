@@ -387,10 +387,10 @@ class RevisionLog:
                 mentions[key] = mentions.get(key, 0) + 1
         return {key: FactOrigin(origin.change, origin.details, mentions.get(key, 0)) for key, origin in origins.items()}
 
-    def forgotten(self) -> list[tuple[str, str]]:
-        """Return the forgotten facts and when each was forgotten, without undone ones."""
+    def forgotten(self) -> dict[str, Revision]:
+        """Return the forgotten facts and by which change each was forgotten, without undone ones."""
         undone = self.undone()
-        return [(text, change.at) for change in self.changes() if change.number not in undone for text in change.forgot]
+        return {text: change for change in self.changes() if change.number not in undone for text in change.forgot}
 
 
 def is_like(fact: str, other: str) -> bool:

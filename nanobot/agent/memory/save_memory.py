@@ -236,7 +236,7 @@ def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:
     if arguments.get("edits") or arguments.get("memory_update") is None:
         if "edits" not in arguments:
             raise UnusableAnswerError("The model left out edits.")
-        edits = [edit.edit for edit in review_edits(arguments["edits"], rules).edits]
+        edits = review_edits(arguments["edits"], rules).edits
     else:  # the documented form: the whole text
         edits = edits_of_update(memory, _updated_memory(arguments))
         check_losses(rules, edits)

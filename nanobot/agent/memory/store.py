@@ -374,7 +374,7 @@ class MemoryStore:
 
         memory_lines = self.read_long_term().splitlines()
         forgotten_texts = [
-            text for text, _ in self.revisions.forgotten() if not any(is_like(text, line) for line in memory_lines)
+            text for text in self.revisions.forgotten() if not any(is_like(text, line) for line in memory_lines)
         ]
         forgotten_words = [words for text in forgotten_texts if (words := fact_words(text))]
         lines = text.splitlines()
