@@ -226,7 +226,6 @@ def test_the_one_person_who_is_let_in_is_the_owner(bot: Bot):
         ("owner", {}, True),
         ("guest", {}, False),
         ("owner", {"in_group": True}, False),
-        ("guest", {"in_group": True}, False),
     ],
 )
 async def test_what_went_wrong_for_others_or_in_a_group_is_not_counted(

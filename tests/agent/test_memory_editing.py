@@ -319,7 +319,7 @@ LINES = st.sampled_from(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     before=st.lists(LINES, max_size=8),
     update=st.lists(LINES, max_size=10),

@@ -7,8 +7,7 @@ when it consolidates            agent/test_tidying (memoryWindow, half of it sta
                                 nobody waits), agent/test_idle (idleCompactAfterMinutes, the last 8 stay)
 what a summariser is shown      agent/test_save_memory (a line a message, one `save_memory` call, `memory_update` as
                                 text, object or JSON), stories/test_summarisers (bad answers over the wire)
-no message is lost              agent/test_consolidation (kills at each step), agent/test_consolidation_kills,
-                                agent/test_tidying_kills
+no message is lost              agent/test_consolidation (kills at each step), agent/test_consolidation_kills
 whose memory, whose words       here, stories/test_scopes, test_three_people, test_canaries
 /memory, `nanobot memory`       here, agent/test_memory_editing (bytes, undo, budget), cli/test_memory, webui/test_views
 pins                            here, agent/test_memory_editing (any update), agent/test_dream
