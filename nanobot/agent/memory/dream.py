@@ -153,6 +153,7 @@ class DreamInput:
 
     @property
     def rules(self) -> EditRules:
+        """What the answer is checked against."""
         return EditRules(self.memory, self.facts, self.entries, self.forgotten, tidies=True)
 
     def request(self) -> list[ChatMessage]:
@@ -296,10 +297,12 @@ class Dream:
         """Return the input of a pass; None if nothing is new. Only the last batch of entries, if the log was never read
         or became shorter. Raises StorageError.
         """
-        memory, cursor, size = self._memory, self.state()[0], self._log_size()
+        memory, size, read_until = self._memory, self._log_size(), self.state()[0].offset
         memory.record_changes()
-        is_continued = cursor.offset is not None and cursor.offset <= size
-        begin = cursor.offset if cursor.offset is not None and is_continued else max(0, size - _MAX_READ_BYTES)
+        if is_continued := read_until is not None and read_until <= size:
+            begin = read_until or 0
+        else:
+            begin = max(0, size - _MAX_READ_BYTES)
         news = parse_entries_with_ends(self._read_log(begin, size), begin)
         if not is_continued:
             news = news[-self._settings.max_batch_size :]
@@ -312,7 +315,7 @@ class Dream:
             fact.key: fact for fact in parse_facts(text.removeprefix("\ufeff")) if not is_lesson(origins.get(fact.key))
         }
         if not facts or not news:
-            if cursor.offset != size:
+            if read_until != size:
                 self._save(DreamCursor(size))
             return None
         file = memory.memory_file.name
