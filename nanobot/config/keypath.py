@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nanobot.security.references import is_reference
-from nanobot.security.secrets import Redactor, is_secret_name
+from nanobot.security.secrets import is_secret_name, redact_named
 from nanobot.utils import text
 
 KeyPath = tuple[str | int, ...]
@@ -16,7 +16,6 @@ MISSING = object()
 
 _SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")
 _HIDDEN = "••••"
-_AS_TEXT = Redactor()
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -95,6 +94,15 @@ def walk(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
             yield from walk(entry, (*path, key))
 
 
+def changed(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of the values that differ between two trees of objects. Lists and texts are compared as a whole."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            yield from changed(before.get(key), after.get(key), (*path, key))
+    elif before != after:
+        yield path
+
+
 def is_secret(path: KeyPath) -> bool:
     """Whether the value of a key must not be shown."""
     names = [part for part in path if isinstance(part, str)]
@@ -106,7 +114,7 @@ def mask_value(path: KeyPath, value: Any) -> Any:
     if isinstance(value, dict):
         return {name: mask_value((*path, name), entry) for name, entry in value.items()}
     if isinstance(value, list):
-        entries = [_AS_TEXT.text(entry) if isinstance(entry, str) else entry for entry in value]  # --token=VALUE
+        entries = [redact_named(entry) if isinstance(entry, str) else entry for entry in value]  # --token=VALUE
         for index in range(1, len(value)):  # --token VALUE
             if str(value[index - 1]).startswith("-") and is_secret_name(str(value[index - 1])):
                 entries[index] = _HIDDEN

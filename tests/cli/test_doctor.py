@@ -14,10 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nanobot.agent.tools.mcp.server import McpTimeouts
+from nanobot.cli.commands.doctor import HEALTH, SECURITY
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, note, run_checks
-from nanobot.cli.doctor.connections import server_checks
-from nanobot.cli.doctor.model import ModelCapabilities, capability_findings
-from nanobot.cli.doctor.table import HEALTH, SECURITY
+from nanobot.cli.doctor.connections import connection_checks
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths, use_config
 from nanobot.config.schema import Config
@@ -295,14 +294,12 @@ def test_a_damaged_store_is_found(data):
     (data / "workspace" / "cron" / "jobs.json").write_text("{")
     (data / "workspace" / "sessions" / "cli_x.jsonl").write_text('{"role": "user", "content": "hi"}\n{"role\n')
     (data / "pairing.json").write_text("[")
-    (data / "state" / "grants.json").write_text("[")
     (data / "state" / "provenance.json").write_text("[")
 
     checks, told = examination("--offline")
 
     wrong = {name for name, check in checks.items() if check["verdict"] == "error" and name.startswith("stores.")}
-    assert wrong == {"stores.database", "stores.jobs", "stores.pairing", "stores.approvals"}
-    assert len(checks["stores.approvals"]["findings"]) == 2
+    assert wrong == {"stores.database", "stores.jobs", "stores.pairing", "stores.provenance"}
     assert "1 line cannot be read" in checks["stores.sessions"]["findings"][0]["text"]
     assert not told["ok"]
     assert not list(data.rglob("*.corrupt"))
@@ -399,15 +396,19 @@ def test_a_model_that_refuses_is_an_error_that_names_the_key(data):
     assert "canary-key-0001" not in json.dumps(told)
 
 
-def test_a_model_that_only_talks_is_an_error():
-    found = [
-        *capability_findings(
-            ModelCapabilities("ollama, tiny", streams=False, calls_tools=False, sees=False, window_tokens=8000)
-        )
-    ]
+def test_a_model_that_only_talks_is_an_error(data):
+    with FakeModels(default=Say("N")) as server:
+        with_model(data, server, "k")
+        settings = json.loads((data / "config.json").read_text())
+        settings["agents"]["defaults"]["contextWindowTokens"] = 8000
+        configured(data, **settings)
 
-    assert [one.severity for one in found] == ["note", "error", "warning", "note", "note"]
-    assert "cannot read files or act" in found[1].text
+        checks, _ = examination("model")
+
+    found = checks["model"]["findings"]
+    assert found[0]["text"] == "m (custom): answers; a window of 8,000 tokens"
+    assert [one["severity"] for one in found] == ["note", "error", "warning", "note", "note"]
+    assert "cannot read files or act" in found[1]["text"]
 
 
 def test_a_channel_that_is_not_let_in_is_an_error(data):
@@ -489,7 +490,7 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
 
 
 def test_the_check_of_an_mcp_server_outlasts_its_first_download():
-    (check,) = server_checks(["npx"])
+    (check,) = connection_checks(Config.model_validate({"tools": {"mcpServers": {"npx": {"command": "npx"}}}}))
 
     assert check.limit_s > McpTimeouts().to_connect_s
 
@@ -588,9 +589,9 @@ def test_what_was_allowed_long_ago_is_brought_to_mind(data):
     configured(data)
     (data / "state").mkdir(mode=0o700)
     clock = FrozenClock(datetime.now(UTC) - timedelta(days=20))
-    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/old"], outside=False)
+    Grants(data / "state" / "nanobot.db", clock).add(["folder:/srv/old"], outside=False)
     clock.advance(timedelta(days=15).total_seconds())
-    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/new"], outside=False)
+    Grants(data / "state" / "nanobot.db", clock).add(["folder:/srv/new"], outside=False)
 
     checks, _ = examination("--security")
 
@@ -639,9 +640,9 @@ def test_what_is_found_is_told_once_and_not_by_the_log_as_well(data, caplog):
     (data / "state").mkdir(mode=0o700)
     (data / "state" / "provenance.json").write_text("{", encoding="utf-8")
 
-    checks, _ = examination("stores.approvals")
+    checks, _ = examination("stores.provenance")
 
-    assert "untrusted" in texts(checks["stores.approvals"])
+    assert "untrusted" in texts(checks["stores.provenance"])
     assert caplog.records == []
 
 
@@ -680,7 +681,7 @@ def test_a_person_reads_lines_with_what_to_do(data):
 def test_one_thing_is_examined_by_its_id(data):
     assert [*examination("stores", "disk")[0]] == [
         "disk", "stores.database", "stores.sessions", "stores.jobs", "stores.pairing",
-        "stores.approvals",
+        "stores.provenance",
     ]  # fmt: skip
 
     ran = RUNNER.invoke(app, ["doctor", "store"])

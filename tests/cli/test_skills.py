@@ -90,9 +90,14 @@ def test_what_hides_something_takes_more_than_a_yes(tmp_path: Path, said: str | 
 
 
 def test_nobody_to_ask_means_no(tmp_path: Path):
+    config = Path.home() / ".nanobot" / "config.json"
+    config.parent.mkdir()
+    config.write_text('{"agnets": {}}', encoding="utf-8")
+
     done = run("skills", "install", source(tmp_path))
 
     assert done.exit_code == 1
+    assert done.stderr.count("agnets is not a known key") == 1
     assert "Add --yes to install without asking." in done.stderr
 
 
@@ -146,6 +151,8 @@ def test_a_skill_is_removed_and_kept(tmp_path: Path):
     kept = run("skills", "remove", "tea", said="n\n")
     done = run("skills", "remove", "tea", "--yes")
 
+    for name in ("tea", ".replaced", "../workspace"):
+        assert "There is no skill" in run("skills", "remove", name, "--yes").stderr
     assert "Kept." in kept.stdout
     assert "it is kept in" in done.stdout
     assert run("skills", "show", "tea").exit_code == 1

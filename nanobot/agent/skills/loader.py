@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import date
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
 from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, body, one_line, read_manual, read_text
@@ -182,6 +181,21 @@ class SkillsLoader:
     def get(self, name: str) -> Skill | None:
         return next((skill for skill in self.skills() if skill.name == name), None)
 
+    def facts(self, skill: Skill) -> dict[str, object]:
+        """The skill as JSON data, for commands and the page."""
+        return {
+            "name": skill.name,
+            "description": skill.description,
+            "source": skill.source,
+            "path": str(skill.path),
+            "always": skill.always,
+            "available": skill.available,
+            "missing": list(skill.missing),
+            "hints": list(skill.missing_hints),
+            "needs": list(skill.needs),
+            "allowed_tools": list(self.needs_of(skill).tools),
+        }
+
     def needs_of(self, skill: Skill) -> SkillNeeds:
         """Return the requirements of a skill."""
         return self._manual(str(skill.path), skill.stamp)[1]
@@ -225,11 +239,6 @@ class SkillsLoader:
     def get_always_skills(self) -> list[str]:
         """Return the names of usable skills that belong into every prompt."""
         return [skill.name for skill in self.skills() if skill.always and skill.available]
-
-    def get_skill_metadata(self, name: str) -> dict[str, Any] | None:
-        """Return the front matter of a skill; None if it does not exist or has none."""
-        skill = self.get(name)
-        return dict(self._manual(str(skill.path), skill.stamp)[0].front) or None if skill else None
 
     # --- selecting and summarizing
 

@@ -1,19 +1,16 @@
-"""Checks that the stores can be read: journal, sessions, ledger, jobs, pairing, approvals. Read-only."""
+"""Checks that the stores can be read: journal, sessions, ledger, jobs, pairing, provenance. Read-only."""
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 from nanobot.channels.registry import find
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.pairing.store import NOBODY, PairingStore
-from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import DecodedLines
-from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
 
 
@@ -39,22 +36,17 @@ def sessions_can_be_read(context: CheckContext) -> Iterator[Finding]:
     count = 0
     for path, _ in SessionFolder(context.workspace, context.places.legacy_sessions).files():
         count += 1
-        damaged = _damaged_lines(path)
-        if damaged:
+        decoded = DecodedLines()
+        with open(path, "rb") as file:
+            for line in file:
+                decoded.add(line)
+                decoded.rows.clear()  # only counted
+        if decoded.damaged:
             yield note(
-                f"{path}: {count_noun(damaged, 'line')} cannot be read.",
+                f"{path}: {count_noun(len(decoded.damaged), 'line')} cannot be read.",
                 "The valid lines load; the others are moved to a .corrupt file beside it.",
             )
     yield note(count_noun(count, "conversation"))
-
-
-def _damaged_lines(path: Path) -> int:
-    decoded = DecodedLines()
-    with open(path, "rb") as file:
-        for line in file:
-            decoded.add(line)
-            decoded.rows.clear()  # only counted
-    return len(decoded.damaged)
 
 
 def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:
@@ -99,12 +91,7 @@ def pairing_can_be_read(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def approvals_can_be_read(context: CheckContext) -> Iterator[Finding]:
-    """Permanent approvals, and the provenance of files."""
-    try:
-        Grants(context.places.grants, SystemClock()).all()
-    except StorageError as exc:
-        yield error(str(exc), "Until then you are asked about everything.")
+def provenance_can_be_read(context: CheckContext) -> Iterator[Finding]:
     state = ProvenanceStore(context.places.file_provenance, context.places.media)
     if not state.is_sound:
         yield error(
