@@ -378,7 +378,9 @@ async def test_what_its_owner_wrote_by_hand_stays_word_for_word(harness: DreamHa
 
     assert "[f5] Never call before ten. (since 2026-02-26, by hand)" in harness.asked
     assert "- Never call before ten.\n" in harness.text
-    assert ["wrote it by hand" in one for one in run.passes[0].refused] == [True, True]
+    assert [one.partition(": ")[2] for one in run.passes[0].refused] == [
+        "the owner wrote 'Never call before ten.' by hand"
+    ] * 2
 
 
 async def test_what_its_owner_writes_after_a_reset_is_by_hand(harness: DreamHarness):

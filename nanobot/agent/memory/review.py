@@ -168,17 +168,14 @@ class _EditChecker:
             return FactEdit((), self._check_text(text, [], []), clip_line(" ".join(under.split()), _SHOWN_CHARS))
         facts, entries = self._sources(wanted.get("ids"))
         named = {key for edit in earlier for key in edit.keys}
-        for fact in facts:
-            if problem := (
-                "another edit already names it"
-                if fact.fact.key in named
-                else "its owner wrote it by hand"
-                if self.rules.tidies and fact.by_hand
-                else "it is pinned"
-                if fact.fact.pinned
-                else ""
-            ):
-                raise _RefusedError(f"{clip_line(fact.fact.text, _SHOWN_CHARS)!r}: {problem}")
+        for known in facts:
+            shown = repr(clip_line(known.fact.text, _SHOWN_CHARS))
+            if known.fact.key in named:
+                raise _RefusedError(f"another edit already names {shown}")
+            if known.by_hand and self.rules.tidies:
+                raise _RefusedError(f"the owner wrote {shown} by hand")
+            if known.fact.pinned:
+                raise _RefusedError(f"{shown} is pinned")
         marks = [kind for entry in entries for kind, mark in IN_PART.items() if mark in entry.content]
         edit = FactEdit(
             tuple(known.fact.key for known in facts),
