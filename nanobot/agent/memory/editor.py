@@ -295,7 +295,8 @@ class MemoryEditor:
         wanted = text.casefold().split()
         folder = self._memory.memory_dir
         logs = [self._memory.history_file, folder / "history.jsonl"]
-        names = [*self._all_files(), *logs, *sorted(folder.glob("????-??-??.md"), reverse=True)]
+        notes = [*folder.glob("????-??-??.md"), *folder.glob("????-??.md")]
+        names = [*self._all_files(), *logs, *sorted(notes, reverse=True)]
         return [
             FactMatch(path.name, number, line.strip())
             for path in dict.fromkeys(names)
