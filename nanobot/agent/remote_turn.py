@@ -11,8 +11,8 @@ from nanobot.agent import events
 from nanobot.agent.events import Emitter, EventSink, TurnEnded, TurnEvent, event_from_json
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED
-from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError
-from nanobot.net.gateway_socket import connect as open_socket
+from nanobot.net import gateway_socket
+from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, ask
 
 RETRY_S = 1.0
 RETRIES = 30
@@ -221,21 +221,13 @@ async def socket_frames(state: Path, request: Frame, turn: RemoteTurn) -> AsyncG
 
     Raises GatewayGoneError, GatewayError.
     """
-    async with open_socket(state) as connection:
+    async with gateway_socket.connect(state) as connection:
         if connection is None:
             raise GatewayGoneError
-        await connection.send({**request, "seen": turn.seen})
+        connection.send({**request, "seen": turn.seen})
         yield {"type": "sent"}
         while (frame := await connection.receive()) is not None:
             yield frame
-
-
-async def ask(state: Path, request: Frame) -> Frame:
-    """Send a request and return the gateway's answer. Raises GatewayGoneError, GatewayError."""
-    async with open_socket(state) as connection:
-        if connection is None:
-            raise GatewayGoneError
-        return await connection.request(request)
 
 
 async def stop_turn(state: Path, session: str, turn_id: str | None = None) -> bool:

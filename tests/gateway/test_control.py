@@ -14,11 +14,10 @@ from typer.testing import CliRunner, Result
 
 from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.chat.backends import choose_session
-from nanobot.cli.chat.gateway_backend import GatewayBackend, find_backend
-from nanobot.cli.chat.inbound import terminal_message
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
+from nanobot.gateway.control.backend import choose_session, terminal_message
+from nanobot.gateway.control.client import GatewayBackend, find_backend
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
@@ -137,12 +136,12 @@ async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_
     async with running(pause, "dark night.") as here:
         async with connect(here.home / "state") as line:
             assert line is not None
-            await line.send(request)
+            line.send(request)
             first = await read_until(line, "text_delta")
         seen = f"a1b2c3d4.{first[0]['epoch']}.{first[-1]['seq']}"
         async with connect(here.home / "state") as line:
             assert line is not None
-            await line.send({**request, "seen": seen})
+            line.send({**request, "seen": seen})
             pause.resume.set()
             second = await read_until(line, "turn_ended")
         session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
@@ -158,7 +157,7 @@ async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGa
     async with running(pause) as here:
         async with connect(here.home / "state") as line:
             assert line is not None
-            await line.send({"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"})
+            line.send({"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"})
             await read_until(line, "text_delta")
         sessions = SessionManager(here.home / "workspace")
         await eventually(lambda: sessions.get_or_create("cli:direct").message_count == 2)
@@ -175,7 +174,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
         return []
 
     async with running(calls(("exec", {"command": "sleep 0.3"})), "both done") as here:
-        bot, sink = await bot_of(here.home), RecordingSink()
+        bot, sink = await bot_of(here.home, "cli:work"), RecordingSink()
         turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
         running_turn = asyncio.create_task(turn)
         await eventually(lambda: "tool_started" in sink.types)
@@ -184,6 +183,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
 
         assert (await running_turn).text == "both done"
         assert joined == [1]
+        assert SessionManager(here.home / "workspace").get_or_create("cli:work").message_count == 5
         assert "and the second" in str(here.model.requests[-1])
 
 
@@ -198,9 +198,9 @@ async def test_attachments_model_shell_and_commands_work_through_it(running: Ope
         assert str(note) in str(here.model.requests[0][-1]["content"])
         assert "/status" in help_text
         assert (await bot.session_info(bot.session_key)).model == "scripted"
-        assert await bot.shell("!echo hi", bot.session_key) == (["hi"], True)
-        assert await bot.check_for_terminal("!!true", bot.session_key) == ""
-        assert "was not run" in await bot.check_for_terminal("!!rm -rf /", bot.session_key)
+        assert await bot.shell("echo hi", bot.session_key, "") == ("hi\n\nExit code: 0", True)
+        assert await bot.check_for_terminal("true", "") == ""
+        assert "was not run" in await bot.check_for_terminal("rm -rf /", "")
         assert "new" in bot.commands()
 
 

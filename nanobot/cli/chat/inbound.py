@@ -1,48 +1,14 @@
 """Lines typed in the terminal: messages with the files they mention, and `!commands`. They are always the owner's."""
 
-import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from nanobot.bus.events import InboundMessage
 from nanobot.cli.terminal import strip_control
-from nanobot.messages.types import Origin
+from nanobot.gateway.control.backend import current_folder
 
-if TYPE_CHECKING:
-    from nanobot.config.schema import Config
-
-CHANNEL = "cli"
-DEFAULT_SESSION = "cli:direct"
 EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
 """Lines that end a chat."""
 SHELL_PREFIX = "!"
-
-
-def terminal_message(text: str, session_key: str, media: Sequence[str] = ()) -> InboundMessage:
-    """An owner's message for this session; the reply goes back to the terminal."""
-    chat_id = session_key.removeprefix(f"{CHANNEL}:") or "direct"
-    return InboundMessage.from_owner(
-        CHANNEL, chat_id, text, session_key=session_key, origin=Origin.CLI, media=media, folder=current_folder()
-    )
-
-
-def current_folder() -> str:
-    """The folder the user is in; empty if it was deleted."""
-    try:
-        return str(Path.cwd())
-    except OSError:
-        return ""
-
-
-async def transcribe_attachments(config: "Config", text: str, media: Sequence[str]) -> str:
-    """Add transcriptions of attached recordings to the text, or why they could not be transcribed."""
-    if not media:
-        return text
-    from nanobot.providers.transcription import transcribe_media  # brings httpx
-
-    return await transcribe_media(text, media, config, os.environ)
 
 
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")
@@ -85,16 +51,6 @@ def terminal_command(line: str) -> str:
         return command.removeprefix(SHELL_PREFIX).strip()
     program = command.split(maxsplit=1)[0] if command.strip() else ""
     return command.strip() if program.rpartition("/")[2] in _NEED_TERMINAL else ""
-
-
-def parse_shell_command(line: str, *, is_on: bool) -> tuple[str, str]:
-    """The command, and an error text if it cannot be run."""
-    command = line.strip().lstrip(SHELL_PREFIX).strip()
-    if not command:
-        return "", "Write a shell command after the !, for example: !ls"
-    if not is_on:
-        return "", "Shell commands are disabled. Set tools.exec.enable to true in the config."
-    return command, ""
 
 
 _FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})

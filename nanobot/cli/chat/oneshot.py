@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, parse_answer
 from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_lines
-from nanobot.cli.chat.backends import ChatBackend
 from nanobot.cli.chat.event_lines import FAILURES, failure_line
-from nanobot.cli.chat.inbound import terminal_message
 from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
 from nanobot.cli.terminal import Paint, SafeStream, can_redraw, wants_colour
 from nanobot.errors import StorageError
+from nanobot.gateway.control.backend import ChatBackend, terminal_message
 
 if TYPE_CHECKING:
     from nanobot.cli.chat.screen import Screen

@@ -12,11 +12,11 @@ from typing import Any
 
 from nanobot.agent.events import TurnEvent
 from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, next_line
-from nanobot.cli.chat.backends import ChatBackend, choose_session, show_messages
-from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files, terminal_message
+from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files
 from nanobot.cli.chat.plain import PlainOutput
 from nanobot.cli.terminal import repair_output, strip_control, write_text
 from nanobot.errors import StorageError
+from nanobot.gateway.control.backend import ChatBackend, choose_session, show_messages, terminal_message
 
 
 def plain_chat(backend_context: AbstractAsyncContextManager[tuple[ChatBackend, str]]) -> int:

@@ -20,22 +20,15 @@ from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.chat.approval_prompt import format_choices
-from nanobot.cli.chat.backends import ChatBackend, SessionInfo, choose_session
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
-from nanobot.cli.chat.inbound import (
-    EXIT_WORDS,
-    SHELL_PREFIX,
-    current_folder,
-    find_mentioned_files,
-    terminal_command,
-    terminal_message,
-)
+from nanobot.cli.chat.inbound import EXIT_WORDS, SHELL_PREFIX, find_mentioned_files, output_lines, terminal_command
 from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
 from nanobot.cli.chat.screen import Screen
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
+from nanobot.gateway.control.backend import ChatBackend, SessionInfo, choose_session, current_folder, terminal_message
+from nanobot.gateway.control.client import GATEWAY_BACK
 from nanobot.net.gateway_socket import GatewayGoneError
 from nanobot.usage.types import format_dollars, format_tokens
 from nanobot.utils.storage_error import error_text
@@ -237,13 +230,18 @@ class ChatSession:
         return terminal_message(line, self._session_key, find_mentioned_files(line, self._bot.workspace))
 
     async def _run_shell(self, line: str) -> None:
-        if command := terminal_command(line):
-            if refusal := await self._bot.check_for_terminal(line, self._session_key):
+        command = terminal_command(line)
+        if command:
+            if refusal := await self._bot.check_for_terminal(command, current_folder()):
                 self._show_error(refusal)
             elif code := await self._prompt.run_on_terminal(command):
                 self._show_error(f"Exit code: {code}")
             return
-        lines, succeeded = await self._bot.shell(line, self._session_key)
+        if not (command := line.strip().lstrip(SHELL_PREFIX).strip()):
+            self._show_error("Write a shell command after the !, for example: !ls")
+            return
+        text, succeeded = await self._bot.shell(command, self._session_key, current_folder())
+        lines = output_lines(text)
         if succeeded:
             self._screen.lines(lines or [self._paint.dim("ok")])
         else:
