@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, TurnEvent, parse_answer
+from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, parse_answer
 from nanobot.cli.terminal import SafeStream, is_terminal
+from nanobot.gateway.control.backend import ChatBackend
 
 
 def is_interactive() -> bool:
@@ -80,32 +81,33 @@ def read_lines(on_line: Callable[[str], None]) -> None:
     read_line(handle)
 
 
-class ApprovalPrompt:
-    """A sink that answers approval questions with typed lines. The end of stdin means no."""
+def with_approvals(bot: ChatBackend, sink: EventSink) -> EventSink:
+    """A sink that also answers approval questions with typed lines, if a person is there. The end of stdin means no."""
+    if not is_interactive():
+        return sink
+    stderr = SafeStream(sys.stderr)
+    question: ApprovalAsked | None = None
 
-    def __init__(self, answer: Callable[[str, Answer], None]) -> None:
-        self._answer = answer
-        self._out = SafeStream(sys.stderr)
-        self._question: ApprovalAsked | None = None
+    def prompt(asked: ApprovalAsked) -> None:
+        stderr.write(f"{format_choices(asked)}: ")
+        read_line(on_line)
 
-    def __call__(self, event: TurnEvent) -> None:
-        """Prompt for a question, or drop it once it is answered."""
-        if isinstance(event, ApprovalAsked):
-            self._question = event
-            self._prompt()
-        elif isinstance(event, ApprovalAnswered):
-            self._question = None
-
-    def _prompt(self) -> None:
-        if self._question is not None:
-            self._out.write(f"{format_choices(self._question)}: ")
-            read_line(self._on_line)
-
-    def _on_line(self, line: str) -> None:
-        if self._question is None:
+    def on_line(line: str) -> None:
+        if question is None:
             return
         answer = Answer.NO if not line else parse_answer(line)
         if answer is None:
-            self._prompt()
+            prompt(question)
         else:
-            self._answer(self._question.question, answer)
+            bot.answer(question.question, answer)
+
+    def watch(event: TurnEvent) -> None:
+        nonlocal question
+        sink(event)
+        if isinstance(event, ApprovalAsked):
+            question = event
+            prompt(event)
+        elif isinstance(event, ApprovalAnswered):
+            question = None
+
+    return watch

@@ -1,9 +1,14 @@
-"""Output for pipes and dumb terminals: plain text, or turn events as JSON lines (`--json`).
+"""Pipes and dumb terminals: plain text or turn events as JSON lines (`--json`), and a chat of a line in, an answer out.
 
 Only the answer goes to stdout; tool calls and failures go to stderr.
 """
 
+import asyncio
 import json
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from typing import Any, TextIO
 
 from nanobot.agent.events import (
@@ -16,7 +21,9 @@ from nanobot.agent.events import (
     TurnEnded,
     TurnEvent,
 )
+from nanobot.cli.chat.approval_prompt import is_interactive, next_line, with_approvals
 from nanobot.cli.chat.event_lines import failure_line, format_turn_end, tool_call_lines
+from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files
 from nanobot.cli.terminal import (
     Paint,
     SafeStream,
@@ -25,7 +32,10 @@ from nanobot.cli.terminal import (
     repair_output,
     strip_control,
     wants_colour,
+    write_text,
 )
+from nanobot.errors import StorageError
+from nanobot.gateway.control.backend import ChatBackend, choose_session, show_messages, terminal_message
 from nanobot.messages.types import INTERRUPTED
 
 _STATUS_COLUMNS = 100
@@ -121,3 +131,68 @@ class JsonLinesOutput:
     def show(self, text: str) -> None:
         """Write a message the agent sent with its tool."""
         self.stream.write(escape_control(json.dumps({"type": "message", "text": text}, ensure_ascii=False)) + "\n")
+
+
+def plain_chat(backend_context: AbstractAsyncContextManager[tuple[ChatBackend, str]]) -> int:
+    """Answer line after line until the user exits; return the exit code. Ctrl+C stops a turn or exits.
+
+    While it waits for a line, it prints messages for the chat, and the terminal's jobs run when due.
+    """
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        bot, session_key = runner.run(stack.enter_async_context(backend_context))
+        try:
+            is_open = _show_work(runner, partial(_resume, bot, session_key))
+            while is_open and (line := _prompt_line(runner, bot, session_key)) is not None:
+                if line.strip():
+                    session_key, line = runner.run(choose_session(bot, session_key, line))
+                    is_open = _show_work(runner, partial(_run_turn, bot, line, session_key))
+        finally:
+            runner.run(stack.aclose())
+    return 0
+
+
+def _show_work(runner: asyncio.Runner, work: Callable[[PlainOutput], Coroutine[Any, Any, None]]) -> bool:
+    """Run the work with a new output; False if stdout was closed. Raises StorageError if writing failed."""
+    output = PlainOutput(sys.stdout, sys.stderr)
+    try:
+        runner.run(work(output))
+    except KeyboardInterrupt:
+        write_text(sys.stderr, "\n(stopped)\n")
+    if output.stream.problem:
+        raise StorageError(f"{output.stream.problem}. The answer is stored in the session.")
+    return not output.stream.closed
+
+
+async def _resume(bot: ChatBackend, session_key: str, output: PlainOutput) -> None:
+    """Resume a turn that was interrupted by the end of a process."""
+    await bot.resume(session_key, with_approvals(bot, output), attended=is_interactive())
+
+
+async def _run_turn(bot: ChatBackend, line: str, session_key: str, output: PlainOutput) -> None:
+    files = await asyncio.to_thread(find_mentioned_files, line, bot.workspace)
+    message = terminal_message(line, session_key, files)
+    await bot.run_turn(message, with_approvals(bot, output), show=output.show, attended=is_interactive())
+
+
+def _prompt_line(runner: asyncio.Runner, bot: ChatBackend, session_key: str) -> str | None:
+    """The next line typed; None to exit."""
+    write_text(sys.stderr, "> ")
+    try:
+        line = runner.run(_wait_for_line(bot, session_key))
+    except KeyboardInterrupt:
+        line = ""
+    if not line or line.strip().lower() in EXIT_WORDS:
+        return None
+    return repair_output(line.rstrip("\r\n"))
+
+
+async def _wait_for_line(bot: ChatBackend, session_key: str) -> str:
+    """The next line of stdin, empty at its end; prints messages that arrive meanwhile."""
+
+    def show(text: str) -> None:
+        write_text(sys.stdout, f"\n{repair_output(strip_control(text))}\n")
+        write_text(sys.stderr, "> ")
+
+    async with show_messages(bot, session_key, show):
+        return await next_line()

@@ -128,7 +128,7 @@ class ChatOptions:
         import asyncio  # slow; not needed for --help
 
         if not can_redraw(sys.stdout):
-            from nanobot.cli.chat.plain_chat import plain_chat
+            from nanobot.cli.chat.plain import plain_chat
 
             return plain_chat(self._open_backend(is_chat=True))
 
