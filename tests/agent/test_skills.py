@@ -7,10 +7,12 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import MAX_BYTES, SkillsLoader
+from nanobot.agent.skills.manual import parse_front_matter
 from nanobot.agent.skills.usage import SCHEMA, SkillUsage
 from nanobot.utils.database import writing
 from nanobot.utils.resources import skills_dir
@@ -39,6 +41,22 @@ def write_own(tmp_path: Path, name: str, text: str | bytes) -> Path:
 
 def missing(loader: SkillsLoader, name: str) -> tuple[str, ...]:
     return next(skill.missing for skill in loader.skills() if skill.name == name)
+
+
+PARTS = [*"#\"'{}[],-🦞 \t", "a", "true", "Yes", "null", "x: y", ": ", "1e5", "\\n"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["name", "on", "a b", ""]), st.lists(st.sampled_from(PARTS))), max_size=3))
+def test_front_matter_is_read_as_yaml_reads_it(fields):
+    text = "".join(f"{key}: {''.join(parts)}\n" for key, parts in fields)
+    try:
+        expected = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return  # texts with a colon are accepted all the same
+
+    front = parse_front_matter(text).front
+
+    assert front == (expected if isinstance(expected, dict) else {})
 
 
 def test_a_skill_is_listed_with_its_place(tmp_path, loader):
