@@ -152,7 +152,8 @@ async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_
     assert [row["role"] for row in session.messages] == ["user", "assistant"]
 
 
-async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway):
+async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanobot.gateway.control.requests.ABANDONED_S", 0.1)
     pause = Pause("It was a ")
     async with running(pause) as here:
         async with connect(here.home / "state") as line:

@@ -73,13 +73,13 @@ class PlainOutput:
             case Notice():
                 self._stderr.write(self._paint.dim(f"  {strip_control(event.text)}") + "\n")
             case TurnEnded():
-                summary = format_turn_end(event, self._texts)
-                if summary.answer:
+                answer, remark = format_turn_end(event, self._texts)
+                if answer:
                     self._in_text = False
-                    self._write(summary.answer)
+                    self._write(answer)
                 self._end_line()
-                if summary.remark and not self.stream.closed:
-                    self._write_stderr(failure_line(event) or summary.remark)
+                if remark and not self.stream.closed:
+                    self._write_stderr(failure_line(event) or remark)
 
     def show(self, text: str) -> None:
         """Write a message the agent sent with its tool, as a separate paragraph."""

@@ -377,13 +377,12 @@ class Screen:
 
     def _end_turn(self, event: TurnEnded) -> None:
         self._end_answer()
-        summary = format_turn_end(event, ["".join(pieces) for pieces in self._view.texts])
-        if summary.answer:
-            self._append("text", self._plain(summary.answer))
+        answer, remark = format_turn_end(event, ["".join(pieces) for pieces in self._view.texts])
+        self._append("text", self._plain(answer))
         failure = failure_line(event)
-        if summary.remark and not (failure and self._stderr):
+        if remark and not (failure and self._stderr):
             paint = self._paint.red if failure else self._paint.dim
-            self._append("remark", [paint(line) for line in self._plain(summary.remark)])
+            self._append("remark", [paint(line) for line in self._plain(remark)])
         self.finish()
         if failure and self._stderr:
             self._stderr.write(f"{failure}\n")

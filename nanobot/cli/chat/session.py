@@ -217,7 +217,10 @@ class ChatSession:
         return messages
 
     def _mergeable_messages(self) -> list[InboundMessage]:
-        return [self._message(line) for line in takewhile(_is_prompt, self.waiting)]
+        def is_prompt(line: str) -> bool:
+            return parse_command(line) is None and not line.lstrip().startswith(SHELL_PREFIX)
+
+        return [self._message(line) for line in takewhile(is_prompt, self.waiting)]
 
     def _message(self, line: str) -> InboundMessage:
         return terminal_message(line, self._session_key, find_mentioned_files(line, self._bot.workspace))
@@ -413,10 +416,6 @@ def shorten_home(path: Path) -> str:
     """The path with the home folder as ~."""
     home = Path.home()
     return str(Path("~") / path.relative_to(home) if home.name and path.is_relative_to(home) else path)
-
-
-def _is_prompt(line: str) -> bool:
-    return parse_command(line) is None and not line.lstrip().startswith(SHELL_PREFIX)
 
 
 class UsageMeter:
