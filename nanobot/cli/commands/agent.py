@@ -2,7 +2,6 @@
 
 import io
 import os
-import queue
 import re
 import secrets
 import sys
@@ -271,24 +270,24 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
         number = sys.stdin.fileno()
     except io.UnsupportedOperation:  # replaced by a text in memory
         return sys.stdin.buffer.read()
-    chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    chunks: list[bytes] = []
+    has_begun = threading.Event()
 
     def read() -> None:
         with suppress(OSError):
             while chunk := os.read(number, 1 << 16):
-                chunks.put(chunk)
-        chunks.put(b"")
+                chunks.append(chunk)
+                has_begun.set()
+        has_begun.set()
 
-    threading.Thread(target=read, daemon=True).start()
-    try:
-        text = first = chunks.get(timeout=wait_s)
-    except queue.Empty:
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    if not has_begun.wait(wait_s):
         note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait."
         print_line(note, err=True)
         return b""
-    while first:
-        text += (first := chunks.get())
-    return text
+    reader.join()
+    return b"".join(chunks)
 
 
 def _decode(piped: bytes) -> str:
