@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.agent.events import TurnOutcome
+from nanobot.agent.events import TextDelta, TurnOutcome
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
@@ -150,6 +150,32 @@ async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_
     assert [event["seq"] for event in events] == [*range(len(events))]
     assert "".join(event["text"] for event in events if event["type"] == "text_delta") == "It was a dark night."
     assert [row["role"] for row in session.messages] == ["user", "assistant"]
+
+
+async def test_a_chat_that_loses_its_connection_shows_each_text_once_and_follows_the_next_turn_too(
+    running: OpenGateway,
+):
+    first, second = Pause("It was a "), Pause("Then ")
+    async with running(first, "dark night.", second, "it rained.") as here:
+        about = {"session": "cli:direct", "commands": {}, "skills": {}}
+        bot, sink = GatewayBackend(here.home / "state", about, retry_s=0.1), RecordingSink()
+        turn = asyncio.create_task(bot.run_turn(terminal_message("tell me", "cli:direct"), sink))
+        await first.reached.wait()
+        await eventually(lambda: "text_delta" in sink.types)
+        for client in [*here.gateway._control._clients]:
+            client.abort()
+        await asyncio.sleep(0.05)
+        first.resume.set()
+        await turn
+        beside = asyncio.create_task(bot.run_turn(terminal_message("go on", "cli:direct")))
+        await second.reached.wait()
+
+        resumed = asyncio.create_task(bot.resume("cli:direct", sink))
+        second.resume.set()
+        await asyncio.gather(resumed, beside)
+
+    deltas = [event.text for event in sink.events if isinstance(event, TextDelta)]
+    assert "".join(deltas) == "It was a dark night.Then it rained."
 
 
 async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
