@@ -15,7 +15,7 @@ if sys.platform == "win32":
 
 import pexpect
 
-from nanobot.cli.chat.inbound import terminal_command
+from nanobot.cli.chat.typed_lines import terminal_command
 from tests.support.terminal import on_screen
 
 ESCAPE, CTRL_C, CTRL_D, CTRL_R, TAB, END = "\x1b", "\x03", "\x04", "\x12", "\t", "\x05"

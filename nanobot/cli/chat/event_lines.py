@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nanobot.agent.events import ToolEnded, TurnEnded, TurnEvent, TurnOutcome
-from nanobot.cli.chat.inbound import output_lines
 from nanobot.cli.terminal import Paint, strip_control
 from nanobot.utils.text import count_noun
 
@@ -15,6 +14,16 @@ _REASON_ROWS = 6
 _READING_TOOLS = frozenset({"read_file", "list_dir", "glob", "grep"})
 """Their output is what a file or folder holds; its size is enough."""
 INDENT = "  "
+
+
+_FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
+"""Lines that the exec tool adds for the model."""
+
+
+def output_lines(text: str) -> list[str]:
+    """What a command printed as lines for the screen, and its exit code if it failed."""
+    lines = [line.rstrip() for line in strip_control(text).expandtabs(8).splitlines() if line not in _FRAME]
+    return "\n".join(lines).strip("\n").split("\n") if any(lines) else []
 
 
 def main_argument(arguments: Mapping[str, Any]) -> str:

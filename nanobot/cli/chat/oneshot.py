@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, parse_answer
-from nanobot.cli.chat.approval_prompt import is_interactive, read_lines, with_approvals
 from nanobot.cli.chat.event_lines import FAILURES
 from nanobot.cli.chat.plain import JsonLinesOutput, PlainOutput
 from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
+from nanobot.cli.chat.typed_lines import is_interactive, read_lines, with_approvals
 from nanobot.cli.terminal import Paint, SafeStream, can_redraw, wants_colour
 from nanobot.errors import StorageError
 from nanobot.gateway.control.backend import ChatBackend, terminal_message

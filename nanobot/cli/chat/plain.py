@@ -6,9 +6,7 @@ Only the answer goes to stdout; tool calls and failures go to stderr.
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from functools import partial
 from typing import Any, TextIO
 
 from nanobot.agent.events import (
@@ -21,9 +19,8 @@ from nanobot.agent.events import (
     TurnEnded,
     TurnEvent,
 )
-from nanobot.cli.chat.approval_prompt import is_interactive, next_line, with_approvals
 from nanobot.cli.chat.event_lines import failure_line, format_turn_end, tool_call_lines
-from nanobot.cli.chat.inbound import EXIT_WORDS, find_mentioned_files
+from nanobot.cli.chat.typed_lines import EXIT_WORDS, find_mentioned_files, is_interactive, next_line, with_approvals
 from nanobot.cli.terminal import (
     Paint,
     SafeStream,
@@ -141,38 +138,37 @@ def plain_chat(backend_context: AbstractAsyncContextManager[tuple[ChatBackend, s
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         bot, session_key = runner.run(stack.enter_async_context(backend_context))
+        line: str | None = None  # at first, an interrupted turn is resumed
         try:
-            is_open = _show_work(runner, partial(_resume, bot, session_key))
-            while is_open and (line := _prompt_line(runner, bot, session_key)) is not None:
-                if line.strip():
-                    session_key, line = runner.run(choose_session(bot, session_key, line))
-                    is_open = _show_work(runner, partial(_run_turn, bot, line, session_key))
+            while True:
+                output = PlainOutput(sys.stdout, sys.stderr)
+                try:
+                    runner.run(_run_turn(bot, line, session_key, output))
+                except KeyboardInterrupt:
+                    write_text(sys.stderr, "\n(stopped)\n")
+                if output.stream.problem:
+                    raise StorageError(f"{output.stream.problem}. The answer is stored in the session.")
+                if output.stream.closed:
+                    break
+                while (line := _prompt_line(runner, bot, session_key)) is not None and not line.strip():
+                    pass
+                if line is None:
+                    break
+                session_key, line = runner.run(choose_session(bot, session_key, line))
         finally:
             runner.run(stack.aclose())
     return 0
 
 
-def _show_work(runner: asyncio.Runner, work: Callable[[PlainOutput], Coroutine[Any, Any, None]]) -> bool:
-    """Run the work with a new output; False if stdout was closed. Raises StorageError if writing failed."""
-    output = PlainOutput(sys.stdout, sys.stderr)
-    try:
-        runner.run(work(output))
-    except KeyboardInterrupt:
-        write_text(sys.stderr, "\n(stopped)\n")
-    if output.stream.problem:
-        raise StorageError(f"{output.stream.problem}. The answer is stored in the session.")
-    return not output.stream.closed
-
-
-async def _resume(bot: ChatBackend, session_key: str, output: PlainOutput) -> None:
-    """Resume a turn that was interrupted by the end of a process."""
-    await bot.resume(session_key, with_approvals(bot, output), attended=is_interactive())
-
-
-async def _run_turn(bot: ChatBackend, line: str, session_key: str, output: PlainOutput) -> None:
+async def _run_turn(bot: ChatBackend, line: str | None, session_key: str, output: PlainOutput) -> None:
+    """Run the turn of a line; without one, resume the turn that was interrupted by the end of a process."""
+    sink, attended = with_approvals(bot, output), is_interactive()
+    if line is None:
+        await bot.resume(session_key, sink, attended=attended)
+        return
     files = await asyncio.to_thread(find_mentioned_files, line, bot.workspace)
     message = terminal_message(line, session_key, files)
-    await bot.run_turn(message, with_approvals(bot, output), show=output.show, attended=is_interactive())
+    await bot.run_turn(message, sink, show=output.show, attended=attended)
 
 
 def _prompt_line(runner: asyncio.Runner, bot: ChatBackend, session_key: str) -> str | None:

@@ -21,12 +21,18 @@ from nanobot.agent.command import parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.chat.approval_prompt import format_choices
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.inbound import EXIT_WORDS, SHELL_PREFIX, find_mentioned_files, output_lines, terminal_command
+from nanobot.cli.chat.event_lines import output_lines
 from nanobot.cli.chat.prompt import Prompt
 from nanobot.cli.chat.screen import Screen
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
+from nanobot.cli.chat.typed_lines import (
+    EXIT_WORDS,
+    SHELL_PREFIX,
+    find_mentioned_files,
+    format_choices,
+    terminal_command,
+)
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.gateway.control.backend import ChatBackend, SessionInfo, choose_session, current_folder, terminal_message

@@ -99,7 +99,7 @@ class ControlRequests:
         bot, is_continuing = self._bot, bool(request.get("continue"))
         return {
             "session": await asyncio.to_thread(bot.session_of, request["session"], continue_latest=is_continuing),
-            "name": bot.name,
+            "name": self._runtime.config.agents.defaults.bot_title,  # may have changed
             "workspace": str(bot.workspace),
             "commands": bot.commands(),
             "skills": await asyncio.to_thread(bot.skills),
@@ -248,12 +248,11 @@ class ControlRequests:
         """Send a message to a chat or a person, and answer with its platform ids."""
         name, to = str(request["channel"]), str(request["to"])
         if self._reporter.channels.manager.get(name) is None:
+            if broken := self._reporter.channels.broken.get(name):
+                raise NanobotError(f"{name} cannot send: {broken}")
             running = ", ".join(self._reporter.channels.names) or "none"
-            broken = self._reporter.channels.broken.get(name)
             raise NanobotError(
-                f"{name} cannot send: {broken}"
-                if broken
-                else f"This gateway runs no channel {name!r} (running: {running}). Set channels.{name}.enabled."
+                f"This gateway runs no channel {name!r} (running: {running}). Set channels.{name}.enabled."
             )
         if request.get("person"):
             to = await self._reporter.channels.manager.chat_with(name, to) or to

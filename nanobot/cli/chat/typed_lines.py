@@ -1,18 +1,66 @@
-"""Approval prompts without the line editor: the choices on stderr, the answer is the next line typed.
+"""What a person types: words that leave, files, commands for the terminal, and answers to approval questions.
 
-The question itself is shown by the output of the turn. In the chat, the prompt handles approvals.
+A question itself is shown by the output of the turn. In the chat, the prompt handles approvals.
 """
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, parse_answer
 from nanobot.cli.terminal import SafeStream, is_terminal
-from nanobot.gateway.control.backend import ChatBackend
+from nanobot.gateway.control.backend import ChatBackend, current_folder
+
+EXIT_WORDS = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
+"""Lines that end a chat."""
+SHELL_PREFIX = "!"
+
+
+_MENTION = re.compile(r"(?:^|(?<=\s))@(\S+)")
+
+
+def find_mentioned_files(line: str, workspace: Path) -> list[str]:
+    """Absolute paths of the files that `@name` in the line refers to, each once, in order: of the current folder, else
+    of the workspace.
+    """
+    paths: dict[str, None] = {}
+    for name in _MENTION.findall(line):
+        for spelling in (name, name.rstrip(".,;:!?)")):
+            path = _file(spelling, Path(current_folder())) or _file(spelling, workspace)
+            if path is not None:
+                paths[path] = None
+                break
+    return [*paths]
+
+
+def _file(name: str, workspace: Path) -> str | None:
+    try:
+        path = workspace / Path(name).expanduser()
+        return str(path) if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):  # not a valid path: too long, unknown home, NUL
+        return None
+
+
+_NEED_TERMINAL = frozenset({
+    "vi", "vim", "nvim", "view", "nano", "emacs", "pico", "micro", "hx", "kak", "less", "more", "most", "man", "info",
+    "top", "htop", "btop", "watch", "tmux", "screen", "mc", "ranger", "tig", "lazygit",
+})  # fmt: skip
+
+
+def terminal_command(line: str) -> str:
+    """The command of a shell line that runs on the terminal itself: after `!!`, or one of the editors, pagers and
+    monitors that are known to need it. Empty for others.
+    """
+    command = line.strip().removeprefix(SHELL_PREFIX)
+    if command.startswith(SHELL_PREFIX):
+        return command.removeprefix(SHELL_PREFIX).strip()
+    program = command.split(maxsplit=1)[0] if command.strip() else ""
+    return command.strip() if program.rpartition("/")[2] in _NEED_TERMINAL else ""
 
 
 def is_interactive() -> bool:
