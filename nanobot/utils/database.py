@@ -160,9 +160,8 @@ class Database:
     def soon(
         self, work: Callable[["Connection"], T], *, is_synced: bool = True, is_urgent: bool = False
     ) -> "asyncio.Future[T]":
-        """Like `ask`, without waiting. If it is not urgent, it may wait up to SOON_S for other work to share its commit.
-
-        All work runs in the order of the calls to both methods.
+        """Like `ask`, without waiting. Work that is not urgent may wait for other work up to SOON_S, to share its
+        commit. All work runs in the order of the calls to both methods.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
