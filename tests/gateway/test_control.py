@@ -171,11 +171,15 @@ async def test_a_chat_that_loses_its_connection_shows_each_text_once_and_follows
         await second.reached.wait()
 
         resumed = asyncio.create_task(bot.resume("cli:direct", sink))
+        await eventually(lambda: "Then" in text_of_deltas(sink))
         second.resume.set()
         await asyncio.gather(resumed, beside)
 
-    deltas = [event.text for event in sink.events if isinstance(event, TextDelta)]
-    assert "".join(deltas) == "It was a dark night.Then it rained."
+    assert text_of_deltas(sink) == "It was a dark night.Then it rained."
+
+
+def text_of_deltas(sink: RecordingSink) -> str:
+    return "".join(event.text for event in sink.events if isinstance(event, TextDelta))
 
 
 async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
