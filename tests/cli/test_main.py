@@ -1,4 +1,4 @@
-"""The process: exit codes, streams and the way out. Each test is a real process."""
+"""The process: exit codes, streams and the way out, in real processes; and words that no command has."""
 
 import os
 import subprocess
