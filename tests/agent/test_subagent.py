@@ -394,7 +394,8 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
     assert len(stage.replies()) == 3
 
 
-async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path):
+async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("nanobot.agent.loop.STOP_REPLY_S", 10.0)  # how many ended is said where all end before it
     cast = Cast(AND_WAIT, prices=[Pause("I begin")])
 
     async with on_stage(tmp_path, cast) as stage:
