@@ -55,9 +55,9 @@ for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A worker more than there are cores: many tests wait for a child process or a socket."""
+    """Two workers more than there are cores: many tests wait for a child process or a socket."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 1
+    return cores + 2
 
 
 class FilesToWorkers(LoadGroupScheduling):  # type: ignore[misc]

@@ -42,6 +42,7 @@ def words_of(result: ToolResult) -> str:
     return json.dumps(result.content)
 
 
+@pytest.mark.slow
 async def test_time_git_and_fetch_of_pypi(bench: OpenBench, tmp_path: Path):
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", repository], check=True)
