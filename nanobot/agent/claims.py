@@ -207,9 +207,12 @@ def find_claim(
     requests = [row for row in turn_rows if row["role"] == "user" and not is_synthetic(row)]
     request = text_of(requests[-1]["content"]) if requests else ""
     called = frozenset(str(row.get("name")) for row in turn_rows if row["role"] == "tool" and not had_no_effect(row))
-    if has_acted(turn_rows, tools) or (not _asks_for_action(request, text) and has_acted(rows, tools)):
+    if has_acted(turn_rows, tools):
         return None, called
-    return unsupported_claim(text, request, has_looked=bool(called), has_tools=bool(len(tools))), called
+    claim = unsupported_claim(text, request, has_looked=bool(called), has_tools=bool(len(tools)))
+    if claim is not None and not _asks_for_action(request, text) and has_acted(rows, tools):
+        return None, called  # it tells of an earlier turn
+    return claim, called
 
 
 def has_acted(rows: Sequence[ChatMessage], tools: ToolRegistry) -> bool:

@@ -268,6 +268,13 @@ class HeartbeatConfig(Section):
     to: Text = ""
 
 
+class SessionsConfig(Section):
+    """What happens to conversations that are over."""
+
+    keep_days: Whole = 0
+    """Days after which archived sessions and daily notes move into one archive for each month; 0: never."""
+
+
 class WebConfig(Section):
     """The page that the gateway serves."""
 
@@ -525,6 +532,7 @@ class Config(BaseSettings, Section):
     providers: ProvidersConfig = Field(default_factory=ProvidersConfig)
     gateway: GatewayConfig = Field(default_factory=GatewayConfig)
     api: ApiConfig = Field(default_factory=ApiConfig)
+    sessions: SessionsConfig = Field(default_factory=SessionsConfig)
     tools: ToolsConfig = Field(default_factory=ToolsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     plugins: PluginsConfig = Field(default_factory=PluginsConfig)

@@ -171,6 +171,7 @@ class Gateway:
             if dreams.enabled:
                 add(SupervisedTask("dream", dreams.run, problem=lambda: dreams.problem))
         add(SupervisedTask("search", runtime.archive.keep_up))
+        add(SupervisedTask("archive", runtime.keep_packing))
         add(SupervisedTask("config", live.run, problem=lambda: live.problem))
         await http.bind()
         add(SupervisedTask("http", http.run, problem=lambda: http.problem))

@@ -66,7 +66,7 @@ class Connection(ABC):
         """The next bytes of the body as sent; b"" at its end, where `usable` is set if the connection may stay open."""
 
     @abstractmethod
-    async def is_open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether an idle connection still waits for a request."""
 
     @abstractmethod
@@ -125,15 +125,21 @@ class DirectConnection(Connection):
 
     async def _receive(self) -> bytes:
         event = await self._next_event()
-        if not isinstance(event, h11.Data):  # the end
-            if self._wire.our_state is h11.DONE and self._wire.their_state is h11.DONE:
-                self._wire.start_next_cycle()
-                self.usable = not self._wire.trailing_data[0]
+        if not isinstance(event, h11.Data):
+            self._end_response()
             return b""
         pieces = [bytes(event.data)]  # with what has arrived behind it
         while self._wire.their_state is h11.SEND_BODY and isinstance(event := self._parse(), h11.Data):
             pieces.append(bytes(event.data))
+        self._end_response()
         return b"".join(pieces)
+
+    def _end_response(self) -> None:
+        """Make the connection ready for the next request if the response has been read to its end."""
+        wire = self._wire
+        if wire.our_state is h11.DONE and wire.their_state is h11.DONE and not wire.trailing_data[0]:
+            wire.start_next_cycle()
+            self.usable = True
 
     async def _next_event(self) -> _Event:
         """The next part of the response, read from the socket if necessary."""
@@ -155,12 +161,14 @@ class DirectConnection(Connection):
         except h11.RemoteProtocolError as error:
             raise HttpError(str(error)) from None
 
-    async def is_open(self) -> bool:
-        with suppress(OSError):  # TimeoutError is one
-            async with asyncio.timeout(0):  # reads at once what is there: the end, or unsolicited bytes before it
-                await self._reader.read(1)
+    def is_open(self) -> bool:
+        read = self._reader.read(1)
+        try:
+            read.send(None)  # waits, or returns what is there: the end, or unsolicited bytes before it
+        except (StopIteration, OSError):
             return False
-        return self._reader.exception() is None
+        read.close()
+        return True
 
     async def aclose(self) -> None:
         self._writer.transport.abort()  # without flushing: unsent data is useless now
@@ -206,7 +214,7 @@ class ProxiedConnection(Connection):
         self.usable = not data
         return data
 
-    async def is_open(self) -> bool:
+    def is_open(self) -> bool:
         return True  # httpx connects again if it is not
 
     async def aclose(self) -> None:

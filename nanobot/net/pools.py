@@ -88,7 +88,7 @@ class HttpPools:
         idle = self._connections[address]
         while idle:
             _, connection = idle.pop()
-            if await connection.is_open():
+            if connection.is_open():
                 return connection
             await connection.aclose()
         context = await ssl_context(address.url)

@@ -53,6 +53,7 @@ from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
 from nanobot.runtime import audience
 from nanobot.runtime.background import BackgroundWork
+from nanobot.runtime.monthly_archives import keep_packing
 from nanobot.runtime.policies import loop_policy, turn_timeouts
 from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
@@ -110,6 +111,8 @@ class Runtime:
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
+    keep_packing: Callable[[], Awaitable[None]]
+    """Runs until it is cancelled: moves old sessions and notes into monthly archives."""
     traces: TraceRecorder
     subagents: SubagentManager
     goals: GoalService
@@ -358,6 +361,7 @@ async def build_runtime(
             may_speak=toolbox.may_speak,
             toolbox=toolbox,
             archive=archive,
+            keep_packing=partial(keep_packing, services, consolidation.pending_archived),
             traces=traces,
             subagents=subagents,
             goals=goals,

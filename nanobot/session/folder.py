@@ -1,22 +1,40 @@
 """The folder of a workspace's sessions: which file belongs to which key, and the archive.
 
-A key gets the file named after it, or a name with a hash if another key has that file.
+A key gets the file named after it, or a name with a hash if another key has that file. Old files of the archive are in
+`archive/YYYY-MM.zip`, one for each month, unchanged; one that somebody asks for is taken out again.
 """
 
 import codecs
 import errno
+import logging
 import os
+import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from glob import escape
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot.session.file_names import hashed_stem, stem_of
 from nanobot.session.reader import owner_of
 from nanobot.utils.locks import ProcessLock, file_lock
-from nanobot.utils.open_no_follow import move_in, open_own, own_folder, read_own, rename_own, replace_own
+from nanobot.utils.open_no_follow import (
+    move_in,
+    open_own,
+    own_folder,
+    read_own,
+    rename_own,
+    replace_own,
+    unlink_own,
+)
 from nanobot.utils.storage_error import storage_errors
+
+if TYPE_CHECKING:
+    from zipfile import ZipFile, ZipInfo
+
+log = logging.getLogger(__name__)
 
 
 class SessionFolder:
@@ -51,7 +69,12 @@ class SessionFolder:
         path = self._choose(key_or_stem)
         if path.is_file():
             return path
-        return next((path for path, _ in self.files() if path.stem == key_or_stem), None)
+        return next((path for path, _ in self.files() if path.stem == key_or_stem), None) or self._unpack(key_or_stem)
+
+    def archived(self, stem: str) -> Path | None:
+        """Return the archived file of this stem, None if there is none. Raises StorageError."""
+        path = self._archive / f"{stem}.jsonl"
+        return path if path.is_file() else self._unpack(stem)
 
     def files(self) -> Iterator[tuple[Path, bool]]:
         """Yield every file, and whether it is archived. Raises StorageError."""
@@ -124,6 +147,57 @@ class SessionFolder:
         except OSError:  # the file system has no hard links
             replace_own(target, read_own(path))
 
+    def pack(self, month: str, paths: list[Path]) -> Path:
+        """Move archived files into the archive of a month, such as `2026-10`. Return it.
+
+        After a crash a file may be in both; then the next call only deletes it. Raises OSError.
+        """
+        from zipfile import ZIP_DEFLATED, ZipFile
+
+        target = self._archive / f"{month}.zip"
+        with self.write_locked():
+            data = BytesIO(read_own(target) if target.exists() else b"")
+            with ZipFile(data, "a", ZIP_DEFLATED) as packed:
+                known = {info.filename: info.CRC for info in packed.infolist()}
+                for path in paths:
+                    content = read_own(path)
+                    if known.get(path.name) != zlib.crc32(content):
+                        packed.writestr(path.name, content)
+            replace_own(target, data.getvalue())
+            for path in paths:
+                unlink_own(path)
+        return target
+
+    def packed(self) -> Iterator[tuple[Path, "ZipInfo"]]:
+        """Yield every file in the archives of the months, each with its archive. Unreadable ones are left out."""
+        for path in sorted(self._archive.glob("*.zip")):
+            try:
+                with open_packed(path) as packed:
+                    members = {info.filename: info for info in packed.infolist()}  # the last one of a name counts
+            except OSError as error:
+                log.warning("%s cannot be read: %s", path, error)
+                continue
+            yield from ((path, info) for name, info in members.items() if name.endswith(".jsonl"))
+
+    def _unpack(self, stem: str) -> Path | None:
+        """Take a file out of the archive of its month. Return its path, None if it is in none. Raises StorageError."""
+        name = f"{stem}.jsonl"
+        source = next((path for path, info in self.packed() if info.filename == name), None)
+        if source is None:
+            return None
+        from zipfile import ZIP_DEFLATED, ZipFile
+
+        with storage_errors(f"{name} cannot be taken out of {source}"), self.write_locked():
+            rest = BytesIO()
+            with open_packed(source) as packed, ZipFile(rest, "w", ZIP_DEFLATED) as others:
+                replace_own(self._archive / name, packed.read(name))
+                for info in packed.infolist():
+                    if info.filename != name:
+                        others.writestr(info, packed.read(info))
+                is_empty = not others.infolist()
+            unlink_own(source) if is_empty else replace_own(source, rest.getvalue())
+        return self._archive / name
+
     def sweep(self, path: Path) -> None:
         """Remove temporary files of a process killed while replacing this file. Requires the write lock."""
         for stray in self.path.glob(f".{escape(path.name[:80])}.*.tmp"):
@@ -159,6 +233,18 @@ class SessionFolder:
         stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
         names = (f"{stem}.jsonl", *(f"{stem}-{number}.jsonl" for number in range(2, 10_000)))
         return next(target for name in names if not (target := self._archive / name).exists())
+
+
+@contextmanager
+def open_packed(path: Path) -> "Iterator[ZipFile]":
+    """Open the archive of a month to read it. Raises OSError, also for what is damaged."""
+    from zipfile import BadZipFile, ZipFile
+
+    try:
+        with open(open_own(path, os.O_RDONLY), "rb") as file, ZipFile(file) as packed:
+            yield packed
+    except (BadZipFile, NotImplementedError, zlib.error) as error:
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
 
 
 def _encoding_of(path: Path) -> str | None:

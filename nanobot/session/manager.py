@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from datetime import datetime
 from glob import escape
 from pathlib import Path
@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import is_temporary, stem_of
-from nanobot.session.folder import SessionFolder
+from nanobot.session.folder import SessionFolder, open_packed
 from nanobot.session.lines import Row, encode, parse_time
 from nanobot.session.reader import (
     Cursor,
@@ -267,9 +267,28 @@ class SessionManager:
         return self._files.find(key_or_stem)
 
     def archived_file(self, stem: str) -> Path | None:
-        """Return the archived file of this stem, None if there is none."""
-        path = self.folder / "archive" / f"{stem}.jsonl"
-        return path if path.is_file() else None
+        """Return the archived file of this stem, None if there is none. Raises StorageError."""
+        return self._files.archived(stem)
+
+    def pack_archive(self, before: datetime, keep: Collection[str]) -> int:
+        """Move archived sessions whose last message is older than `before` into one archive for each month, except the
+        stems to `keep`. Return how many. Blocks; raises StorageError.
+        """
+        months: dict[str, list[Path]] = {}
+        for row in self.list_sessions():
+            path, updated = Path(row["path"]), parse_time(row["updated_at"])
+            if row["archived"] and path.stem not in keep and updated is not None and updated < before:
+                months.setdefault(f"{updated:%Y-%m}", []).append(path)
+        for month, paths in months.items():
+            with storage_errors(f"Sessions of {month} could not be archived"):
+                self._files.pack(month, paths)
+        return sum(map(len, months.values()))
+
+    def packed_files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the stem and the content of every session in the archives of the months."""
+        for path, info in self._files.packed():
+            with storage_errors(f"{path} cannot be read"), open_packed(path) as packed:
+                yield info.filename.removesuffix(".jsonl"), packed.read(info)
 
     def audience(self, key: str) -> Audience:
         """Return who has written in a session or could read it, also before `/new`. Blocks: reads the whole session the
@@ -287,6 +306,9 @@ class SessionManager:
         for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
             with contextlib.suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
                 yield file.read(_HEAD)
+        for stem, data in self.packed_files():
+            if stem.startswith(f"{stem_of(key)}-"):
+                yield data[:_HEAD]
 
     def read(self, path_or_key: Path | str) -> Session | None:
         """Load a complete session for inspection, live or archived; None if there is none."""

@@ -298,7 +298,7 @@ def _blocks_before(file: BinaryIO, end: int, first: int = 0) -> Iterator[tuple[i
 
 def _count(data: bytes) -> int:
     """Count the message lines of a block without parsing them. Truncated lines do not end like an object."""
-    lines = data.count(b"}\n") + data.count(b"}\r\n") + data.endswith(b"}")
+    lines = data.count(b"}\n") + data.endswith(b"}") + (data.count(b"}\r\n") if b"\r" in data else 0)
     return max(lines - data.count(_MARK), 0)
 
 

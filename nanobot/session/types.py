@@ -156,8 +156,8 @@ class Session:
         begin = max(self.last_consolidated - self._skipped, 0)
         rows = [row for row in self._rows[begin:] if not row.get("_command")]
         first = max(len(rows) - limit, 0)
-        users = [at for at, row in enumerate(rows) if row.get("role") == "user"]
-        start = next((at for at in users if at >= first), users[-1] if users and limit else len(rows))
+        positions = chain(range(first, len(rows)), reversed(range(first))) if limit else ()
+        start = next((at for at in positions if rows[at].get("role") == "user"), len(rows))
         return rows[start:]
 
     @_serialised

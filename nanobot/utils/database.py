@@ -1,7 +1,7 @@
 """A SQLite database owned by a thread: WAL mode, many writes in one commit.
 
-Writes of one event loop iteration share a commit, and so one fsync and one thread switch, which cost more than the
-writes. Nothing blocks the event loop. Several processes may use one file.
+Work that arrives while the thread is busy shares the next commit, and so one fsync and one thread switch, which cost
+more than the writes. Nothing blocks the event loop. Several processes may use one file.
 """
 
 import asyncio
@@ -113,9 +113,10 @@ class Database:
         self._pending: list[_Work[Any]] = []
         """Not handed to the thread yet."""
         self._handover: asyncio.Handle | None = None
-        self._is_urgent = False
         self._batches: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._reader: Connection | None = None
+        """A connection for `find`, used by the event loop itself."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
@@ -127,6 +128,27 @@ class Database:
             self._hand_over()
             self._batches.put(None)
             await asyncio.to_thread(thread.join)
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def find(self, query: str, *values: object) -> list[Any]:
+        """The rows of a query by key, read at once: in WAL mode a reader waits for nobody, and a few rows take
+        microseconds. Writes that are not committed yet are not seen. Raises StorageError.
+        """
+        if self._reader is None and not self.path.exists():
+            return []
+        import sqlite3
+
+        try:
+            if self._reader is None:
+                uri = f"{self.path.absolute().as_uri()}?mode=ro"
+                self._reader = sqlite3.connect(
+                    uri, uri=True, isolation_level=None, timeout=0.1, check_same_thread=False
+                )
+            return self._reader.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path} cannot be read: {error}. Run `nanobot doctor`.") from error
 
     async def ask(self, work: Callable[["Connection"], T], *, is_synced: bool = True) -> T:
         """Run `work` and return its result once it is committed. Cancelling does not undo it.
@@ -138,9 +160,8 @@ class Database:
     def soon(
         self, work: Callable[["Connection"], T], *, is_synced: bool = True, is_urgent: bool = False
     ) -> "asyncio.Future[T]":
-        """Like `ask`, without waiting: it shares the next commit, at the latest after SOON_S if it is not urgent.
-
-        All work runs in the order of the calls to both methods.
+        """Like `ask`, without waiting. Work that is not urgent may wait for other work up to SOON_S, to share its
+        commit. All work runs in the order of the calls to both methods.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -148,16 +169,13 @@ class Database:
             _set_results([_Work(work, done, is_synced, error=StorageError(f"{self.path.name} is closed."))])
             return done
         if self._loop is not loop:  # handovers of another loop ended with it
-            self._loop, self._handover, self._is_urgent = loop, None, False
+            self._loop, self._handover = loop, None
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self.path.stem, daemon=True)
             self._thread.start()
         self._pending.append(_Work(work, done, is_synced))
-        if is_urgent and not self._is_urgent:
-            self._is_urgent = True
-            if self._handover is not None:
-                self._handover.cancel()
-            self._handover = loop.call_soon(self._hand_over)
+        if is_urgent:
+            self._hand_over()
         elif self._handover is None:
             self._handover = loop.call_later(SOON_S, self._hand_over)
         return done
@@ -166,7 +184,7 @@ class Database:
         """Hand all pending work to the thread."""
         if self._handover is not None:
             self._handover.cancel()
-        self._handover, self._is_urgent = None, False
+        self._handover = None
         pending, self._pending = self._pending, []
         if pending:
             self._batches.put(pending)

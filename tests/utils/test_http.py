@@ -63,7 +63,7 @@ async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeyp
     for connection in (other, last):
         await pools.release(connection)
         await asyncio.sleep(0)  # asyncio closes it in its next iteration
-        assert not await connection.is_open()
+        assert not connection.is_open()
     await asyncio.sleep(0.05)  # the server's side
     server.close()
     await server.wait_closed()

@@ -157,6 +157,10 @@ class GoalStore:
         goals = await self._database.ask(lambda db: [*_select(db, "session = ?", session_key)], is_synced=False)
         return goals[0] if goals else None
 
+    def has_unfinished(self, session_key: str) -> bool:
+        """Whether the session's last goal is unfinished, whoever works on it. Cheap: every turn asks this."""
+        return bool(self._database.find("SELECT 1 FROM goals WHERE session = ? AND unfinished", session_key))
+
     async def put(self, goal: Goal, *, is_owned: bool = True) -> None:
         """Save a new goal. Raises NanobotError if another process works on the session's old one."""
         data, lease = codec.to_json(goal), self._lease.name if is_owned else ""

@@ -185,8 +185,10 @@ class GoalService:
         """
         if session_key in self._owned or self._is_stopping:
             return
-        async with self._lock_for(session_key):
-            with suppress(NanobotError):  # owned by another process
+        with suppress(NanobotError):  # owned by another process
+            if not self._store.has_unfinished(session_key):
+                return
+            async with self._lock_for(session_key):
                 goal = await self.last(session_key)
                 if goal is None or goal.state not in (GoalState.ASKING, GoalState.WAITING) or not goal.is_reported:
                     return

@@ -9,7 +9,7 @@ exponential backoff. Backoffs and queue are in the database, so the next process
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -143,6 +143,10 @@ class ConsolidationScheduler:
         for stem in (stems := [stem for stem in waiting if stem.startswith(own)]):
             await asyncio.to_thread(self._archived.delete, stem)
         return len(stems)
+
+    def pending_archived(self) -> Collection[str]:
+        """Return the stems of archived sessions that are not consolidated yet. Blocks; raises StorageError."""
+        return self._archived.all()
 
     def resume_archived(self) -> None:
         """Consolidate archived sessions that are due, also those of a previous process. Neither blocks nor raises."""

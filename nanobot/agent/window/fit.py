@@ -203,7 +203,7 @@ def _turn_starts(rows: Sequence[ChatMessage]) -> list[int]:
     starts = [0]
     turn_id: str | None = None
     for index, row in enumerate(rows):
-        if row["role"] == "user" and _is_request(row):
+        if _is_request(row):
             row_turn = row.get("turn_id")
             if index and (row_turn is None or row_turn != turn_id):
                 starts.append(index)

@@ -19,11 +19,12 @@ def open_window(session: Session) -> tuple[list[ChatMessage], Window]:
     """
     stored = session.metadata.get(_METADATA_KEY)
     window = Window.from_json(stored)
-    if isinstance(stored, dict) and isinstance(mark := stored.get("at"), list):
-        rows = session.since(max(window.start, session.message_count - 10 * MAX_ROWS))
-        first = session.message_count - len(rows)
-        if mark in ([number, row.get("timestamp")] for number, row in enumerate(rows, first)):
-            return rows, window.shifted(-first)
+    match stored:
+        case {"at": [int(number), timestamp]}:
+            rows = session.since(max(window.start, session.message_count - 10 * MAX_ROWS))
+            first = session.message_count - len(rows)
+            if first <= number < session.message_count and rows[number - first].get("timestamp") == timestamp:
+                return rows, window.shifted(-first)
     default_start = session.message_count - MAX_ROWS
     rows = session.since(default_start)
     window = Window(learned=window.learned)

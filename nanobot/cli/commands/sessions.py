@@ -188,12 +188,8 @@ def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str,
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
     """Every visible message that contains the text. Parsing is slow, so lines without it are skipped."""
     needle, written = text.casefold(), json_text.dumps(text, ensure_ascii=False)[1:-1].casefold()
-    for name, row in _sessions_by_name(sessions):
-        try:
-            lines = Path(row["path"]).read_bytes().split(b"\n")
-        except OSError as error:
-            raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
-        for line in lines:
+    for name, data in _session_files(sessions):
+        for line in data.split(b"\n"):
             if b"\\u" not in line and written not in line.decode(errors="replace").casefold():
                 continue  # characters may be escaped
             for message in decode(line)[0]:
@@ -201,6 +197,16 @@ def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
                 if (start := content.casefold().find(needle)) >= 0:
                     snippet = to_one_line(content[max(0, start - SNIPPET_BEFORE) : start + len(text) + SNIPPET_AFTER])
                     yield SessionHit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
+
+
+def _session_files(sessions: SessionManager) -> Iterator[tuple[str, bytes]]:
+    """The name and the content of every session, newest first, then of those in the archives of the months."""
+    for name, row in _sessions_by_name(sessions):
+        try:
+            yield name, Path(row["path"]).read_bytes()
+        except OSError as error:
+            raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
+    yield from sessions.packed_files()
 
 
 def _write(path: Path, data: bytes) -> None:

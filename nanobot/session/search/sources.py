@@ -33,7 +33,9 @@ _MESSAGES = ("message", "message_user")
 _STAMP = re.compile(r"\[(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})[^\]\n]*\]")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _GAP = re.compile(r"\n[ \t\r]*\n")
-_MEMORY_FILE = re.compile(r"(?:MEMORY|HISTORY|ARCHIVE|SHARED|\d{4}-\d{2}-\d{2})\.md")
+_MEMORY_FILE = re.compile(r"(?:MEMORY|HISTORY|ARCHIVE|SHARED|\d{4}-\d{2}(?:-\d{2})?)\.md")
+_DAY_HEADING = re.compile(r"# (\d{4}-\d{2}-\d{2})\b")
+"""In the notes of a month, before those of a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,14 @@ class IndexSource:
     archived: bool = False
     folder: str = ""
     """The folder of the chat a memory file belongs to; empty for the owner's memory."""
+    member: str = ""
+    """The session's file in `path`, the archive of a month; empty if `path` is the file itself."""
+    member_stamp: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The name of the session's file without its suffix."""
+        return (self.member or self.path.name).removesuffix(".jsonl")
 
     @property
     def only_grows(self) -> bool:
@@ -52,7 +62,11 @@ class IndexSource:
         return not self.is_memory or self.path.name in ("HISTORY.md", "ARCHIVE.md")
 
     def stamp(self) -> str:
-        """Return inode, size and modification time as text; empty if it is missing or a link."""
+        """Return inode (of a packed file its checksum), size and modification time as text; empty if it is missing or
+        a link.
+        """
+        if self.member:
+            return self.member_stamp
         try:
             status = os.lstat(self.path)
         except OSError:
@@ -86,7 +100,7 @@ class IndexedFile:
     def name(self) -> str:
         """The name shown to people, which the commands accept."""
         if not self.source.is_memory:
-            return self.source.path.stem if self.source.archived else self.key
+            return self.source.stem if self.source.archived else self.key
         return "/".join(filter(None, ["memory", self.source.folder, self.source.path.name]))
 
 
@@ -94,6 +108,9 @@ def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[IndexSource]:
     """Yield every searchable file. The revisions of memory are not searched: outdated facts stay hidden."""
     for path, archived in sessions.files():
         yield IndexSource(path, archived=archived)
+    for path, info in sessions.packed():
+        stamp = f"{info.CRC}:{info.file_size}:{int(datetime(*info.date_time).timestamp())}"
+        yield IndexSource(path, archived=True, member=info.filename, member_stamp=stamp)
     for path in [*memory.glob("*.md"), *memory.glob("chats/*/*.md"), *memory.glob(OLD_LOG)]:
         if _MEMORY_FILE.fullmatch(path.name) or path.name == OLD_LOG:
             yield IndexSource(path, is_memory=True, folder="" if path.parent == memory else f"chats/{path.parent.name}")
@@ -157,6 +174,8 @@ def entries_in(data: bytes, name: str, changed: float) -> Iterator[SearchableTex
     time = seconds_of(day[0]) if day else changed
     for paragraph in _GAP.split(data.decode(errors="replace")):
         text = paragraph.strip()
+        if heading := _DAY_HEADING.match(text):
+            time = seconds_of(heading[1])
         if stamped := _STAMP.match(text):
             time = seconds_of(f"{stamped[1]}T{stamped[2]}")
         if text and not text.startswith("#"):

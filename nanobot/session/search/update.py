@@ -12,11 +12,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from typing import BinaryIO
 
 from nanobot.messages.types import Origin, is_outside
 from nanobot.security.redaction import redact_known
 from nanobot.session.file_names import key_of
+from nanobot.session.folder import open_packed
 from nanobot.session.lines import decode, is_record
 from nanobot.session.search.query import fold
 from nanobot.session.search.sources import IndexedFile, IndexSource, SearchableText, entries_in, message_in, trust_in
@@ -98,19 +100,22 @@ class IndexUpdate:
     def _index(self, source: IndexSource, before: IndexedFile | None, inode: str) -> bool:
         """Index what is new in a file. Return False if time ran out. Unreadable files are tried again next time."""
         try:
-            with open(source.path, "rb", opener=self._opener if source.is_memory else None) as opened:
-                status = os.fstat(opened.fileno())
-                if str(status.st_ino) != inode:  # replaced meanwhile, perhaps by a link to another chat's memory
+            with self._open(source) as opened:
+                if source.member:
+                    stamp, size = source.member_stamp, opened.seek(0, os.SEEK_END)
+                else:
+                    status = os.fstat(opened.fileno())
+                    stamp, size = f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}", status.st_size
+                if stamp.partition(":")[0] != inode:  # replaced meanwhile, perhaps by a link to another chat's memory
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                 file = before or self._add_file(source)
                 file.source = source
-                stamp = f"{inode}:{status.st_size}:{status.st_mtime_ns}"
-                is_continued = status.st_size > file.read_to and _tail_of(opened, file.read_to) == file.tail
+                is_continued = size > file.read_to and _tail_of(opened, file.read_to) == file.tail
                 if stamp != file.stamp and not (source.only_grows and is_continued):
                     self._delete_rows(file)
                     file = IndexedFile(file.id, source, file.key)
                 self.files[file.id] = file
-                is_whole = self._index_blocks(file, opened, status)
+                is_whole = self._index_blocks(file, opened, size, stamp)
                 file.stamp = stamp if is_whole else f"{inode}:0:0"
                 file.tail = _tail_of(opened, file.read_to)
                 self._db.execute("UPDATE files SET data = ? WHERE id = ?", (codec.to_json(file), file.id))
@@ -119,10 +124,16 @@ class IndexUpdate:
             log.warning("%s cannot be searched: %s", source.path, error.strerror)
             return True
 
-    def _index_blocks(self, file: IndexedFile, opened: BinaryIO, status: os.stat_result) -> bool:
-        while data := _whole_lines(opened, file.read_to, status.st_size, everything=file.source.is_memory):
+    def _open(self, source: IndexSource) -> BinaryIO:
+        if source.member:
+            with open_packed(source.path) as packed:
+                return BytesIO(packed.read(source.member))
+        return open(source.path, "rb", opener=self._opener if source.is_memory else None)
+
+    def _index_blocks(self, file: IndexedFile, opened: BinaryIO, size: int, stamp: str) -> bool:
+        while data := _whole_lines(opened, file.read_to, size, everything=file.source.is_memory):
             texts = (
-                entries_in(data, file.source.path.name, status.st_mtime)
+                entries_in(data, file.source.path.name, int(stamp.rpartition(":")[2]) / 1e9)
                 if file.source.is_memory
                 else _messages_in(file, data)
             )
@@ -154,7 +165,7 @@ class IndexUpdate:
 
     def _add_file(self, source: IndexSource) -> IndexedFile:
         number = self._db.execute("INSERT INTO files (data) VALUES ('')").lastrowid
-        return IndexedFile(int(number or 0), source, "" if source.is_memory else key_of(source.path.stem))
+        return IndexedFile(int(number or 0), source, "" if source.is_memory else key_of(source.stem))
 
 
 def make_tables(db: sqlite3.Connection) -> None:

@@ -1,0 +1,66 @@
+"""Monthly archives: archived sessions and daily notes older than `sessions.keepDays` become one file for each month.
+
+Sessions move into `sessions/archive/2026-10.zip`, notes into `memory/2026-10.md`. Search finds both.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from datetime import date, timedelta
+from pathlib import Path
+
+from nanobot.errors import NanobotError
+from nanobot.runtime.services import Services
+from nanobot.security.provenance import ProvenanceStore
+from nanobot.utils.open_no_follow import read_own, replace_own, unlink_own
+from nanobot.utils.storage_error import storage_errors
+
+log = logging.getLogger(__name__)
+
+_INTERVAL_S = 86_400.0
+
+
+async def keep_packing(
+    services: Services,
+    pending: Callable[[], Collection[str]],
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> None:
+    """Pack what is old enough, now and once a day. `pending` returns the stems of sessions that are not consolidated
+    yet: these stay.
+    """
+    while True:
+        if days := services.config.sessions.keep_days:
+            try:
+                await asyncio.to_thread(pack_old_files, services, days, pending)
+            except NanobotError as error:  # tried again tomorrow
+                log.warning("Old sessions and notes could not be packed: %s", error)
+        await sleep(_INTERVAL_S)
+
+
+def pack_old_files(services: Services, days: int, pending: Callable[[], Collection[str]]) -> None:
+    """Move what is older than this into the archives of their months. Blocks; raises StorageError."""
+    before = services.clock.now() - timedelta(days=days)
+    memory = services.workspace / "memory"
+    count = services.sessions.pack_archive(before.replace(tzinfo=None), keep=pending())
+    for folder in (memory, *memory.glob("chats/*")):
+        count += _pack_notes(folder, before.date(), services.file_provenance)
+    if count:
+        log.info("%d old sessions and daily notes moved into the archives of their months", count)
+
+
+def _pack_notes(folder: Path, before: date, files: ProvenanceStore) -> int:
+    """Move the notes of days before this one into a file for each month, trusted as little as the least of them.
+    Return how many.
+    """
+    days = [path for path in sorted(folder.glob("????-??-??.md")) if path.stem < before.isoformat()]
+    for path in days:
+        month = path.with_name(f"{path.stem[:7]}.md")
+        if (provenance := files.of(path)) is not None:
+            files.mark(month, provenance)
+        with storage_errors(f"{path} could not be moved to {month.name}"):
+            note, notes = read_own(path).strip(), read_own(month) if month.exists() else b""
+            if note not in notes:  # it is, if a crash came before the note was deleted
+                heading = b"" if note.startswith(b"# ") else f"# {path.stem}\n\n".encode()
+                replace_own(month, notes + (b"\n" if notes else b"") + heading + note + b"\n")
+            unlink_own(path)
+    return len(days)
