@@ -78,13 +78,13 @@ def _run() -> int:
 def _print_traceback(error: Exception) -> None:
     import traceback
 
-    from nanobot.security.redaction import redact_all
+    from nanobot.security.secrets import redact_all
 
     print(redact_all("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201
 
 
 def _print_bug_report(error: Exception) -> None:
-    from nanobot.security.redaction import redact_all
+    from nanobot.security.secrets import redact_all
 
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -20,8 +20,8 @@ from xdist.scheduler import LoadGroupScheduling
 
 from nanobot.config.paths import use_config
 from nanobot.security.files.paths import PathPolicy
-from nanobot.security.redaction import forget_all
 from nanobot.security.sandbox.sandbox import Sandbox
+from nanobot.security.secrets import forget_all
 from nanobot.testing import Bot, open_bot
 from tests.support.tools import DeafTool
 

@@ -29,9 +29,9 @@ from nanobot.net import sse
 from nanobot.net.egress import EgressGate
 from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest
 from nanobot.runtime.policies import network_policy
-from nanobot.security import redaction
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.http_access import HttpError
+from nanobot.security.secrets import find_secret
 from nanobot.session.file_names import is_temporary
 
 log = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ class ApiTurns:
             raise HttpError(400, text, code="unsupported_media", param="messages")
         gate, limits = EgressGate(network_policy(config)), FetchLimits(total_s=FETCH_TIMEOUT_S)
         try:
-            answer = await Fetcher(gate, limits=limits, find_secret=redaction.find_secret).fetch(FetchRequest(file.url))
+            answer = await Fetcher(gate, limits=limits, find_secret=find_secret).fetch(FetchRequest(file.url))
         except NanobotError as error:
             raise HttpError(400, f"A picture: {error}", code="unsupported_media", param="messages") from error
         if answer.cut or answer.status != 200 or not answer.content_type.startswith("image/"):

@@ -26,7 +26,7 @@ from nanobot.channels.status import ChannelState, ChannelStatus
 from nanobot.channels.webhooks import Webhooks
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.pairing.store import PairedUsers
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 

@@ -21,8 +21,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import NanobotError, PluginError
 from nanobot.pairing.store import PairingStore
 from nanobot.plugins import load
-from nanobot.security.redaction import learn_secrets
-from nanobot.security.secrets import named_secrets
+from nanobot.security.secrets import learn_secrets, named_secrets
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,7 @@ def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = Tru
     are not resolved: that may run a command that asks the user for a fingerprint. Raises ConfigError.
     """
     from nanobot.config.loader import load_config, load_warnings  # brings pydantic, 150 ms
-    from nanobot.security.redaction import hold_secrets
-    from nanobot.security.secrets import named_secrets
+    from nanobot.security.secrets import hold_secrets, named_secrets
 
     use_config(config)
     loaded = load_config(must_exist=config is not None, secrets=secrets)

@@ -382,7 +382,7 @@ class RootGroup(Group):
 
 def _print_error(error: Exception) -> int:
     """Print the error and the next step on stderr; return the exit code."""
-    from nanobot.security.redaction import redact_all  # slow to import; not needed for --help
+    from nanobot.security.secrets import redact_all  # slow to import; not needed for --help
     from nanobot.utils.storage_error import error_text
     from nanobot.utils.text import nearest
 

@@ -96,7 +96,7 @@ def print_text(text: str, *, wraps: bool = False) -> None:
 
     With `wraps`, lines are broken between words, below their indent or id; without, a terminal shows them as they are.
     """
-    from nanobot.security.redaction import redact_known  # slow to import; not needed for --help
+    from nanobot.security.secrets import redact_known  # slow to import; not needed for --help
 
     shown = strip_control(redact_known(text)).rstrip("\n")
     if not wraps:
@@ -111,7 +111,7 @@ def print_json(value: object) -> None:
     """Print as JSON, dataclasses as objects, with control characters escaped and known secrets redacted."""
     import json  # not needed for --help
 
-    from nanobot.security.redaction import redact_known
+    from nanobot.security.secrets import redact_known
 
     def plain(item: Any) -> object:
         return asdict(item) if is_dataclass(item) and not isinstance(item, type) else str(item)
@@ -155,7 +155,7 @@ def print_table(
 
     `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow.
     """
-    from nanobot.security.redaction import redact_known
+    from nanobot.security.secrets import redact_known
 
     lines = [["" if cell is None else to_one_line(redact_known(str(cell))) for cell in row] for row in rows]
     if not lines:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nanobot.security.references import is_reference
-from nanobot.security.secrets import Redactor, is_secret_name
+from nanobot.security.secrets import is_secret_name, redact_named
 from nanobot.utils import text
 
 KeyPath = tuple[str | int, ...]
@@ -16,7 +16,6 @@ MISSING = object()
 
 _SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")
 _HIDDEN = "••••"
-_AS_TEXT = Redactor()
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -106,7 +105,7 @@ def mask_value(path: KeyPath, value: Any) -> Any:
     if isinstance(value, dict):
         return {name: mask_value((*path, name), entry) for name, entry in value.items()}
     if isinstance(value, list):
-        entries = [_AS_TEXT.text(entry) if isinstance(entry, str) else entry for entry in value]  # --token=VALUE
+        entries = [redact_named(entry) if isinstance(entry, str) else entry for entry in value]  # --token=VALUE
         for index in range(1, len(value)):  # --token VALUE
             if str(value[index - 1]).startswith("-") and is_secret_name(str(value[index - 1])):
                 entries[index] = _HIDDEN

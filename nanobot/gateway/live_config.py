@@ -17,8 +17,7 @@ from nanobot.config.schema import Config
 from nanobot.config.section import shapes
 from nanobot.errors import ConfigError
 from nanobot.gateway.channels import GatewayChannels
-from nanobot.security.redaction import learn_secrets
-from nanobot.security.secrets import named_secrets
+from nanobot.security.secrets import learn_secrets, named_secrets
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from nanobot.gateway.loop_monitor import LoopMonitor
 from nanobot.gateway.notices import DeadLetters
 from nanobot.gateway.supervisor import TaskSupervisor
 from nanobot.runtime.build import Runtime
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_named
 
 GONE_S = 45.0
 """How long a channel may be disconnected before the report is failing."""
@@ -73,8 +73,8 @@ class HealthReporter:
             channels[name] = {"state": ChannelState.FAILED.value, "lastError": problem}
         members = {name: task.to_json() for name, task in self.supervisor.tasks.items()}
         for row in (*channels.values(), *members.values()):
-            row["lastError"] = self._redact(row["lastError"])
-        problems = [self._redact(problem) for problem in self._problems(free)]
+            row["lastError"] = redact_named(row["lastError"])
+        problems = [redact_named(problem) for problem in self._problems(free)]
         return {
             "status": "failing" if problems else "ok",
             "problems": problems,
@@ -93,15 +93,12 @@ class HealthReporter:
             },
             "deadLetters": self.dead_letters.count,
             "runningTurns": len(status.running),
-            "plugins": [self._redact(trouble) for trouble in runtime.troubles()],
-            "modelError": self._redact(status.model_error or ""),
+            "plugins": [redact_named(trouble) for trouble in runtime.troubles()],
+            "modelError": redact_named(status.model_error or ""),
             "loopLagS": round(self.loop_monitor.lag_s, 4),
             "diskFreeBytes": free,
-            "lastError": self._redact(status.last_error or ""),
+            "lastError": redact_named(status.last_error or ""),
         }
-
-    def _redact(self, text: str) -> str:
-        return self.runtime.toolbox.services.redactor.text(redact_known(text))
 
     def _problems(self, free: int | None) -> Iterator[str]:
         """Yield what a person should look at, one line each."""

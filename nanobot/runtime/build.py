@@ -59,9 +59,9 @@ from nanobot.runtime.recall import ScopedArchive, search_command
 from nanobot.runtime.services import Services
 from nanobot.runtime.skills import skills_command, skills_loader
 from nanobot.runtime.toolbox import Toolbox, cron_command, offer_image_tool, reminder_answer
-from nanobot.security import redaction
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
+from nanobot.security.secrets import redact_named, secrets_scope
 from nanobot.session.manager import Session, SessionManager
 from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
@@ -213,7 +213,7 @@ async def build_runtime(
         tools.register(tool)
 
     # what judges and watches tool calls
-    questions, grants = PendingApprovals(clock), Grants(places.grants, clock)
+    questions, grants = PendingApprovals(clock), Grants(places.database, clock)
     router = ApprovalRouter(
         questions,
         partial(audience.has_no_owner, pairing),
@@ -223,7 +223,7 @@ async def build_runtime(
 
     def call_policy() -> CallPolicy:
         mode = ApprovalMode(config.tools.approval)
-        return CallPolicy(mode, grants, questions, router, files, services.redactor.text)
+        return CallPolicy(mode, grants, router, files)
 
     tool_policies: list[ToolPolicy] = [
         spawning_turns,
@@ -245,7 +245,7 @@ async def build_runtime(
         return [*map(str, plugins.troubles() if plugins else ()), *hook_runner.problems()]
 
     def mcp_status() -> str:
-        return services.redactor.text(toolbox.servers.report()) if toolbox.servers is not None else ""
+        return redact_named(toolbox.servers.report()) if toolbox.servers is not None else ""
 
     commands = SlashCommands(
         CommandContext(
@@ -277,7 +277,7 @@ async def build_runtime(
             problems=troubles,
         )
     )
-    traces = TraceRecorder(TraceStore(places.traces, services.redactor), clock, workspace)
+    traces = TraceRecorder(TraceStore(places.traces), clock, workspace)
     consolidation = memory.consolidation
     deps = TurnDeps(
         sessions=sessions,
@@ -323,7 +323,7 @@ async def build_runtime(
         deps.timeouts.extend(turn_timeouts(config))
 
     async with AsyncExitStack() as stack:  # closes the loop first, then what it uses
-        stack.enter_context(redaction.secrets_scope(services.secrets))
+        stack.enter_context(secrets_scope(services.secrets))
         freeze_imports()
         stack.callback(lease.release)
         if own_database is not None:
@@ -387,7 +387,7 @@ async def _load_plugins(services: Services, tools: ToolRegistry) -> "Plugins | N
         return None
     from nanobot.runtime.plugins import load_packages  # imported only if enabled
 
-    with redaction.secrets_scope(services.secrets):  # errors may quote them
+    with secrets_scope(services.secrets):  # errors may quote them
         plugins = await asyncio.to_thread(load_packages, settings, services.worker)
     plugins.offer(tools)
     plugins.log_troubles()

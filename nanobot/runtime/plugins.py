@@ -19,15 +19,14 @@ from nanobot.agent.hooks.command import METHODS, CommandHook
 from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
-from nanobot.agent.tools.own.loading import InvalidToolError, check_tool
-from nanobot.agent.tools.own.tool import OwnTool
+from nanobot.agent.tools.own import InvalidToolError, OwnTool, check_tool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, plain
 from nanobot.plugins import offers as installed_offers
 from nanobot.security.environment import child_environment
-from nanobot.security.redaction import redact_all
+from nanobot.security.secrets import redact_all
 from nanobot.utils.text import clip_line
 from nanobot.utils.worker_thread import WorkerThread
 

@@ -9,8 +9,8 @@ from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.loop import LoopPolicy
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.builtin import ToolPolicies
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
-from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.tools.web.engines import ENVIRONMENT
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.bus.events import FEED_CHANNELS, Address
@@ -18,7 +18,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.net.egress import NetworkPolicy
 from nanobot.runtime.sandbox import path_policy
-from nanobot.security import redaction
+from nanobot.security.secrets import find_secret
 from nanobot.utils.clock import find_zone
 
 _SPARE_S = 300.0
@@ -92,7 +92,7 @@ def _web_policy(config: Config, environ: Mapping[str, str]) -> WebPolicy | None:
     search = SearchPolicy(
         web.search.provider, web.search.api_key, web.search.base_url, web.search.max_results, environment
     )
-    return WebPolicy(network_policy(config), web.fetch.max_chars, search, find_secret=redaction.find_secret)
+    return WebPolicy(network_policy(config), web.fetch.max_chars, search, find_secret=find_secret)
 
 
 def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:

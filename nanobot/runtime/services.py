@@ -11,7 +11,7 @@ from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
 from nanobot.runtime import audience
 from nanobot.security.provenance import ProvenanceStore
-from nanobot.security.secrets import Redactor, named_secrets, secret_values
+from nanobot.security.secrets import named_secrets
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
 from nanobot.utils.worker_thread import WorkerThread
@@ -30,7 +30,6 @@ class Services:
     sessions: SessionManager
     pairing: PairingStore
     file_provenance: ProvenanceStore
-    redactor: Redactor
     worker: WorkerThread = field(default_factory=WorkerThread)
     """Where tools and hooks of plugins and the user's own tools run."""
 
@@ -50,7 +49,6 @@ class Services:
             SessionManager(workspace, old_folder=places.legacy_sessions),
             PairingStore(places, clock),
             ProvenanceStore(places.file_provenance, places.media, workspace),
-            Redactor(lambda: secret_values(config.model_dump(), environ)),
         )
 
     async def scope_of(self, message: InboundMessage) -> Scope:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.settings import ServerSettings
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.agent.tools.mcp.transport import OpenClient
-    from nanobot.agent.tools.own.source import OwnTools
+    from nanobot.agent.tools.own import OwnTools
 
 
 def own_tools(config: Config, workspace: Path, worker: WorkerThread) -> "OwnTools":
     """Return the custom tools of the workspace, not loaded yet."""
-    from nanobot.agent.tools.own.source import OwnTools  # imported only if used
+    from nanobot.agent.tools.own import OwnTools  # imported only if used
 
     return OwnTools(workspace, worker, named_places(config.tools.allowed_paths))
 

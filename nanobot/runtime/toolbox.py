@@ -36,7 +36,7 @@ from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
-    from nanobot.agent.tools.own.source import OwnTools
+    from nanobot.agent.tools.own import OwnTools
     from nanobot.cron.service import CronService
     from nanobot.cron.tool_backend import CronToolBackend
 

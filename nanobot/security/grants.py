@@ -1,27 +1,27 @@
-"""Standing approvals of the owner ("always"): `state/grants.json`, each valid for thirty days.
+"""Standing approvals of the owner ("always"), each valid for thirty days.
 
-A grant given while untrusted content was in play counts only then, and one given otherwise only otherwise. A file that
-cannot be read grants nothing and is left as it is: the owner is asked again.
+A grant given while untrusted content was in play counts only then, and one given otherwise only otherwise. Grants that
+cannot be read count for nothing: the owner is asked again.
 """
 
-import json
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from nanobot.errors import StorageError
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
-from nanobot.utils.locks import file_lock
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.database import reading, writing
 
 log = logging.getLogger(__name__)
 
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS grants (
+    rule TEXT NOT NULL, outside INTEGER NOT NULL, made TEXT NOT NULL, PRIMARY KEY (rule, outside)) WITHOUT ROWID;
+"""
 VALID = timedelta(days=30)
-_MAX_GRANTS = 1000
-"""Grants stored at most; the oldest are dropped."""
+NO_GRANTS = "There are no permanent approvals."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,85 +33,42 @@ class Grant:
     made: str
     expires: str
 
-    def holds(self, now: datetime) -> bool:
-        """Whether it is valid now."""
-        return now < datetime.fromisoformat(self.expires) <= now + VALID
-
-
-_Change = Callable[[list[Grant]], list[Grant]]
-
 
 class Grants:
-    """The file of grants, shared with other processes. Methods block briefly."""
+    """The grants in the database, shared with other processes. Methods block briefly."""
 
-    def __init__(self, path: Path, clock: Clock) -> None:
-        self.path = path
+    def __init__(self, database: Path, clock: Clock) -> None:
+        self._database = database
         self._clock = clock
 
     def holds(self, rules: Iterable[str], *, outside: bool) -> frozenset[str]:
-        """Those of these rules that are granted. Never raises: a file that cannot be read grants none."""
-        requested = frozenset(rules)
+        """Those of these rules that are granted. Never raises."""
         try:
-            return requested & {grant.rule for grant in self.all() if grant.outside is outside}
+            return frozenset(rules) & {grant.rule for grant in self.all() if grant.outside is outside}
         except StorageError as error:
             log.warning("Standing approvals are ignored: %s", error)
             return frozenset()
 
     def all(self) -> list[Grant]:
-        """The valid grants, oldest first. Raises StorageError for an unusable file."""
-        try:
-            text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return []
-        except (OSError, UnicodeDecodeError) as error:
-            raise self._unusable(error) from error
-        now = self._clock.now()
-        try:
-            grants = [Grant(**item) for item in json.loads(text)["grants"]]
-            return [grant for grant in grants if grant.holds(now)]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise self._unusable(error) from error
+        """The valid grants, oldest first. Raises StorageError."""
+        now, grants = self._clock.now(), []
+        with reading(self._database, SCHEMA) as db:
+            for rule, outside, made in db.execute("SELECT rule, outside, made FROM grants ORDER BY made"):
+                expires = datetime.fromisoformat(made) + VALID
+                if now < expires <= now + VALID:  # one from the future, as a changed clock makes it, is not valid
+                    grants.append(Grant(rule, bool(outside), made, expires.isoformat()))
+        return grants
 
     def add(self, rules: Iterable[str], *, outside: bool) -> None:
         """Grant these rules from now on. Raises StorageError."""
-        now = self._clock.now()
-        fresh = [Grant(rule, outside, now.isoformat(), (now + VALID).isoformat()) for rule in rules]
-        renewed = {(grant.rule, grant.outside) for grant in fresh}
-        self._change(lambda old: [*(grant for grant in old if (grant.rule, grant.outside) not in renewed), *fresh])
+        made = self._clock.now().isoformat()
+        with writing(self._database, SCHEMA) as db:
+            db.executemany("INSERT OR REPLACE INTO grants VALUES (?, ?, ?)", [(rule, outside, made) for rule in rules])
 
     def forget(self, rule: str) -> int:
         """Remove the grants of this rule; return how many there were. Raises StorageError."""
-        gone = 0
-
-        def without(old: list[Grant]) -> list[Grant]:
-            nonlocal gone
-            rest = [grant for grant in old if grant.rule != rule]
-            gone = len(old) - len(rest)
-            return rest
-
-        self._change(without)
-        return gone
-
-    def _change(self, change: _Change) -> None:
-        try:
-            make_private_folder(self.path.parent)
-            with file_lock(self.path.with_suffix(".lock")):
-                grants = [asdict(grant) for grant in change(self.all())[-_MAX_GRANTS:]]
-                payload = json.dumps({"version": 1, "grants": grants}, ensure_ascii=False, indent=2)
-                write_atomic(self.path, payload + "\n", mode=PRIVATE_FILE)
-        except OSError as error:
-            raise storage_error(f"{self.path} cannot be changed", error) from error
-
-    def _unusable(self, error: Exception) -> StorageError:
-        reason = getattr(error, "strerror", None) or (
-            error if isinstance(error, ValueError) else "it contains no rules"
-        )
-        return StorageError(
-            f"{self.path} cannot be read: {reason}. Move it away; you will be asked about its rules again."
-        )
-
-
-NO_GRANTS = "There are no permanent approvals."
+        with writing(self._database, SCHEMA) as db:
+            return db.execute("DELETE FROM grants WHERE rule = ?", (rule,)).rowcount
 
 
 def describe_grant(grant: Grant) -> str:

@@ -1,4 +1,5 @@
-"""Provenance of files: which ones hold untrusted content, because of what was in play when they were written.
+"""Provenance of files: which ones hold untrusted content, because of what was in play when they were written, and which
+of them a command reads.
 
 Such a file stays untrusted, in whatever session and however much later it is read. A file without a mark is
 the owner's.
@@ -6,20 +7,22 @@ the owner's.
 Marks are stored in one JSON file, by path. Writing a file without untrusted content in play removes its mark. A deleted
 file keeps it for a while, since it may come back from a backup. The mark of a folder applies to everything in it.
 Attachments, stored conversations and spilled tool results are recognized by their location.
+
+What a command reads, named or not (`grep -r`, `$(ls)`, `make`, a script), the kernel reports on Linux. Elsewhere every
+command counts as having read all untrusted files.
 """
 
 import json
 import logging
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from fnmatch import fnmatch
 from glob import iglob
+from hashlib import sha1, sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -27,10 +30,8 @@ from nanobot.security.files.paths import AUTORUN_FOLDERS, READ_LATER, is_autorun
 from nanobot.security.files.prefix_set import fold_case
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import file_lock
+from nanobot.utils.read_watch import ReadWatcher
 from nanobot.utils.storage_error import storage_error
-
-if TYPE_CHECKING:
-    from nanobot.security.file_reads import FileReadWatcher
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,12 @@ IN_PART = {
 _DOCUMENTS = (
     ".pdf", ".doc", ".docx", ".xls", ".xlsx", ".ppt", ".pptx", ".odt", ".ods", ".odp", ".rtf", ".epub", ".eml",
 )  # fmt: skip
-"""Documents are other people's content wherever they lie."""
+"""Documents are other people's content wherever they lie, once a command reads them."""
+_READERS = re.compile(
+    r"\b(?:antiword|catdoc|catppt|docx2txt|libreoffice|mutool|ocrmypdf|odt2txt|pdf2txt|pdfgrep|pdftohtml|pdftotext|soffice|"
+    r"tesseract|unrtf|xls2csv|xlsx2csv)\b"
+)
+"""Programs that print the content of documents and pictures."""
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
 _CHANGES_TO = re.compile(r"\b(?:cd|pushd)\s+([^\s;|&<>()'\"`$]+)")
@@ -61,7 +67,15 @@ _OTHERS_FOLDERS = (
 )
 """Folders where programs store what others have sent or written; inside the workspace files are marked one by one."""
 _MAX_WORDS = 200
-"""Limit of words of a command, and of matches of a pattern, that are looked up."""
+"""Limit of paths that a command names, and of matches of a pattern, that are looked up."""
+_MAX_FOLDERS = 1_000
+_MAX_FILES = 500
+"""Files untrusted by location (attachments, conversations) that are checked one by one."""
+_MAX_ENTRIES = 50_000
+"""Workspace entries searched for a renamed file."""
+_MAX_BLOB = 4 * 1024 * 1024
+_SHOWN_WHOLE = 8_000
+"""Characters of output that the model sees completely; the rest of longer output is in a file it has not read."""
 _STORED = re.compile(rb'"(?:own_)?provenance": ?"(\w+)"')
 _MAX_SESSION = 16 * 1024 * 1024
 _SPILLED = re.compile(r"-(mcp|person|mail|web)-\d+\.txt$")
@@ -99,16 +113,6 @@ class ProvenanceStore:
             return Provenance.WEB
         return None if marks.get(real) is Provenance.OWNER else _nearest(marks, real) or self._by_outside_folder(real)
 
-    def named_in(self, command: str, folder: Path | None = None) -> Provenance | None:
-        """The least trusted provenance of the files that a command names, directly or by a pattern.
-
-        `folder` is its working directory.
-        """
-        if self._read() is None:
-            return Provenance.WEB
-        untrusted = self._files_in(command, folder)
-        return least_trusted(untrusted.values()) if untrusted else None
-
     def find_untrusted_source(self, command: str, folder: Path) -> tuple[Provenance, str] | None:
         """Whose words a command that runs in this folder may do, or may put where later turns read them, since it names
         or runs a file that holds them, and which file that is; None where it only shows and moves such files.
@@ -121,9 +125,9 @@ class ProvenanceStore:
         marks = self._read()
         if marks is None:
             return Provenance.WEB, str(self.path)
-        untrusted = self._files_in(command, folder)
-        if untrusted and never_runs_files(command) and not self._may_persist(command, folder):
-            untrusted = {}
+        untrusted = {}
+        if not never_runs_files(command) or self._may_persist(command, folder):
+            untrusted = self._files_in(marks, command, folder)
         if marks and (patterns := files_run_by_convention(command, folder)):
             root = _key(folder if self._workspace is None else self._workspace) + os.sep
             untrusted |= {
@@ -136,39 +140,31 @@ class ProvenanceStore:
         worst = least_trusted(untrusted.values())
         return worst, next(file for file, mark in untrusted.items() if mark is worst)
 
-    def reading(self, command: str, folder: Path, words: Provenance | None) -> "FileReadWatcher":
-        """Watch which marked files a command reads that is about to run in this folder. Close the result.
+    def watch_reads(self, command: str, folder: Path, words: Provenance | None) -> "FileReadWatcher":
+        """Watch which untrusted files a command reads that is about to run in this folder. Close the result.
 
         `words` is the provenance of the command itself or of what it downloads, if untrusted: files that it names as
         output are marked at once, so that a crash leaves none unmarked. Raises StorageError.
         """
-        from nanobot.security.file_reads import FileReadWatcher  # imported late: only commands need them
         from nanobot.security.shell.file_runs import files_written
 
         if words is not None:
             for file in files_written(command, folder):
                 self.mark(file, words)
-        return FileReadWatcher(self, command, folder, self._workspace or folder)
-
-    def untrusted_paths(self) -> tuple[list[str], list[str]]:
-        """Files that may hold untrusted content, and folders in which all files may."""
-        marks = self._read() or {}
-        outside = [name for name, mark in marks.items() if is_outside(mark) and not name.endswith(_GIT)]
-        trees = [name for name in outside if os.path.isdir(name)]  # noqa: PTH112 of many
-        files, own = list(set(outside).difference(trees)), self._workspace
+        marks, own = self._read() or {}, self._workspace
+        untrusted = [name for name, mark in marks.items() if is_outside(mark)]
+        named = [
+            path
+            for path in _existing_paths(command, folder)
+            if path.lower().endswith(_DOCUMENTS) or self._by_outside_folder(_key(Path(path))) is not None
+        ]
+        trees = {name for name in [*untrusted, *named] if os.path.isdir(name)}  # noqa: PTH112 of many
+        files = {*untrusted, *named} - trees
+        trees.add(str(self._media))
         if own is not None:
-            files.append(str(own / "memory" / "HISTORY.md"))
-            trees += [str(own / "sessions"), str(own / ".nanobot" / "spill")]
-        return files, [*trees, str(self._media)]
-
-    def documents_in(self, command: str, folder: Path) -> list[str]:
-        """The documents that a command names, directly or by a pattern: they count as other people's content."""
-        if not any(ending in command.lower() for ending in _DOCUMENTS):
-            return []
-        from nanobot.security.shell.file_runs import unquoted_words
-
-        words = [*dict.fromkeys([*_WORD.findall(command), *unquoted_words(command)])]
-        return [path for path in _paths_of(words, command, folder) if path.lower().endswith(_DOCUMENTS)]
+            files.add(str(own / "memory" / "HISTORY.md"))
+            trees |= {str(own / "sessions"), str(own / ".nanobot" / "spill")}
+        return FileReadWatcher(self, command, own or folder, files, trees)
 
     def mark(self, file: Path, provenance: Provenance) -> None:
         """Lower the trust in a file to this provenance. Raises StorageError."""
@@ -223,42 +219,29 @@ class ProvenanceStore:
         except OSError as error:
             raise storage_error(f"{self.path} cannot be changed", error) from error
 
-    def _files_in(self, command: str, folder: Path | None) -> dict[str, Provenance]:
+    def _files_in(self, marks: Mapping[str, Provenance], command: str, folder: Path) -> dict[str, Provenance]:
         """The untrusted files that a command names, with their provenance."""
-        from nanobot.security.shell.file_runs import unquoted_words  # imported late: takes 5 ms
-
-        marks = self._read() or {}
-        words = [*dict.fromkeys([*_WORD.findall(command), *unquoted_words(command)])]
-        patterns = [word.rpartition("/")[2] for word in words if set(word) & _GLOB]
+        words = _words_of(command)
         text = "\n".join([command, *words])
+        patterns = [word.rpartition("/")[2] for word in words if set(word) & _GLOB]
         untrusted = {
             file: mark
             for file, mark in marks.items()
             if is_outside(mark)
             and (_is_named(name := file.rpartition(os.sep)[2], text) or any(fnmatch(name, glob) for glob in patterns))
         }
-        for path in islice(_paths_of(words, command, folder), _MAX_WORDS):
+        for path in _existing_paths(command, folder):
             if path not in untrusted and (mark := self.of(Path(path))) is not None:
-                untrusted[path] = mark
-        for path in islice(_paths_of(words, command, folder, exists=os.path.isdir), _MAX_WORDS):
-            if (mark := self._by_outside_folder(_key(Path(path)))) is not None:
-                untrusted[path] = mark
-        for path in _repositories(command, folder):
-            if (mark := self.of(Path(path, "HEAD"))) is not None:
                 untrusted[path] = mark
         return untrusted
 
     def _may_persist(self, command: str, folder: Path) -> bool:
         """Whether a command names or runs in a path that later turns read, or may write files that programs run by
         themselves."""
-        from nanobot.security.shell.file_runs import files_written, output_words, unquoted_words
+        from nanobot.security.shell.file_runs import files_written, output_words
 
         here = _inside(_key(folder), self._workspace) if self._workspace is not None else ()
-        words = {
-            fold_case(part)
-            for word in (*_WORD.findall(command), *unquoted_words(command), *here)
-            for part in _parts(word)
-        }
+        words = {fold_case(part) for word in (*_words_of(command), *here) for part in _parts(word)}
         patterns = {fold_case(part) for word in output_words(command) for part in _parts(word) if set(part) & _GLOB}
         enters = {fold_case(part) for word in (*_CHANGES_TO.findall(command), *here) for part in _parts(word)}
         return (
@@ -274,7 +257,7 @@ class ProvenanceStore:
             return Provenance.MAIL if inside[0] == "email" else Provenance.PERSON
         inside = () if self._workspace is None else _inside(real, self._workspace)
         if inside[:1] == ("sessions",) and inside[1:]:
-            return _of_session(real)
+            return Provenance.WEB if real.endswith(".zip") else _of_session(real)  # packed words name no provenance
         if inside == ("memory", "HISTORY.md"):
             return _of_log(real)
         if inside[:2] == ("memory", "chats"):
@@ -349,25 +332,13 @@ def _find_changed(
     except OSError:
         return changed, False  # it vanished, or we cannot read it either
     if whole and skip is None:
-        changed += [package for package in packages if _holds_only_new(package, since_ns)]
+        changed += [name for name in packages if all(_find_changed(name, since_ns, brings_trees=True))]
     return ([folder] if whole and len(changed) > _MANY and skip is None else changed), whole
 
 
 def _is_new(status: os.stat_result, since_ns: int) -> bool:
     """Whether a file was made, written or renamed since then. On Windows ctime is the time of creation."""
     return max(status.st_ctime_ns, status.st_mtime_ns) >= since_ns
-
-
-def _holds_only_new(folder: str, since_ns: int) -> bool:
-    """Whether a folder holds files, all of them new."""
-    count = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                if not _is_new(os.lstat(os.path.join(parent, name)), since_ns):  # noqa: PTH118 of many
-                    return False
-                count += 1
-    return count > 0
 
 
 def _is_new_repository(git: str, since_ns: int) -> bool:
@@ -379,26 +350,16 @@ def _is_new_repository(git: str, since_ns: int) -> bool:
 
 
 def _limit(marks: dict[str, Provenance]) -> dict[str, Provenance]:
-    """Reduce the marks to the limit. The smallest folder with enough marked files gets one mark for all, so a file may
-    become less trusted, never more. Marks of the owner's files stay.
+    """Reduce the marks to the limit: the deepest files share one mark of their folder, so a file may become less
+    trusted, never more. Marks of the owner's files stay.
     """
-    while len(marks) > _MAX_MARKS:
-        spare = len(marks) - _MAX_MARKS + _MAX_MARKS // 10  # leaves room for the next marks
-        below: Counter[str] = Counter()
-        for name, mark in marks.items():
-            folder = os.path.dirname(name) if is_outside(mark) else ""  # noqa: PTH120 part of a text
-            while folder not in ("", os.path.dirname(folder)):  # noqa: PTH120
-                below[folder] += 1
-                folder = os.path.dirname(folder)  # noqa: PTH120
-        most = max(below.values(), default=0)
-        if most < 2:
-            break  # all of them are the owner's
-        wanted = min(spare, most)
-        folder = min((path for path in below if below[path] >= wanted), key=lambda path: (below[path], -len(path)))
-        log.warning("Too many files with untrusted content to list each: everything in %s counts as such now.", folder)
-        merged = {name: mark for name, mark in marks.items() if is_outside(mark) and name.startswith(folder + os.sep)}
-        mark = least_trusted([*merged.values(), marks.get(folder, Provenance.OWNER)])
-        marks = {name: mark for name, mark in marks.items() if name not in merged} | {folder: mark}
+    while len(outside := [name for name, mark in marks.items() if is_outside(mark)]) > _MAX_MARKS:
+        log.warning("Too many files with untrusted content to list each: the deepest folders count as such as a whole.")
+        depth = max(name.count(os.sep) for name in outside)
+        for name in outside:
+            if name.count(os.sep) == depth:
+                folder, mark = os.path.dirname(name), marks.pop(name)  # noqa: PTH120 part of a text
+                marks[folder] = least_trusted([mark, marks.get(folder, mark)])
     return marks
 
 
@@ -416,6 +377,7 @@ _PACKAGE_FOLDERS = frozenset({
 _GIT = f"{os.sep}.git"
 """git's own folder; only its hooks are content."""
 _HOOKS = f"{_GIT}{os.sep}hooks"
+_OBJECTS = f"{_GIT}{os.sep}objects{os.sep}"
 
 
 def _nearest(marks: Mapping[str, Provenance], real: str) -> Provenance | None:
@@ -462,53 +424,28 @@ def _matches(file: str, pattern: str) -> bool:
     return fnmatch(file if "/" in pattern else file.rpartition(os.sep)[2], pattern)
 
 
-def _bases_of(command: str, folder: Path) -> list[Path]:
-    """The working directory of a command, and the folders it changes to."""
-    targets = _CHANGES_TO.findall(command)
-    return [folder, *(folder / (Path(target).name if target.startswith("~") else target) for target in targets)]
+def _words_of(command: str) -> list[str]:
+    """All words of a command that may name a file, as written and without quotes."""
+    from nanobot.security.shell.file_runs import unquoted_words  # imported late: takes 5 ms
+
+    return [*dict.fromkeys([*_WORD.findall(command), *unquoted_words(command)])]
 
 
-def _repositories(command: str, folder: Path | None) -> Iterator[str]:
-    """The git folders of the repositories whose history a command shows."""
-    if folder is None or ("git" not in command and "tig" not in command):
-        return
-    from nanobot.security.shell.file_runs import shown_histories
-
-    for repository in shown_histories(command):
-        for base in _bases_of(command, folder) if "\0" not in repository else ():
-            path = Path(os.path.realpath(base / os.path.expanduser(repository)))  # noqa: PTH111 never raises
-            yield from islice(filter(None, map(_git_folder_of, (path, *path.parents))), 1)
-
-
-def _git_folder_of(folder: Path) -> str | None:
-    """The git folder of the repository whose top, or bare repository, this folder is."""
-    git = str(folder / ".git")
-    if os.path.isdir(git):  # noqa: PTH112 a name of any length
-        return git
-    if os.path.isfile(git):  # noqa: PTH113 a submodule or an additional worktree
-        with suppress(OSError):
-            return os.path.realpath(folder / Path(git).read_text(errors="replace").removeprefix("gitdir:").strip())
-    is_bare = os.path.isfile(folder / "HEAD") and os.path.isdir(folder / "objects")  # noqa: PTH112, PTH113
-    return str(folder) if is_bare else None
-
-
-def _paths_of(
-    words: Iterable[str], command: str, folder: Path | None, exists: Callable[[str], bool] = os.path.isfile
-) -> Iterator[str]:
-    """Existing paths that these words of a command name, relative to its working directory or where it changes to."""
-    if folder is None:
-        return
-    bases = _bases_of(command, folder)
-    for word in words:
+def _existing_paths(command: str, folder: Path) -> list[str]:
+    """Existing paths that a command names, directly or by a pattern, where it starts or where it changes to."""
+    bases = [folder, *(folder / os.path.expanduser(target) for target in _CHANGES_TO.findall(command))]  # noqa: PTH111
+    paths: dict[str, None] = {}
+    for word in _words_of(command):
         if "\0" in word or len(word) > 4_000:
             continue
         for base in bases:
             # as text: the command may create the folder first, and the word may be no path at all
             path = os.path.normpath(os.path.join(base, os.path.expanduser(word)))  # noqa: PTH111, PTH118
             if set(word) & _GLOB:
-                yield from islice(iglob(path), _MAX_WORDS)  # noqa: PTH207 as a shell does it
-            elif exists(path):
-                yield path
+                paths |= dict.fromkeys(islice(iglob(path), _MAX_WORDS))  # noqa: PTH207 as a shell does it
+            elif os.path.exists(path):  # noqa: PTH110
+                paths[path] = None
+    return [*islice(paths, _MAX_WORDS)]
 
 
 def _key(file: Path) -> str:
@@ -519,3 +456,118 @@ def _inside(real: str, folder: Path) -> tuple[str, ...]:
     """The parts of a path below a folder; empty if it lies elsewhere."""
     path = Path(real)
     return path.relative_to(folder).parts if path.is_relative_to(folder) and path != folder else ()
+
+
+class FileReadWatcher:
+    """Watches one command, from before it starts until `close`. A renamed or linked file is recognized by its inode."""
+
+    def __init__(
+        self, store: ProvenanceStore, command: str, workspace: Path, files: Iterable[str], trees: Iterable[str]
+    ) -> None:
+        """`files` may hold untrusted content, as may all files in `trees`."""
+        self._store = store
+        self._command = command
+        self._workspace = workspace
+        self._files, self._trees = [*files], [*trees]
+        self._blobs = _blobs_of(self._files[:_MAX_FILES]) if "git" in command else {}
+        self._before = {name: status for name in (*self._files, *self._trees) if (status := _stat(name)) is not None}
+        try:
+            self._watch: ReadWatcher | None = ReadWatcher(self._files, _folders_in(self._trees))
+        except OSError:
+            self._watch = None  # everything counts as read
+
+    def provenance(self, printed: str) -> Provenance | None:
+        """The least trusted provenance read so far, given the command's output; None if it is the owner's."""
+        from nanobot.security.shell.file_runs import names_its_sources
+
+        self._follow_renames()
+        read = self._watch.paths() if self._watch is not None else None
+        if read is None:
+            read = {*self._files, *(name for tree in self._trees for name in islice(_files_in(tree), _MAX_FILES))}
+        elif 0 < len(printed) < _SHOWN_WHOLE and names_its_sources(self._command):
+            read = {name for name in read if os.path.basename(name) in printed}  # noqa: PTH119 of many
+        marks = [self._store.of(Path(name)) for name in read]
+        if any(name.lower().endswith(_DOCUMENTS) for name in read) or _READERS.search(self._command):
+            marks.append(Provenance.PERSON)
+        if "git" in self._command:
+            self._follow_into_git(read)
+        untrusted = [mark for mark in marks if mark is not None]
+        return least_trusted(untrusted) if untrusted else None
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def _follow_renames(self) -> None:
+        """Mark files that were moved or linked under their new names. Raises StorageError."""
+        moved = {
+            (before.st_dev, before.st_ino): name
+            for name, before in self._before.items()
+            if (now := _stat(name)) is None or now.st_nlink > before.st_nlink or now.st_ino != before.st_ino
+        }
+        if not moved:
+            return
+        marks = {name: mark for name in moved.values() if (mark := self._store.of(Path(name))) is not None}
+        for name, mark in marks.items():
+            if _OBJECTS in name and not os.path.exists(name):  # noqa: PTH110 git has packed its copy of the file
+                self._store.mark(Path(name.partition(_OBJECTS)[0] + _OBJECTS, "pack"), mark)
+        for entry in islice(_entries(self._workspace), _MAX_ENTRIES):
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                name = moved.get((status.st_dev, status.st_ino), entry.path)
+                if name != entry.path and name in marks:
+                    self._store.mark(Path(entry.path), marks[name])
+
+    def _follow_into_git(self, read: Iterable[str]) -> None:
+        """Mark git's copies of such files, which are named by their content: a later `git show` reads them."""
+        for name, ids in [*self._blobs.items(), *_blobs_of(read).items()]:
+            mark = self._store.of(Path(name))
+            parents = Path(name).parents
+            objects = next((parent / ".git" / "objects" for parent in parents if (parent / ".git").is_dir()), None)
+            if objects is None or mark is None:
+                continue
+            for blob in (objects / blob_id[:2] / blob_id[2:] for blob_id in ids):
+                if blob.is_file():
+                    self._store.mark(blob, mark)
+
+
+def _blobs_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """The git object ids of these files by path, for SHA-1 and SHA-256; empty files are left out, being no one's."""
+    ids: dict[str, list[str]] = {}
+    for name in names:
+        with suppress(OSError):
+            file = Path(name)
+            if 0 < file.stat().st_size <= _MAX_BLOB and file.is_file():
+                content = file.read_bytes()
+                blob = b"blob %d\0" % len(content) + content
+                ids[name] = [make(blob, usedforsecurity=False).hexdigest() for make in (sha1, sha256)]
+    return ids
+
+
+def _folders_in(trees: list[str]) -> Iterator[str]:
+    """These folders and all below them. Raises OSError if there are too many."""
+    for count, (folder, _, _) in enumerate(entry for tree in trees for entry in os.walk(tree)):
+        if count == _MAX_FOLDERS:
+            raise OSError("Too many folders to watch.")
+        yield folder
+
+
+def _stat(name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, follow_symlinks=False)  # noqa: PTH116 of many
+    except OSError:
+        return None
+
+
+def _entries(folder: str | Path) -> "Iterator[os.DirEntry[str]]":
+    """All entries below a folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(entry.path)
+
+
+def _files_in(tree: str) -> Iterator[str]:
+    for folder, _, names in os.walk(tree):
+        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118 of many

@@ -15,7 +15,6 @@ from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ class Child:
     def __init__(
         self,
         transport: "asyncio.SubprocessTransport | _Confined",
-        protocol: "_Protocol | _Streams",
+        protocol: "_Protocol | _Confined",
         mark: str,
         namespace: PidNamespace | None = None,
     ) -> None:
@@ -194,8 +193,9 @@ async def _start(
         )
         transport, protocol = await start(**options)
         return Child(transport, protocol, mark)
-    streams = _Streams()
-    return Child(await _Confined.of(process, streams), streams, mark, namespace)
+    confined = _Confined(process)
+    await confined.connect()
+    return Child(confined, confined, mark, namespace)
 
 
 async def _start_in_thread(confine: Callable[[], None] | None, start: Callable[[], _Started]) -> _Started:
@@ -243,34 +243,24 @@ def _start_in_namespace(
         os.close(block_write)
 
 
-@dataclass(slots=True)
-class _Streams:
-    """The output of a started program, and whether it has ended."""
-
-    stdout: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_BUFFER))
-    stderr: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_BUFFER))
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class _Confined:
-    """A process not started by the event loop, with the interface of the loop's transport."""
+    """A process that the event loop has not started, as transport and protocol of a `Child`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], gone: asyncio.Event) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.stdout = asyncio.StreamReader(_READ_BUFFER)
+        self.stderr = asyncio.StreamReader(_READ_BUFFER)
+        self.gone = asyncio.Event()
         self._process = process
-        self._gone = gone
         self._pipes: list[asyncio.BaseTransport] = []
         self._pidfd: int | None = os.pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 
-    @classmethod
-    async def of(cls, process: subprocess.Popen[bytes], streams: _Streams) -> "_Confined":
-        """Connect its output to these streams."""
-        self = cls(process, streams.gone)
+    async def connect(self) -> None:
+        """Connect its output to the streams."""
         loop = asyncio.get_running_loop()
-        for reader, pipe in ((streams.stdout, process.stdout), (streams.stderr, process.stderr)):
+        for reader, pipe in ((self.stdout, self._process.stdout), (self.stderr, self._process.stderr)):
             transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
             self._pipes.append(transport)
-        return self
 
     def get_pid(self) -> int:
         return self._process.pid
@@ -286,7 +276,7 @@ class _Confined:
     def _on_exit(self) -> None:
         if self._process.poll() is None:
             return
-        self._gone.set()
+        self.gone.set()
         if self._pidfd is not None:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -15,6 +15,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.providers.wire.rows import wire_text
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
+from nanobot.security.secrets import redact_texts, redact_value
 from nanobot.session.types import Session
 from nanobot.usage.sums import By
 from nanobot.webui.chat import ChatEndpoints
@@ -28,7 +29,6 @@ class TurnEndpoints:
         self._services = services
         self._chat = chat
         self._traces = TraceStore(DataPaths(services.runtime.data_dir).traces)
-        self._redactor = services.runtime.toolbox.services.redactor
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints."""
@@ -45,7 +45,7 @@ class TurnEndpoints:
         """The turns of a session, oldest first, without their steps."""
         recording = await self._recording(request)
         turns = [{**turn.to_json(), "steps": len(turn.model_steps)} for turn in recording.turns]
-        return json_response({"turns": self._redactor.value(turns)})
+        return json_response({"turns": redact_value(turns)})
 
     async def show(self, request: Request, caller: Credential | None) -> Response:
         """A turn with its steps: texts, calls and results, times, tokens, cost. `asked` is the message that began it,
@@ -54,7 +54,7 @@ class TurnEndpoints:
         recording = await self._recording(request)
         turn = recording.find(request.path_params["turn"])
         asked, last = await asyncio.to_thread(self._asked_and_last, recording.key, turn.turn_id)
-        return json_response({**self._redactor.value(turn.to_json()), "asked": asked, "can_undo": last == turn.turn_id})
+        return json_response({**redact_value(turn.to_json()), "asked": asked, "can_undo": last == turn.turn_id})
 
     async def undo(self, request: Request, caller: Credential | None) -> Response:
         """Restore the files that this turn changed, as `/undo` does for the last one."""
@@ -83,7 +83,7 @@ class TurnEndpoints:
         messages = await first_request(turn, sent, clock=self._services.runtime.clock)
         rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
         shown = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
-        return json_response(self._redactor.texts(shown))
+        return json_response(redact_texts(shown))
 
     async def usage(self, request: Request, caller: Credential | None) -> Response:
         """Tokens and cost by day, model, provider, session or cause, with the limits."""

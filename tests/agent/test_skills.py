@@ -94,6 +94,7 @@ def test_an_always_on_skill_goes_into_the_prompt_without_its_front_matter(tmp_pa
     [
         '{"nanobot": {"always": true}}',
         '{"openclaw": {"always": true}}',
+        '{"clawdbot": {"always": true}}',
         '\'{"nanobot": {"always": true}}\'',
         "\n  openclaw:\n    always: true",
     ],
@@ -102,19 +103,6 @@ def test_metadata_may_be_a_table_or_json_text_for_either_name(tmp_path, loader, 
     write_own(tmp_path, "tea", f"---\nname: tea\ndescription: d\nmetadata: {metadata}\n---\n")
 
     assert loader.get_always_skills() == ["tea"]
-
-
-def test_an_agentskills_file_loads_as_it_is(tmp_path, loader):
-    front = (
-        "name: pdf\ndescription: >\n  Fill in\n  forms.\nlicense: MIT\ncompatibility: python\n"
-        'metadata:\n  author: somebody\n  version: "1.0"\nallowed-tools: Bash(git:*) Read\n'
-    )
-    write_own(tmp_path, "pdf", f"---\n{front}---\nBody")
-
-    metadata = loader.get_skill_metadata("pdf")
-
-    assert metadata is not None and metadata["license"] == "MIT"
-    assert "<description>Fill in forms.</description>" in loader.build_skills_summary()
 
 
 @pytest.mark.parametrize(
@@ -234,7 +222,6 @@ def test_no_front_matter_whatever_raises(tmp_path, front):
 
     assert [skill.name for skill in loader.skills()] == ["odd"]
     loader.build_skills_summary()
-    loader.get_skill_metadata("odd")
     loader.load_skills_for_context(["odd"])
 
 
@@ -242,8 +229,6 @@ def test_every_built_in_skill_is_sound(tmp_path):
     loader = SkillsLoader(tmp_path)
 
     for skill in loader.skills():
-        metadata = loader.get_skill_metadata(skill.name)
-        assert metadata is not None and metadata["name"] == skill.name
         assert skill.description
         assert not any("SKILL.md" in reason for reason in skill.missing)
     assert loader.get_always_skills() == ["memory"]

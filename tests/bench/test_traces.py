@@ -11,7 +11,7 @@ from nanobot.agent.events import TurnOutcome
 from nanobot.agent.trace.recorder import TurnTrace
 from nanobot.agent.trace.store import Facts, TraceStore
 from nanobot.bus.events import InboundMessage
-from nanobot.security.secrets import Redactor
+from nanobot.security.secrets import hold_secrets
 from nanobot.utils.clock import SystemClock
 from tests.bench.measure import Table
 from tests.support.turn_events import step
@@ -28,9 +28,8 @@ PROMPT: dict[str, object] = {"system": "be good " * 1000, "tools": [{"x": "y" * 
 
 
 def test_a_turn_with_one_tool_call(tmp_path: Path):
-    folder = TraceStore(
-        tmp_path / "traces", Redactor(lambda: [f"a key of the config {number}" for number in range(10)])
-    )
+    hold_secrets(lambda: {f"a key of the config {number}": "" for number in range(10)})
+    folder = TraceStore(tmp_path / "traces")
     message = InboundMessage("cli", "owner", "direct", "What is in my workspace?")
     on_loop, beside, calibration = [], [], []
 

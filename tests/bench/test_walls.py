@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.execution import ExecPolicy
+from nanobot.agent.tools.shell import ExecTool
 from nanobot.security.files.key_places import key_places
 from nanobot.security.files.paths import PathPolicy
 from nanobot.security.shell.guard import Guard

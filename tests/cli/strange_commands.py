@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from nanobot.errors import ConfigError
-from nanobot.security.redaction import hold_secrets
+from nanobot.security.secrets import hold_secrets
 
 
 def refuse() -> None:

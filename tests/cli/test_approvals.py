@@ -17,7 +17,7 @@ def run(*words: str):
 
 
 def test_what_always_was_said_to_is_listed_and_can_be_forgotten():
-    grants = Grants(DataPaths(get_data_dir()).grants, SystemClock())
+    grants = Grants(DataPaths(get_data_dir()).database, SystemClock())
     grants.add(["folder:/srv/files"], outside=False)
 
     shown = run("list").stdout

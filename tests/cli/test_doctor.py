@@ -295,14 +295,12 @@ def test_a_damaged_store_is_found(data):
     (data / "workspace" / "cron" / "jobs.json").write_text("{")
     (data / "workspace" / "sessions" / "cli_x.jsonl").write_text('{"role": "user", "content": "hi"}\n{"role\n')
     (data / "pairing.json").write_text("[")
-    (data / "state" / "grants.json").write_text("[")
     (data / "state" / "provenance.json").write_text("[")
 
     checks, told = examination("--offline")
 
     wrong = {name for name, check in checks.items() if check["verdict"] == "error" and name.startswith("stores.")}
-    assert wrong == {"stores.database", "stores.jobs", "stores.pairing", "stores.approvals"}
-    assert len(checks["stores.approvals"]["findings"]) == 2
+    assert wrong == {"stores.database", "stores.jobs", "stores.pairing", "stores.provenance"}
     assert "1 line cannot be read" in checks["stores.sessions"]["findings"][0]["text"]
     assert not told["ok"]
     assert not list(data.rglob("*.corrupt"))
@@ -588,9 +586,9 @@ def test_what_was_allowed_long_ago_is_brought_to_mind(data):
     configured(data)
     (data / "state").mkdir(mode=0o700)
     clock = FrozenClock(datetime.now(UTC) - timedelta(days=20))
-    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/old"], outside=False)
+    Grants(data / "state" / "nanobot.db", clock).add(["folder:/srv/old"], outside=False)
     clock.advance(timedelta(days=15).total_seconds())
-    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/new"], outside=False)
+    Grants(data / "state" / "nanobot.db", clock).add(["folder:/srv/new"], outside=False)
 
     checks, _ = examination("--security")
 
@@ -639,9 +637,9 @@ def test_what_is_found_is_told_once_and_not_by_the_log_as_well(data, caplog):
     (data / "state").mkdir(mode=0o700)
     (data / "state" / "provenance.json").write_text("{", encoding="utf-8")
 
-    checks, _ = examination("stores.approvals")
+    checks, _ = examination("stores.provenance")
 
-    assert "untrusted" in texts(checks["stores.approvals"])
+    assert "untrusted" in texts(checks["stores.provenance"])
     assert caplog.records == []
 
 
@@ -680,7 +678,7 @@ def test_a_person_reads_lines_with_what_to_do(data):
 def test_one_thing_is_examined_by_its_id(data):
     assert [*examination("stores", "disk")[0]] == [
         "disk", "stores.database", "stores.sessions", "stores.jobs", "stores.pairing",
-        "stores.approvals",
+        "stores.provenance",
     ]  # fmt: skip
 
     ran = RUNNER.invoke(app, ["doctor", "store"])

@@ -3,11 +3,10 @@
 from nanobot.agent.trace.reader import RecordedCall, RecordedStep, RecordedTurn
 from nanobot.cli.commands.replay_view import TurnPrinter
 from nanobot.cli.terminal import Paint
-from nanobot.security.secrets import Redactor
 
 
 def lines(turn: RecordedTurn, width: int = 100, *, colour: bool = False) -> list[str]:
-    return TurnPrinter(Redactor(), Paint(colour), width).turn(turn)
+    return TurnPrinter(Paint(colour), width).turn(turn)
 
 
 def turn(*steps: RecordedStep, **fields: object) -> RecordedTurn:

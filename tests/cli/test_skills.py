@@ -146,6 +146,8 @@ def test_a_skill_is_removed_and_kept(tmp_path: Path):
     kept = run("skills", "remove", "tea", said="n\n")
     done = run("skills", "remove", "tea", "--yes")
 
+    for name in ("tea", ".replaced", "../workspace"):
+        assert "There is no skill" in run("skills", "remove", name, "--yes").stderr
     assert "Kept." in kept.stdout
     assert "it is kept in" in done.stdout
     assert run("skills", "show", "tea").exit_code == 1

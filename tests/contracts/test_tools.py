@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.builtin import BUILTIN, ToolPolicies, build_tools
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.inbox import InboxPolicy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.bus.events import Address
 from nanobot.security.files.paths import PathPolicy
@@ -132,7 +132,7 @@ junk = (
 
 
 @pytest.mark.slow  # the checks above try strange values, too, one at a time
-@pytest.mark.parametrize("name", sorted(BUILTIN.keys() - {"exec"}))  # a shell takes any text for a command
+@pytest.mark.parametrize("name", sorted(BUILTIN - {"exec"}))  # a shell takes any text for a command
 @given(data=st.data())
 @settings(max_examples=25)
 async def test_whatever_the_arguments_are_there_is_a_result(ctx: ToolContext, registry: ToolRegistry, name: str, data):
@@ -177,4 +177,4 @@ def running(argument: str) -> list[str]:
 def test_commands_mails_and_the_web_are_not_offered_where_they_are_switched_off(ctx: ToolContext):
     registry = build_tools(ToolPolicies(PathPolicy(ctx.workspace), exec=None, inbox=None))
 
-    assert set(registry.names) == BUILTIN.keys() - {"exec", "inbox", "web_fetch", "web_search"}
+    assert set(registry.names) == BUILTIN - {"exec", "inbox", "web_fetch", "web_search"}

@@ -22,7 +22,6 @@ _out = threading.Lock()
 _initialized = False
 _cancelled: set[object] = set()
 _extra_tools: list[str] = []
-_listings = 0
 
 
 def send(**message: Any) -> None:
@@ -104,11 +103,6 @@ def learn(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     return text("learnt")
 
 
-def cries_wolf(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
-    send(method="notifications/tools/list_changed")
-    return text(f"{_listings} listings")
-
-
 def garbage(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     with _out:
         sys.stdout.write("{not json\n\n[1, 2, 3]\nprint debugging!\n")
@@ -137,7 +131,6 @@ TOOLS: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
     "fails": fails,
     "structured": structured,
     "learn": learn,
-    "cries_wolf": cries_wolf,
     "garbage": garbage,
     "storm": storm,
 }
@@ -146,10 +139,11 @@ ANNOTATIONS = {"die_once": {"idempotentHint": True}, "pid": {"readOnlyHint": Tru
 
 def listed() -> list[dict[str, Any]]:
     schema: dict[str, Any] = {"type": "object"}
+    schemas = {}
     if "hostile" in MANNERS:
         bomb = {f"b{level}": {"allOf": [{"$ref": f"#/$defs/b{level + 1}"}] * 2} for level in range(40)}
         words = {"type": "string", "description": "w" * 1_000_000, "pattern": "(a+)+$"}
-        schema = {
+        schemas["echo"] = {
             "$defs": {**bomb, "self": {"$ref": "#/$defs/self"}, "ctx": {}},
             "type": "object",
             "properties": {"text": words, "bomb": {"$ref": "#/$defs/b0"}, "self": {"$ref": "#/$defs/self"}, "ctx": {}},
@@ -160,11 +154,14 @@ def listed() -> list[dict[str, Any]]:
             "properties": {f"p{n}": {"type": "string", "description": "word " * 80} for n in range(20)},
         }
     names = [*TOOLS, *_extra_tools, *(f"tool_{number}" for number in range(3000 if "many" in MANNERS else 0))]
-    return [{"name": name, "inputSchema": schema, "annotations": ANNOTATIONS.get(name, {})} for name in names]
+    return [
+        {"name": name, "inputSchema": schemas.get(name, schema), "annotations": ANNOTATIONS.get(name, {})}
+        for name in names
+    ]
 
 
 def answer(request: dict[str, Any]) -> None:
-    global _initialized, _listings
+    global _initialized
     method, params = request["method"], request.get("params") or {}
     if method == "initialize":
         _initialized = True
@@ -177,7 +174,6 @@ def answer(request: dict[str, Any]) -> None:
     elif not _initialized or method not in {"tools/list", "tools/call"}:
         send(id=request["id"], error={"code": -32601, "message": f"no method {method}"})
     elif method == "tools/list":
-        _listings += 1
         send(id=request["id"], result={"tools": listed()})
     elif params["name"] not in TOOLS:
         send(id=request["id"], error={"code": -32602, "message": f"no tool {params['name']}"})

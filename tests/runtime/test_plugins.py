@@ -164,7 +164,7 @@ async def test_a_hook_that_blocks_its_thread_holds_up_nobody_and_is_told_of(tmp_
 
 
 async def test_a_tool_that_blocks_its_thread_keeps_no_hook_of_another_chat_from_its_work(tmp_path: Path, site: Path):
-    slow = TOOL.replace("return f", "import time; time.sleep(3); return f")
+    slow = TOOL.replace("return f", "import time; time.sleep(1.5); return f")
     install(site, "slow-pack", slow, {"tools": {"weather": "Weather"}})
     install(site, "sun-pack", HOOK, {"hooks": {"audit": "Audit"}})
     config = on("slow-pack", "sun-pack", hookTimeoutS=1)

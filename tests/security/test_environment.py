@@ -1,8 +1,9 @@
 """What programs need of our environment, and nothing else of it."""
 
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.transport import server_environment
-from nanobot.agent.tools.shell import ExecPolicy, command_environment
+from nanobot.agent.tools.shell import command_environment
 
 NEEDED = {"PATH": "/bin", "LC_ALL": "C", "SSL_CERT_FILE": "/ca.pem"}
 OURS = {**NEEDED, "API_KEY": "k", "XDG_DATA_HOME": "/d", "BASH_ENV": "x"}

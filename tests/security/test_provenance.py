@@ -49,24 +49,6 @@ def test_attachments_are_other_peoples_without_a_line(book: ProvenanceStore, tmp
     assert book.of(tmp_path / "media" / "telegram" / "cat.jpg") == Provenance.PERSON
 
 
-@pytest.mark.parametrize("command", ["cat page.md", "head -3 notes/page.md", "cat notes/*.md", "sed -n 1p p?ge.md"])
-def test_a_command_that_names_a_marked_file_is_known(book: ProvenanceStore, tmp_path: Path, command: str):
-    book.mark(tmp_path / "notes" / "page.md", Provenance.WEB)
-
-    assert book.named_in(command) == Provenance.WEB
-    assert book.named_in("cat todo.txt") is None
-
-
-@pytest.mark.parametrize("command", ["curl -s -o page.md https://example.org/", "grep -h x notes.md > page.md"])
-def test_what_a_command_reads_to_write_a_file_is_not_marked_with_that_file(
-    book: ProvenanceStore, tmp_path: Path, command: str
-):
-    book.reading(command, tmp_path, Provenance.WEB).close()
-
-    assert book.named_in("cat page.md", tmp_path) is Provenance.WEB
-    assert book.named_in("curl -sI https://example.org/; cat notes.md", tmp_path) is None
-
-
 def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(book: ProvenanceStore, tmp_path: Path):
     book.path.parent.mkdir()
     book.path.write_text("{", encoding="utf-8")
@@ -85,15 +67,6 @@ def test_a_stored_conversation_is_as_trusted_as_the_least_trusted_words_in_it(bo
 
     told = [book.of(sessions / name) for name in ("mine.jsonl", "theirs.jsonl", "old.jsonl")]
     assert told == [None, Provenance.WEB, Provenance.PERSON]
-    assert book.named_in("cd sessions && tail the*", tmp_path / "workspace") is Provenance.WEB
-
-
-def test_an_attachment_that_a_command_names_is_known(book: ProvenanceStore, tmp_path: Path):
-    (folder := tmp_path / "media" / "telegram").mkdir(parents=True)
-    (tmp_path / "workspace").mkdir()
-    (folder / "a.txt").write_text("words", encoding="utf-8")
-
-    assert book.named_in("cat ../media/telegram/a.txt", tmp_path / "workspace") is Provenance.PERSON
 
 
 def test_a_folder_that_was_marked_holds_for_what_is_in_it_but_for_what_the_owner_writes_anew(
@@ -192,74 +165,24 @@ def test_packages_that_were_there_before_stay_the_owners(book: ProvenanceStore, 
     assert book.of(project / "node_modules" / "x" / "index.js") is None
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("git log", Provenance.WEB),
-        ("git show --stat", Provenance.WEB),
-        ("git -C . blame x", Provenance.WEB),
-        ("git -c color.ui=never shortlog -s", Provenance.WEB),
-        ("git cat-file -p HEAD", Provenance.WEB),
-        ("cat .git/HEAD", Provenance.WEB),
-        ("git status", None),
-        ("git add -A && git commit -m 'log'", None),
-    ],
-)
-def test_history_of_a_clone_is_somebody_elses(
-    book: ProvenanceStore, tmp_path: Path, command: str, words: Provenance | None
+def test_marks_that_are_too_many_are_folded_into_their_folder(
+    book: ProvenanceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    clone = tmp_path / "workspace" / "clone"
-    make(clone, *REPOSITORY)
-    (clone / ".git" / "objects").mkdir()
-    book.mark_changed([tmp_path / "workspace"], 0, Provenance.WEB, brings_trees=True)
-    book.clear(clone / "README.md")
-
-    assert book.named_in(command, clone) == words
-    if "-C" not in command and "cat " not in command:
-        assert book.named_in(f"cd clone && {command}", tmp_path / "workspace") == words
-        assert book.named_in(command.replace("git ", "git -C clone "), tmp_path / "workspace") == words
-        assert book.named_in(command, clone / "src") == words
-
-
-def test_history_of_the_owners_repository_is_the_owners(book: ProvenanceStore, tmp_path: Path):
-    workspace = tmp_path / "workspace"
-    make(workspace, ".git/HEAD", ".git/config")
-    before = time.time_ns() + 1_000_000_000
-    os.utime(workspace / ".git" / "HEAD", ns=(before + 1_000_000_000, before + 1_000_000_000))
-
-    book.mark_changed([workspace], before, Provenance.WEB, brings_trees=True)
-
-    assert book.named_in("git log", workspace) is None
-
-
-def test_marks_that_are_too_many_are_folded_into_their_folder(book: ProvenanceStore, tmp_path: Path):
-    marks = {
-        str(tmp_path / "workspace" / "many" / f"{number // 100}" / f"{number}.md"): "web" for number in range(20_000)
-    }
-    marks[str(tmp_path / "workspace" / "many" / "mine.md")] = "owner"
-    old = tmp_path / "workspace" / "old" / "hostile.md"
-    book.path.parent.mkdir()
-    book.path.write_text(json.dumps({"version": 1, "files": {str(old): "mail", **marks}}), encoding="utf-8")
-
-    book.mark(tmp_path / "workspace" / "new.md", Provenance.PERSON)
-
-    assert len(json.loads(book.path.read_text(encoding="utf-8"))["files"]) < 20_000
-    assert book.of(old) == Provenance.MAIL
-    assert book.of(tmp_path / "workspace" / "new.md") == Provenance.PERSON
-    assert all(book.of(Path(name)) == Provenance.WEB for name, mark in [*marks.items()][::500] if mark == "web")
-    assert book.of(tmp_path / "workspace" / "many" / "mine.md") is None
-    assert book.of(tmp_path / "workspace" / "mine.md") is None
-
-
-def test_marks_that_lie_apart_are_folded_all_the_same(book: ProvenanceStore, tmp_path: Path):
-    marks = {str(tmp_path / "workspace" / f"{number}" / "a.md"): "web" for number in range(20_100)}
+    monkeypatch.setattr("nanobot.security.provenance._MAX_MARKS", 40)
+    many = tmp_path / "workspace" / "many"
+    marks = {str(many / f"{number // 5}" / "deep" / f"{number}.md"): "web" for number in range(60)}
+    marks |= {str(many / "mine.md"): "owner", str(tmp_path / "workspace" / "hostile.md"): "mail"}
     book.path.parent.mkdir()
     book.path.write_text(json.dumps({"version": 1, "files": marks}), encoding="utf-8")
 
-    book.mark(tmp_path / "elsewhere" / "new.md", Provenance.PERSON)
+    book.mark(tmp_path / "new.md", Provenance.PERSON)
 
-    assert len(json.loads(book.path.read_text(encoding="utf-8"))["files"]) <= 20_000
-    assert all(book.of(Path(name)) == Provenance.WEB for name in [*marks][::500])
+    assert len(json.loads(book.path.read_text(encoding="utf-8"))["files"]) <= 40
+    assert book.of(tmp_path / "workspace" / "hostile.md") == Provenance.MAIL
+    assert book.of(tmp_path / "new.md") == Provenance.PERSON
+    assert all(book.of(Path(name)) == Provenance.WEB for name, mark in marks.items() if mark == "web")
+    assert book.of(many / "mine.md") is None
+    assert book.of(tmp_path / "workspace" / "mine.md") is None
 
 
 @pytest.mark.parametrize(
@@ -292,31 +215,6 @@ def test_file_that_the_owners_words_alone_made_among_the_downloads_is_the_owners
 
     assert book.of(tmp_path / "Downloads" / "report.md") is None
     assert book.of(tmp_path / "Downloads" / "other.md") == Provenance.WEB
-
-
-def test_history_of_a_bare_clone_and_of_a_tree_beside_a_clone_is_somebody_elses(book: ProvenanceStore, tmp_path: Path):
-    workspace = tmp_path / "workspace"
-    make(workspace, "bare/HEAD", "bare/config", "bare/objects/x", *(f"clone/{name}" for name in REPOSITORY))
-    book.mark_changed([workspace], 0, Provenance.WEB, brings_trees=True)
-    make(workspace / "tree", "mine.md")
-    (workspace / "tree" / ".git").write_text("gitdir: ../clone/.git/worktrees/tree\n", encoding="utf-8")
-
-    assert book.named_in("git --git-dir bare log", workspace) == Provenance.WEB
-    assert book.named_in("git log", workspace / "tree") == Provenance.WEB
-
-
-@pytest.mark.parametrize("named", ["~nobody-of-this-name", "x" * 5_000, "'a\0b'"])
-def test_odd_name_of_a_repository_is_no_error(book: ProvenanceStore, tmp_path: Path, named: str):
-    assert book.named_in(f"git -C {named} log", tmp_path) is None
-
-
-def test_folder_of_mail_that_a_command_names_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "Mail").mkdir()
-    book = ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
-
-    assert book.named_in("rg invoice ~/Mail", tmp_path) == Provenance.MAIL
-    assert book.named_in("rg invoice ~/", tmp_path) is None
 
 
 def test_workspace_among_the_downloads_is_the_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -262,7 +262,7 @@ def _warm_up() -> None:
             importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_one_turn(Path(folder)))
-    importlib.import_module("nanobot.security.redaction").forget_all()
+    importlib.import_module("nanobot.security.secrets").forget_all()
     gc.collect()
     gc.freeze()  # what is there now stays out of the garbage collector's rounds, and in pages that all share
 

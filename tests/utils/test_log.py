@@ -47,7 +47,7 @@ def test_the_reason_of_a_failure_is_logged_without_its_number(tmp_path: Path):
 TELLER = """
 import logging, sys
 from pathlib import Path
-from nanobot.security.redaction import redact_all, secrets_scope
+from nanobot.security.secrets import redact_all, secrets_scope
 from nanobot.utils.log import LogTarget, set_up_logging
 
 set_up_logging(LogTarget(Path(sys.argv[1]) / "gateway.log", "DEBUG", "DEBUG"), redact_all)

@@ -9,15 +9,15 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from nanobot.agent.events import Answer
+from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink
 from nanobot.agent.tools.base import ToolContext
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.clock import Clock
 
-_MAX_EARLY = 64
-"""Answers that came before their question; more than a person presses in ten minutes."""
-_MAX_SETTLED = 256
+_MAX_ANSWERS = 256
+"""Answers that are remembered; more than a person gives in ten minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +46,36 @@ class PendingApprovals:
         self._clock = clock
         self._open: dict[str, tuple[PendingApproval, asyncio.Future[Answer]]] = {}
         self._early: dict[str, tuple[Answer, float]] = {}
+        """Answers that came before their question, with the time."""
         self._settled: dict[str, Answer] = {}
 
     def __iter__(self) -> Iterator[PendingApproval]:
         return iter([question for question, _ in self._open.values()])
 
+    async def ask(self, question: PendingApproval, emit: EventSink, **shown: Any) -> Answer:
+        """Show the question and wait for the answer. `shown`: what the event ApprovalAsked says about the call."""
+        shown |= {"question": question.id, "may_always": question.may_always, "expires_s": self.expires_s}
+        emit(ApprovalAsked(**shown))
+        answer = Answer.STOPPED
+        try:
+            answer = await self.wait_for_answer(question)
+        finally:
+            emit(ApprovalAnswered(question=question.id, answer=answer))
+        return answer
+
     async def wait_for_answer(self, question: PendingApproval) -> Answer:
         """Wait for the answer; EXPIRED if none comes in time. Cancelling withdraws the question."""
-        early = self._early[question.id][0] if self._has_early_answer(question.id) else None
-        self._early.pop(question.id, None)
-        if early is not None:
-            early = _limit_to_offered(question, early)
-            self._settle(question.id, early)
-            return early
         self._settled.pop(question.id, None)
+        if (early := self._early_answer(question.id)) is not None:
+            del self._early[question.id]
+            return self._settle(question, early)
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._open[question.id] = (question, waiting)
         try:
             async with asyncio.timeout(self.expires_s):
                 return await waiting
         except TimeoutError:
-            self._settle(question.id, Answer.EXPIRED)
-            return Answer.EXPIRED
+            return self._settle(question, Answer.EXPIRED)
         finally:
             del self._open[question.id]
 
@@ -84,14 +92,10 @@ class PendingApprovals:
 
         The caller has checked that an owner answers.
         """
-        if approval_id not in self._open:
+        question, waiting = self._open.get(approval_id, (None, None))
+        if question is None or waiting is None or waiting.done():
             return False
-        question, waiting = self._open[approval_id]
-        if waiting.done():
-            return False
-        answer = _limit_to_offered(question, answer)
-        waiting.set_result(answer)
-        self._settle(approval_id, answer)
+        waiting.set_result(self._settle(question, answer))
         return True
 
     def save_early(self, approval_id: str, answer: Answer) -> None:
@@ -99,20 +103,23 @@ class PendingApprovals:
 
         Ignored if the question was answered already: a late yes to a refused call must not allow the next such call.
         """
-        if approval_id in self._settled or self._has_early_answer(approval_id):
-            return
-        while len(self._early) >= _MAX_EARLY:
-            del self._early[next(iter(self._early))]
-        self._early[approval_id] = (answer, self._clock.monotonic())
+        if approval_id not in self._settled and self._early_answer(approval_id) is None:
+            self._early[approval_id] = (answer, self._clock.monotonic())
+            _drop_oldest(self._early)
 
-    def _has_early_answer(self, approval_id: str) -> bool:
-        return approval_id in self._early and self._clock.monotonic() - self._early[approval_id][1] <= self.expires_s
+    def _early_answer(self, approval_id: str) -> Answer | None:
+        answer, at = self._early.get(approval_id, (None, 0.0))
+        return answer if self._clock.monotonic() - at <= self.expires_s else None
 
-    def _settle(self, approval_id: str, answer: Answer) -> None:
-        while len(self._settled) >= _MAX_SETTLED:
-            del self._settled[next(iter(self._settled))]
-        self._settled[approval_id] = answer
+    def _settle(self, question: PendingApproval, answer: Answer) -> Answer:
+        """Remember the answer and return it, limited to what was offered."""
+        if answer is Answer.ALWAYS and not question.may_always:
+            answer = Answer.ONCE
+        self._settled[question.id] = answer
+        _drop_oldest(self._settled)
+        return answer
 
 
-def _limit_to_offered(question: PendingApproval, answer: Answer) -> Answer:
-    return Answer.ONCE if answer is Answer.ALWAYS and not question.may_always else answer
+def _drop_oldest(answers: dict[str, Any]) -> None:
+    while len(answers) > _MAX_ANSWERS:
+        del answers[next(iter(answers))]

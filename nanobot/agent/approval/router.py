@@ -9,18 +9,18 @@ ask nobody.
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from nanobot.agent.approval.pending import PendingApproval, PendingApprovals
 from nanobot.agent.command import TYPED, Command, is_from_owner, parse_command
-from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, parse_answer
+from nanobot.agent.events import Answer, EventSink, parse_answer
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import PlannedCall
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten, describe_grant
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 
 
 class HasNoOwner(Protocol):
@@ -120,13 +120,9 @@ class ApprovalRouter:
         """Ask the person who follows the turn a tool's own question, and return whether they say yes."""
         if not context.attended:
             return False
-        question, answer, text = secrets.token_hex(4), Answer.STOPPED, redact_known(text)
-        fields: dict[str, Any] = {"call_id": "", "arguments": {}, "reaches": [], "may_always": False}
-        emit(ApprovalAsked(question=question, name=tool, text=text, expires_s=self.questions.expires_s, **fields))
-        try:
-            answer = await self.questions.wait_for_answer(PendingApproval(question, context, tool, may_always=False))
-        finally:
-            emit(ApprovalAnswered(question=question, answer=answer))
+        question = PendingApproval(secrets.token_hex(4), context, tool, may_always=False)
+        text = redact_known(text)
+        answer = await self.questions.ask(question, emit, call_id="", name=tool, arguments={}, reaches=[], text=text)
         return answer is Answer.ONCE
 
     def is_answer(self, message: InboundMessage) -> bool:

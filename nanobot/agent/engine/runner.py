@@ -36,7 +36,7 @@ from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, Req
 from nanobot.messages.types import INTERRUPTED, ChatMessage, least_trusted, text_of
 from nanobot.providers.base import Finished, LLMResponse, ToolCallRequest, call_context, call_context_scope
 from nanobot.providers.errors import ContextOverflowError, StreamCutError
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
 

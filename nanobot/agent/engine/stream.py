@@ -5,7 +5,7 @@ from collections.abc import Callable
 from nanobot.agent import events
 from nanobot.agent.events import Emitter
 from nanobot.providers.base import ReasoningDelta, TextDelta
-from nanobot.security.redaction import StreamRedactor
+from nanobot.security.secrets import StreamRedactor
 
 
 class StreamAssembler:

@@ -15,7 +15,7 @@ from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.window.shrink import stub_for
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
-from nanobot.security.redaction import redact_json, redact_known
+from nanobot.security.secrets import redact_known, redact_texts
 from nanobot.utils.aio import finish, gather_or_raise
 from nanobot.utils.clock import timestamp
 
@@ -163,8 +163,8 @@ async def _run_call(call: ToolCallRequest, ctx: ToolCallContext, verdict: Verdic
         ToolStarted(
             call_id=call.id,
             name=call.name,
-            arguments=redact_json(call.arguments),
-            asked=redact_json(asked) if asked is not None else None,
+            arguments=redact_texts(call.arguments, redact_known),
+            asked=redact_texts(asked, redact_known) if asked is not None else None,
         )
     )
     try:

@@ -7,7 +7,7 @@ failure of the hook. Its child processes end with it.
 import asyncio
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,42 +41,34 @@ class CommandHook(api.Hook):
         self._env = env
 
     async def on_message(self, message: api.MessageSeen) -> api.Deny | api.NewText | None:
-        match await self._run("message", message):
-            case {"text": str(text)}:
-                return api.NewText(text)
-            case reply:
-                return _parse_deny(reply)
+        reply: api.Deny | api.NewText | None = await self._run("message", message, text=api.NewText, deny=api.Deny)
+        return reply
 
     async def on_request(self, request: api.RequestSeen) -> None:
-        _expect_empty(await self._run("request", request))
+        await self._run("request", request)
 
     async def on_answer(self, answer: api.AnswerSeen) -> None:
-        _expect_empty(await self._run("answer", answer))
+        await self._run("answer", answer)
 
     async def before_tool(self, call: api.CallSeen) -> api.Deny | api.NewArguments | None:
-        match await self._run("beforeTool", call):
-            case {"arguments": dict(arguments)}:
-                return api.NewArguments(arguments)
-            case reply:
-                return _parse_deny(reply)
+        reply: api.Deny | api.NewArguments | None
+        reply = await self._run("beforeTool", call, arguments=api.NewArguments, deny=api.Deny)
+        return reply
 
     async def after_tool(self, result: api.ResultSeen) -> api.NewResult | None:
-        match await self._run("afterTool", result):
-            case {"text": str(text)}:
-                return api.NewResult(text)
-            case reply:
-                _expect_empty(reply)
-                return None
+        reply: api.NewResult | None = await self._run("afterTool", result, text=api.NewResult)
+        return reply
 
     async def on_turn_end(self, turn: api.TurnSeen) -> None:
-        _expect_empty(await self._run("turnEnd", turn))
+        await self._run("turnEnd", turn)
 
-    async def _run(self, event: str, event_data: Any) -> Mapping[str, Any]:
-        """Run the program and return its reply. Cancelling kills it and its children. Raises
-        CommandHookError, OSError.
+    async def _run(self, event: str, seen: Any, **allowed: Callable[[Any], Any]) -> Any:
+        """Run the program and return its reply, made by the first of `allowed` that it has; None for an empty one.
+
+        Cancelling kills the program and its children. Raises CommandHookError, OSError.
         """
         with tempfile.TemporaryFile() as stdin:
-            stdin.write(json.dumps({"event": event, **asdict(event_data)}, default=str).encode())
+            stdin.write(json.dumps({"event": event, **asdict(seen)}, default=str).encode())
             stdin.seek(0)
             async with child_process(self._command, cwd=self._folder, env=self._env, stdin=stdin.fileno()) as child:
                 stdout, stderr = await asyncio.gather(_read_all(child.stdout), _read_all(child.stderr))
@@ -90,7 +82,14 @@ class CommandHook(api.Hook):
             reply = None
         if not isinstance(reply, dict):
             raise CommandHookError(f"its output is not a JSON object: {stdout[:80]!r}")
-        return reply
+        for name, make in allowed.items():
+            if isinstance(value := reply.get(name), dict if name == "arguments" else str):
+                return make(value)
+        if reply:
+            raise CommandHookError(
+                f"its output has {', '.join(sorted(reply))[:80]}, which is not allowed for this event"
+            )
+        return None
 
 
 async def _read_all(stream: asyncio.StreamReader) -> bytes:
@@ -99,15 +98,3 @@ async def _read_all(stream: asyncio.StreamReader) -> bytes:
     while chunk := await stream.read(65_536):
         output += chunk[: max(0, _MAX_OUTPUT_BYTES - len(output))]
     return bytes(output)
-
-
-def _parse_deny(reply: Mapping[str, Any]) -> api.Deny | None:
-    if isinstance(reason := reply.get("deny"), str):
-        return api.Deny(reason)
-    _expect_empty(reply)
-    return None
-
-
-def _expect_empty(reply: Mapping[str, Any]) -> None:
-    if reply:
-        raise CommandHookError(f"its output has {', '.join(sorted(reply))[:80]}, which is not allowed for this event")

@@ -30,7 +30,7 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.hooks import Verdict
 from nanobot.messages.types import Provenance, ToolFailure, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
-from nanobot.security.redaction import redact_all, redact_known
+from nanobot.security.secrets import redact_all, redact_known
 from nanobot.utils.aio import contain_errors
 from nanobot.utils.text import clip_line
 from nanobot.utils.worker_thread import WorkerThread

@@ -18,7 +18,7 @@ from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, is_lesson
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.utils.clock import Clock
 
 SECTION = "Lessons"

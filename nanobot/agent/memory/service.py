@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.approval.taint import repeated_row
 from nanobot.agent.command import CommandCall, CommandEntry
 from nanobot.agent.memory.dream_schedule import DreamScheduler
 from nanobot.agent.memory.schedule import ConsolidationScheduler
@@ -21,7 +22,6 @@ from nanobot.agent.memory.store import MemoryStore, file_stamp
 from nanobot.agent.models import SessionModels
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
-from nanobot.agent.taint import repeated_row
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config

@@ -45,7 +45,7 @@ from nanobot.messages.types import (
 )
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.providers.errors import ModelCallError
-from nanobot.security.redaction import redact_all, redact_known
+from nanobot.security.secrets import redact_all, redact_known
 from nanobot.session import original_state
 from nanobot.session.checkpoint import PARTIAL_EVERY_S, Checkpoint
 from nanobot.session.types import Session

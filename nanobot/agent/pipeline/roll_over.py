@@ -13,7 +13,7 @@ from nanobot.agent.engine.interruption import pending_calls
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Origin, least_trusted
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip

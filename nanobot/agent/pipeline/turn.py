@@ -29,7 +29,7 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.recorder import TraceRecorder, TurnTrace
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_names import is_temporary
 from nanobot.session.manager import Session, SessionManager

@@ -7,7 +7,7 @@ does not prove that the rest is harmless. Skills run in the sandbox anyway.
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from nanobot.utils.text import nearest
 _MAX_LINES = 500
 _MAX_ALWAYS_CHARS = 4_000
 _KNOWN_SYSTEMS = frozenset({"linux", "darwin", "win32", *SYSTEMS})
-_SKILL_KEYS = ("skills", "depends", "depends-on")
+_FIELD = re.compile(r"^([\w-]+):", re.MULTILINE)
 _LINK = re.compile(
     r"\[[^\]\n]*\]\(([^)\s]+)[^)\n]*\)"
     r"|\{baseDir\}/([\w./-]+)"
@@ -140,42 +140,40 @@ def lint_skill(
 
 
 def _front_findings(manual: Manual, folder: str) -> Iterator[LintFinding]:
-    lines, duplicates = manual.key_lines()
-    front = manual.front
+    front, yaml = manual.front, manual.front_text
 
     def warning(text: str, *path: object) -> LintFinding:
-        return LintFinding(text, _line_of(lines, path), is_error=False)
+        return LintFinding(text, _line_of(yaml, path), is_error=False)
 
     if manual.repaired:
         text = "This is not valid YAML; nanobot accepts it, other agents do not. Quote text with `: `."
         yield LintFinding(text, manual.problem_line, is_error=False)
-    for key, line in duplicates:
-        yield LintFinding(f"{key} appears twice. Remove one.", line)
+    fields = [match[1] for match in _FIELD.finditer(yaml)]
+    for key in dict.fromkeys(key for key in fields if fields.count(key) > 1):
+        yield LintFinding(f"{key} appears twice. Remove one.", _line_of(yaml, (key, key)))
     try:
         _FrontMatter.model_validate(front)
     except ValidationError as error:
         for problem in problems_in(error, front):
-            yield LintFinding(f"{problem}.", _line_of(lines, problem.path))
+            yield LintFinding(f"{problem}.", _line_of(yaml, problem.path))
     name, description = front.get("name"), front.get("description")
     if isinstance(name, str) and (problem_text := name_problem(name)):
-        yield LintFinding(f"name {problem_text}.", _line_of(lines, ("name",)))
+        yield LintFinding(f"name {problem_text}.", _line_of(yaml, ("name",)))
     elif folder and isinstance(name, str) and name != folder:
         text = f"name is {name}, but the folder is named {folder}. Use one name; nanobot uses the folder's."
-        yield LintFinding(text, _line_of(lines, ("name",)))
+        yield LintFinding(text, _line_of(yaml, ("name",)))
     if isinstance(description, str) and description.isascii() and 0 < len(description.split()) < 3:
         yield warning("description is too short. Say what it does and when to use it, as a user would.", "description")
     for key in front.keys() - _FrontMatter.model_fields.keys() - {"allowed-tools"}:
         if similar := nearest(str(key), _FrontMatter.model_fields, 1, cutoff=0.75):
             yield warning(f"{key} is an unknown field. Did you mean {similar[0]}?", key)
     for agent in OUR_METADATA:
-        yield from _our_findings(table(table(front.get("metadata")).get(agent)), ("metadata", agent), lines)
+        yield from _our_findings(table(table(front.get("metadata")).get(agent)), ("metadata", agent), yaml)
 
 
-def _our_findings(
-    ours: Mapping[str, Any], path: tuple[str, str], lines: Mapping[tuple[object, ...], int]
-) -> Iterator[LintFinding]:
+def _our_findings(ours: Mapping[str, Any], path: tuple[str, str], yaml: str) -> Iterator[LintFinding]:
     def warning(text: str, *keys: object) -> LintFinding:
-        return LintFinding(text, _line_of(lines, (*path, *keys)), is_error=False)
+        return LintFinding(text, _line_of(yaml, (*path, *keys)), is_error=False)
 
     for key in ours.keys() - _Ours.model_fields.keys():
         if similar := nearest(str(key), _Ours.model_fields, 1, cutoff=0.75):
@@ -196,19 +194,21 @@ def _our_findings(
             yield warning(text, "install", number - 1)
         elif kind and not any(entry.get(key) for key in INSTALLERS[kind].keys):
             text = f"Entry {number} of install names no package. Add {INSTALLERS[kind].keys[0]}."
-            yield LintFinding(text, _line_of(lines, (*path, "install", number - 1)))
+            yield LintFinding(text, _line_of(yaml, (*path, "install", number - 1)))
 
 
-def _line_of(lines: Mapping[tuple[object, ...], int], path: tuple[object, ...]) -> int:
-    """Return the line of the field at this path, else of the field around it, else 1."""
-    while path and path not in lines:
-        path = path[:-1]
-    return lines.get(path, 1)
+def _line_of(yaml: str, path: Sequence[object]) -> int:
+    """Return the line of the field at this path of keys, as far as it is found; else 1."""
+    end = 0
+    for key in path:
+        match = re.compile(rf"""(?<![\w-])["']?{re.escape(str(key))}["']?\s*:""").search(yaml, end)
+        end = match.end() if match else end
+    return yaml.count("\n", 0, end) + 2 if end else 1
 
 
 def _needed_findings(manual: Manual, name: str, others: Collection[str] | None) -> Iterator[LintFinding]:
-    lines, _ = manual.key_lines()
-    line = max(lines.get(("metadata",), 1), *(lines[path] for path in lines if path[-1] in _SKILL_KEYS), 1)
+    field = next((key for key in ("skills", "depends-on", "depends") if key in manual.front_text), "metadata")
+    line = _line_of(manual.front_text, (field,))
     for needed in SkillNeeds.of(manual).skills:
         if needed == name:
             yield LintFinding("It needs itself. Remove that.", line, is_error=False)

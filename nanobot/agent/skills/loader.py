@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import date
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
 from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, body, one_line, read_manual, read_text
@@ -225,11 +224,6 @@ class SkillsLoader:
     def get_always_skills(self) -> list[str]:
         """Return the names of usable skills that belong into every prompt."""
         return [skill.name for skill in self.skills() if skill.always and skill.available]
-
-    def get_skill_metadata(self, name: str) -> dict[str, Any] | None:
-        """Return the front matter of a skill; None if it does not exist or has none."""
-        skill = self.get(name)
-        return dict(self._manual(str(skill.path), skill.stamp)[0].front) or None if skill else None
 
     # --- selecting and summarizing
 

@@ -54,27 +54,6 @@ class Manual:
         """Its description in one line; may be empty."""
         return one_line(self.front.get("description"))
 
-    def key_lines(self) -> tuple[dict[tuple[object, ...], int], list[tuple[str, int]]]:
-        """Return the line of each field and list entry, by the path of its keys, and the fields that appear twice."""
-        import yaml
-
-        lines: dict[tuple[object, ...], int] = {}
-        duplicates = []
-        top: yaml.Node | None = yaml.compose(self.front_text, yaml.SafeLoader)
-        waiting: list[tuple[tuple[object, ...], yaml.Node | None]] = [((), top)]
-        for path, node in waiting:  # grows
-            if isinstance(node, yaml.MappingNode):
-                entries = [(key.value, key, value) for key, value in node.value]
-            else:
-                items = node.value if isinstance(node, yaml.SequenceNode) else ()
-                entries = [(index, item, item) for index, item in enumerate(items)]
-            for key, start, value in entries:
-                line = start.start_mark.line + 2
-                if lines.setdefault((*path, key), line) != line:
-                    duplicates.append((str(key), line))
-                waiting.append(((*path, key), value))
-        return lines, duplicates
-
 
 def read_text(path: Path, opener: Opens | None = None) -> tuple[str, str]:
     """Return the text of a SKILL.md with plain line ends, and a problem if it cannot be read."""

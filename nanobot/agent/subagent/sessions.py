@@ -1,10 +1,10 @@
 """What the sessions of subagents and of their parents say about a task. All functions block on the disk."""
 
+from nanobot.agent.approval.taint import provenance_of
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.recovery import find_outcomes
 from nanobot.agent.subagent import texts
 from nanobot.agent.subagent.tasks import Task
-from nanobot.agent.taint import provenance_of
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.session.manager import Session, SessionManager

@@ -22,7 +22,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.files import make_private_folder

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -161,7 +162,7 @@ class Tool(ABC):
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
-    @property
+    @cached_property
     def wants_context(self) -> bool:
         return "ctx" in inspect.signature(self.execute).parameters
 

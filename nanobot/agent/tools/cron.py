@@ -12,7 +12,7 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, number, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 
 if TYPE_CHECKING:
     from nanobot.cron.tool_backend import CronToolBackend

@@ -60,6 +60,20 @@ class FileTool(Tool):
             for request in requests
         ]
 
+    async def in_thread(self, path: str, ctx: ToolContext | None, work: Callable[[Opener], ToolResult]) -> ToolResult:
+        """Run blocking work in a thread, with what opens files for this turn; errors of disk and path policy become a
+        result.
+        """
+        files = opener(self._paths, ctx)
+
+        def run() -> ToolResult:
+            try:
+                return work(files)
+            except FILE_ERRORS as error:
+                return file_error_result(error, path, files)
+
+        return await asyncio.to_thread(run)
+
     def provenance_of(self, real: Path, own: Provenance = Provenance.FILE) -> Provenance:
         """Return the less trusted of what such a file is by itself (`own`) and what its content is. Blocking."""
         return least_trusted([own, (self._marks.of(real) if self._marks is not None else None) or own])
@@ -88,18 +102,6 @@ _EXPLANATIONS = {
 
 FILE_ERRORS = (PathDeniedError, NotTextError, OSError)
 """What the path policy, the file's content or the disk raises."""
-
-
-async def in_thread(path: str, files: Opener, work: Callable[[], ToolResult]) -> ToolResult:
-    """Run blocking work in a thread; errors of disk and path policy become a result."""
-
-    def run() -> ToolResult:
-        try:
-            return work()
-        except FILE_ERRORS as error:
-            return file_error_result(error, path, files)
-
-    return await asyncio.to_thread(run)
 
 
 def file_error_result(error: Exception, path: str, files: Opener) -> ToolResult:

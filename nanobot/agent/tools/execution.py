@@ -10,19 +10,20 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.spill import SpillFile
+from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
 from nanobot.messages.types import Provenance
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.utils.process_tree import Process, count_processes, memory_in_use, memory_of
 from nanobot.utils.processes import Child, child_process
 from nanobot.utils.text import count_noun, decode
 
 if TYPE_CHECKING:
-    from nanobot.security.sandbox.sandbox import SandboxedCommand
+    from nanobot.security.sandbox.sandbox import SandboxedCommand, SandboxMode
 
 _WANTS_TERMINAL = (  # compiled when a command fails: it takes 5 ms
     r"(?i)not a (tty|terminal)|no tty|a terminal is required|requires a terminal|stdin isn't a terminal|/dev/tty"
@@ -54,17 +55,34 @@ _EXIT_CODES = {126: "found, but may not be run", 127: "no such command"}
 
 
 @dataclass(frozen=True, slots=True)
-class ExecLimits:
-    """Limits of a command. `processes` and `memory` are what all its processes together may take."""
+class ExecPolicy:
+    """How commands run.
 
-    timeout_s: float
-    max_timeout_s: float
-    processes: int
-    memory: int
-    disk_left: int
-    """Bytes that must stay free on the disk of the workspace, if they were free when the command began."""
-    spill_cap: int
-    """Bytes of its output that are saved."""
+    `path_prepend` and `path_append` extend PATH; `allowed_env_keys` are passed from our environment.
+
+    `sandbox`: `auto` uses a sandbox if the machine has one and asks the owner about each command otherwise, `bwrap`
+    refuses to run without one, `none` runs without. `cache` and `tmp` are as in `Sandbox`, `deny` and `allow` as in
+    `Guard`.
+    """
+
+    timeout_s: float = 60.0
+    max_timeout_s: float = 600.0
+    path_prepend: str = ""
+    path_append: str = ""
+    allowed_env_keys: tuple[str, ...] = ()
+    max_processes: int = 512
+    """A command with more processes is stopped (where they can be counted: Linux)."""
+    max_memory: int = 0
+    """A command whose processes together hold more bytes is stopped; 0: as much as one process may have."""
+    disk_left: int = 256 * 1024 * 1024
+    """A command that leaves less bytes free on the workspace's disk is stopped."""
+    spill_cap: int = SPILL_CAP
+    sandbox: "SandboxMode" = "auto"
+    network: bool = True
+    cache: Path | None = None
+    tmp: Path | None = None
+    deny: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +101,8 @@ async def run_command(
     sandboxed: "SandboxedCommand",
     folder: Path,
     env: Mapping[str, str],
-    limits: ExecLimits,
+    policy: ExecPolicy,
+    timeout_s: float,
     workspace: Path,
     ctx: ToolContext | None,
     provenance: Provenance,
@@ -93,10 +112,11 @@ async def run_command(
     """
     report = _progress_reporter(ctx.emit) if ctx is not None else lambda chunk: None
     turn_id = ctx.turn_id if ctx is not None else "exec"
-    stdout, stderr = (_Capture(workspace, turn_id, limits.spill_cap, report, provenance) for _ in range(2))
+    open_spill = partial(SpillFile, workspace, turn_id, policy.spill_cap, provenance)
+    stdout, stderr = _Capture(open_spill, report), _Capture(open_spill, report)
     exit_code: int | None = None
     survivors: list[Process] = []
-    monitor = _ResourceMonitor(limits, workspace)
+    monitor = _ResourceMonitor(policy, workspace)
     try:
         async with child_process(
             sandboxed.argv,
@@ -109,7 +129,7 @@ async def run_command(
             pumps = [asyncio.create_task(stream) for stream in streams]
             monitoring = asyncio.create_task(monitor.watch(child))
             try:
-                async with asyncio.timeout(limits.timeout_s):
+                async with asyncio.timeout(timeout_s):
                     exit_code = await child.wait()
                 if monitor.exceeded:
                     await child.kill()  # killing was interrupted when the first process ended
@@ -133,8 +153,8 @@ async def run_command(
         notes.append(f"Stopped: {monitor.exceeded}. All its processes were ended.")
     elif exit_code is None:
         notes.append(
-            f"Timed out after {limits.timeout_s:g} s: the command and its children were stopped. If it needs longer, "
-            f"set timeout (at most {limits.max_timeout_s:g}), or start it with `nohup ... >file 2>&1 &`."
+            f"Timed out after {timeout_s:g} s: the command and its children were stopped. If it needs longer, "
+            f"set timeout (at most {policy.max_timeout_s:g}), or start it with `nohup ... >file 2>&1 &`."
         )
     else:
         notes.append(f"Exit code: {exit_code}{_describe_exit_code(exit_code)}")
@@ -193,18 +213,8 @@ class _Capture:
     the whole. Memory use is bounded however much comes; output beyond the file's cap is read slowly.
     """
 
-    def __init__(
-        self,
-        workspace: Path,
-        turn_id: str,
-        cap: int,
-        report: Callable[[bytes], None],
-        provenance: Provenance,
-    ) -> None:
-        self._provenance = provenance
-        self._workspace = workspace
-        self._turn_id = turn_id
-        self._cap = cap
+    def __init__(self, open_spill: Callable[[], SpillFile], report: Callable[[bytes], None]) -> None:
+        self._open_spill = open_spill
         self._report = report
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
@@ -215,26 +225,21 @@ class _Capture:
         """Read until the stream ends. A command waits while it is not read, so endless output costs little."""
         while chunk := await stream.read(_BUFFER_BYTES):
             self._report(chunk)
-            await self._add(chunk)
-
-    async def _add(self, chunk: bytes) -> None:
-        if self._spill is None and len(self._head) + len(chunk) <= _BUFFER_BYTES:
-            self._head += chunk
-            return
-        if self._spill is None:
-            self._spill = await asyncio.to_thread(
-                SpillFile, self._workspace, self._turn_id, self._cap, self._provenance
-            )
-            await asyncio.to_thread(self._spill.write, bytes(self._head))
-        self._tail.append(chunk)
-        self._tail_size += len(chunk)
-        while self._tail_size - len(self._tail[0]) > _BUFFER_BYTES:
-            self._tail_size -= len(self._tail.popleft())
-        if self._spill.full:
-            self._spill.write(chunk)  # only counts
-            await asyncio.sleep(_PACE_S)  # the data is dropped: leave the CPU to others
-        else:
-            await asyncio.to_thread(self._spill.write, chunk)
+            if self._spill is None and len(self._head) + len(chunk) <= _BUFFER_BYTES:
+                self._head += chunk
+                continue
+            if self._spill is None:
+                self._spill = await asyncio.to_thread(self._open_spill)
+                await asyncio.to_thread(self._spill.write, bytes(self._head))
+            self._tail.append(chunk)
+            self._tail_size += len(chunk)
+            while self._tail_size - len(self._tail[0]) > _BUFFER_BYTES:
+                self._tail_size -= len(self._tail.popleft())
+            if self._spill.full:
+                self._spill.write(chunk)  # only counts
+                await asyncio.sleep(_PACE_S)  # the data is dropped: leave the CPU to others
+            else:
+                await asyncio.to_thread(self._spill.write, chunk)
 
     @property
     def is_short(self) -> bool:
@@ -244,7 +249,7 @@ class _Capture:
     def close(self) -> None:
         """End the capture. Writes buffered output that is too long for a result to a file."""
         if self._spill is None and not self.is_short:
-            self._spill = SpillFile(self._workspace, self._turn_id, self._cap, self._provenance)
+            self._spill = self._open_spill()
             self._spill.write(bytes(self._head))
         if self._spill is not None:
             self._spill.close()
@@ -290,10 +295,14 @@ class _ResourceMonitor:
     and do not count those of root. Create it before the command starts: it counts processes that are new since then.
     """
 
-    def __init__(self, limits: ExecLimits, workspace: Path) -> None:
+    def __init__(self, policy: ExecPolicy, workspace: Path) -> None:
         self.exceeded = ""
         """The limit that was exceeded, in words, once the command was stopped for it."""
-        self._limits = limits
+        from nanobot.security.sandbox.limits import max_memory
+
+        self._max_processes = policy.max_processes
+        self._max_memory = policy.max_memory or max_memory()
+        self._disk_left = policy.disk_left
         self._workspace = workspace
         self._before = count_processes()
         self._had_room = self._has_room()
@@ -312,22 +321,22 @@ class _ResourceMonitor:
     async def _excess(self, child: Child, *, thorough: bool) -> str:
         """Describe the exceeded limit; empty if there is none. A cheap check comes first."""
         if self._had_room and not self._has_room():
-            return f"it left less than {self._limits.disk_left >> 20} MB on the disk. Delete what it wrote"
-        limits, total = self._limits, count_processes()
+            return f"it left less than {self._disk_left >> 20} MB on the disk. Delete what it wrote"
+        total, allowed = count_processes(), self._max_processes
         # Processes of others may end meanwhile, so the difference alone is not enough.
-        many_processes = total > limits.processes and (thorough or total - self._before > limits.processes)
-        low_memory = memory_in_use() > limits.memory
+        many_processes = total > allowed and (thorough or total - self._before > allowed)
+        low_memory = memory_in_use() > self._max_memory
         if not (many_processes or low_memory):
             return ""
         family = await child.family()
-        if len(family) > limits.processes:
-            return f"it started more than {limits.processes} processes"
-        if low_memory and await asyncio.to_thread(memory_of, [process.pid for process in family]) > limits.memory:
-            return f"its processes took more than {limits.memory / 1024**3:.1f} GB of memory together"
+        if len(family) > allowed:
+            return f"it started more than {allowed} processes"
+        if low_memory and await asyncio.to_thread(memory_of, [process.pid for process in family]) > self._max_memory:
+            return f"its processes took more than {self._max_memory / 1024**3:.1f} GB of memory together"
         return ""
 
     def _has_room(self) -> bool:
         try:
-            return shutil.disk_usage(self._workspace).free >= self._limits.disk_left
+            return shutil.disk_usage(self._workspace).free >= self._disk_left
         except OSError:  # unknown
             return False

@@ -13,7 +13,6 @@ from nanobot.agent.tools.disk import (
     FileTool,
     file_error_result,
     hold_file,
-    in_thread,
     new_file_mode,
     opener,
 )
@@ -74,7 +73,7 @@ class ReadFileTool(FileTool):
             async with hold_file(lambda: files.open(path)) as (real, file):
                 kind = await asyncio.to_thread(document_kind, file)
                 if kind is None:
-                    result = await in_thread(path, files, lambda: _read_file(files, path, file, offset, count))
+                    result = await self.in_thread(path, ctx, lambda files: _read_file(files, path, file, offset, count))
                 else:
                     result = await self._document(path, file, kind, offset, count)
         except FILE_ERRORS as error:
@@ -104,7 +103,7 @@ def _read_file(files: Opener, path: str, file: BinaryIO, offset: int, count: int
         page = page_lines(text.split("\n"), offset, count, _PAGE_CHARS)
     else:
         page = read_page(file, offset, count, _PAGE_CHARS)
-        if page.size_seen == 0 and offset == 1:
+        if page.total == 0 and offset == 1:
             return ToolResult(f"({path} is an empty file.)")
     return _format_page(path, page, offset)
 
@@ -141,19 +140,19 @@ class WriteFileTool(FileTool):
 
     async def execute(self, path: str, content: str, *, ctx: ToolContext | None = None) -> ToolResult:
         """Write the file. Cancelling leaves the old or the new file, whole."""
-        files = opener(self._paths, ctx)
-        return await in_thread(path, files, lambda: self._write(files, path, content))
-
-    def _write(self, files: Opener, path: str, content: str) -> ToolResult:
         data = content.encode(errors="replace")  # the model may have written half a surrogate pair
-        with files.place(path, make=True) as place:
-            before = _text_before(place)
-            place.check_permission()
-            written = place.replace(data, new_file_mode())
-        size = f"{count_noun(len(content.splitlines()), 'line')}, {count_noun(len(data), 'byte')}"
-        action = f"Created {path}" if before is None else f"Replaced {path}"
-        display = None if before == _UNREADABLE else diff(before or "", content)
-        return ToolResult(f"{action} ({size}).", display=display, written=written)
+
+        def write(files: Opener) -> ToolResult:
+            with files.place(path, make=True) as place:
+                before = _text_before(place)
+                place.check_permission()
+                written = place.replace(data, new_file_mode())
+            action = f"Created {path}" if before is None else f"Replaced {path}"
+            size = f"{count_noun(len(content.splitlines()), 'line')}, {count_noun(len(data), 'byte')}"
+            display = None if before == _UNREADABLE else diff(before or "", content)
+            return ToolResult(f"{action} ({size}).", display=display, written=written)
+
+        return await self.in_thread(path, ctx, write)
 
 
 class EditFileTool(FileTool):
@@ -178,14 +177,13 @@ class EditFileTool(FileTool):
         self, path: str, old_text: str, new_text: str, replace_all: bool = False, *, ctx: ToolContext | None = None
     ) -> ToolResult:
         """Change the file. Cancelling leaves the old or the new file, whole."""
-        files = opener(self._paths, ctx)
 
-        def edit() -> ToolResult:
+        def edit(files: Opener) -> ToolResult:
             with files.place(path) as place:
                 result = _edit(place, path, old_text, new_text, every=replace_all)
                 return replace(result, provenance=self.provenance_of(place.real, Provenance.TOOL))
 
-        return await in_thread(path, files, edit)
+        return await self.in_thread(path, ctx, edit)
 
 
 class ListDirTool(FileTool):
@@ -206,8 +204,7 @@ class ListDirTool(FileTool):
         self, path: str, recursive: bool = False, max_entries: int = 200, *, ctx: ToolContext | None = None
     ) -> ToolResult:
         """List the folder. Shows where a link leads, and never follows it."""
-        files = opener(self._paths, ctx)
-        return await in_thread(path, files, lambda: self._list(files, path, recursive, max(1, max_entries)))
+        return await self.in_thread(path, ctx, lambda files: self._list(files, path, recursive, max(1, max_entries)))
 
     def _list(self, files: Opener, path: str, recursive: bool, max_entries: int) -> ToolResult:
         real = files.policy.resolve_listable(path, files.granted)

@@ -7,11 +7,12 @@ from typing import Any
 
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, string, takes
-from nanobot.agent.tools.disk import FileTool, in_thread, new_file_mode, opener
+from nanobot.agent.tools.disk import FileTool, new_file_mode
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ToolFailure
 from nanobot.providers.base import LLMProvider, call_context, call_context_scope
 from nanobot.providers.images import decode_image
+from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.images import SUFFIXES, image_kind
 from nanobot.utils.text import human_size
@@ -53,15 +54,14 @@ class ImageTool(FileTool):
             text = "The image model sent something that is no image. Nothing was saved."
             return ToolResult.failed(text, ToolFailure.ENDED_BADLY)
         target = str(PurePath(_path_of(path, ctx)).with_suffix(SUFFIXES.get(kind, ".img")))
-        files = opener(self._paths, ctx)
 
-        def write() -> ToolResult:
+        def write(files: Opener) -> ToolResult:
             with files.place(target, make=True) as place:
                 place.check_permission()
                 written = place.replace(data, new_file_mode())
             return ToolResult(f"Saved {kind} ({human_size(len(data))}) as {target}.", written=written)
 
-        return await in_thread(target, files, write)
+        return await self.in_thread(target, ctx, write)
 
 
 def _path_of(path: str | None, ctx: ToolContext) -> str:

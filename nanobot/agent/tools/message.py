@@ -17,7 +17,7 @@ from nanobot.bus.events import FEED_CHANNELS, WEB_CHANNEL, Button, DeliveryFaile
 from nanobot.bus.queue import MessageBus
 from nanobot.messages.types import ToolFailure, is_outside
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
-from nanobot.security.redaction import find_secret, redact_known
+from nanobot.security.secrets import find_secret, redact_known
 
 DELIVERY_TIMEOUT_S = 60.0
 """A message that takes longer stays in the queue; the result says so."""

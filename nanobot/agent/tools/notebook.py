@@ -6,13 +6,12 @@ they are, and the file is written the way Jupyter writes it: JSON, indented by o
 
 import json
 import secrets
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, string, takes
-from nanobot.agent.tools.disk import FileTool, in_thread, new_file_mode, opener
+from nanobot.agent.tools.disk import FileTool, new_file_mode
 from nanobot.agent.tools.textfile import NotTextError, diff
-from nanobot.security.files.open import FileLocation
+from nanobot.security.files.open import FileLocation, Opener
 from nanobot.utils.text import count_noun
 
 LARGEST_NOTEBOOK = 32 * 1024 * 1024
@@ -61,63 +60,43 @@ class NotebookEditTool(FileTool):
         ctx: ToolContext | None = None,
     ) -> ToolResult:
         """Change the cell. Cancelling leaves the old or the new file, whole."""
-        files = opener(self._paths, ctx)
 
-        def edit() -> ToolResult:
+        def edit(files: Opener) -> ToolResult:
             with files.place(path) as place:
-                return _edit(place, path, _Change(cell, mode, source, cell_type))
+                return _edit(place, path, cell, mode, source, cell_type)
 
-        return await in_thread(path, files, edit)
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A change of one cell."""
-
-    cell: str | None
-    mode: str
-    source: str | None
-    cell_type: str | None
-
-    def find_problem(self) -> str | None:
-        """Return what is missing in the request, for a model."""
-        if self.mode != "insert" and self.cell is None:
-            return f"Which cell to {self.mode}? Give its number or its id; read_file shows both."
-        if self.mode != "delete" and self.source is None:
-            return f"There is no source to {self.mode}. Give the whole new text of the cell."
-        return None
-
-    def apply(self, notebook: dict[str, Any], cells: list[Cell]) -> str | None:
-        """Change the cells; return why it cannot be done, if so."""
-        at = -1 if self.cell is None else _find(cells, self.cell)
-        if at is None:
-            return f"There is no cell {self.cell}. There are {count_noun(len(cells), 'cell')}, counted from 0."
-        if self.mode == "delete":
-            del cells[at]
-        elif self.mode == "insert":
-            cells.insert(at + 1, _new_cell(notebook, self.source or "", self.cell_type or "code"))
-        else:
-            cells[at] = _with_source(cells[at], self.source or "", self.cell_type)
-        return None
+        return await self.in_thread(path, ctx, edit)
 
 
-def _edit(place: FileLocation, path: str, change: _Change) -> ToolResult:
-    if (problem := change.find_problem()) is not None:
-        return ToolResult.failed(problem)
+def _edit(
+    place: FileLocation, path: str, cell: str | None, mode: str, source: str | None, cell_type: str | None
+) -> ToolResult:
+    if mode != "insert" and cell is None:
+        return ToolResult.failed(f"Which cell to {mode}? Give its number or its id; read_file shows both.")
+    if mode != "delete" and source is None:
+        return ToolResult.failed(f"There is no source to {mode}. Give the whole new text of the cell.")
     with place.read() as file:
         data = file.read(LARGEST_NOTEBOOK + 1)
     place.check_permission()
     notebook, cells = _parse(data)
-    before = notebook_text(data)
-    old = json.dumps(cells)
-    if (problem := change.apply(notebook, cells)) is not None:
-        return ToolResult.failed(problem)
+    at = -1 if cell is None else _find(cells, cell)
+    if at is None:
+        return ToolResult.failed(
+            f"There is no cell {cell}. There are {count_noun(len(cells), 'cell')}, counted from 0."
+        )
+    before, old = notebook_text(data), json.dumps(cells)
+    if mode == "delete":
+        del cells[at]
+    elif mode == "insert":
+        cells.insert(at + 1, _new_cell(notebook, source or "", cell_type or "code"))
+    else:
+        cells[at] = _with_source(cells[at], source or "", cell_type)
     if json.dumps(cells) == old:
         return ToolResult.failed("The cell has exactly this source already: there is nothing to change.")
     data = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
     written = place.replace(data, new_file_mode())
-    verb = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[change.mode]
-    target = "a cell" if change.mode == "insert" else f"cell {change.cell}"
+    verb = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[mode]
+    target = "a cell" if mode == "insert" else f"cell {cell}"
     text = f"{verb} {target} of {path}; it has {count_noun(len(cells), 'cell')} now."
     return ToolResult(text, display=diff(before, notebook_text(data)), written=written)
 
@@ -146,7 +125,7 @@ def _find(cells: list[Cell], wanted: str) -> int | None:
 
 
 def _new_cell(notebook: dict[str, Any], source: str, kind: str) -> Cell:
-    cell: Cell = {"cell_type": kind, "metadata": {}, "source": _lines(source)}
+    cell: Cell = {"cell_type": kind, "metadata": {}, "source": source.splitlines(keepends=True)}
     if kind == "code":
         cell |= {"execution_count": None, "outputs": []}
     if (notebook.get("nbformat", 4), notebook.get("nbformat_minor", 0)) >= (4, 5):
@@ -159,18 +138,14 @@ def _with_source(cell: Cell, source: str, kind: str | None) -> Cell:
     kind = kind or str(cell.get("cell_type", "code"))
     if source == _join_lines(cell.get("source")) and kind == cell.get("cell_type"):
         return cell
-    changed = {**cell, "cell_type": kind, "source": _lines(source) if _is_list(cell) else source}
+    changed = {
+        **cell,
+        "cell_type": kind,
+        "source": source if isinstance(cell.get("source"), str) else source.splitlines(keepends=True),
+    }
     for name in ("execution_count", "outputs"):
         changed.pop(name, None)
     return changed | ({"execution_count": None, "outputs": []} if kind == "code" else {})
-
-
-def _is_list(cell: Cell) -> bool:
-    return not isinstance(cell.get("source"), str)
-
-
-def _lines(text: str) -> list[str]:
-    return text.splitlines(keepends=True)
 
 
 def _join_lines(text: object) -> str:

@@ -2,16 +2,15 @@
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.execution import CommandOutcome
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.security.files.prefix_set import PrefixSet
-from nanobot.security.sandbox.bwrap import is_device
 from nanobot.security.sandbox.view import ViewGrants, view_of
+from nanobot.utils.storage_error import os_reason
 
 _NETWORK = "network"
 _READ_ONLY = re.compile(r"Read-only file system|EROFS|errno 30\b", re.IGNORECASE)
@@ -38,68 +37,40 @@ _OUT_OF_MEMORY = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|
 _MAX_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ExtraPermissions:
-    """The extra permissions of one command: as accesses for the policies, and as grants for the sandbox."""
+def requested_accesses(needs: Sequence[str], command: str, paths: PathPolicy, *, network: bool) -> list[Access]:
+    """Return what a command asks for with `needs`, without what its sandbox gives anyway. Blocking.
 
-    accesses: tuple[Access, ...] = ()
-    grants: ViewGrants = field(default_factory=ViewGrants)
-    problem: str = ""
-
-    @classmethod
-    def of(cls, needs: Sequence[str], command: str, paths: PathPolicy, *, network: bool) -> "ExtraPermissions":
-        """Parse `needs`. What the sandbox gives anyway needs no approval. Blocking: it resolves paths."""
-        view = view_of(paths) if needs else None
-        accesses: dict[Access, Path | None] = {}
-        for need in needs:
-            if need.strip().lower() == _NETWORK:
-                if not network:
-                    accesses[Access(AccessKind.NETWORK, command, needs_approval=True)] = None
-                continue
-            try:
-                access, path = _resolve_need(need, paths)
-            except PathDeniedError as error:
-                return cls(problem=str(error))
-            if view is None or access.kind is not AccessKind.FOLDER or not view.may_write(path):
-                accesses[access] = path
-        return cls(tuple(accesses), _view_grants(accesses))
-
-    def refusal(self, granted: frozenset[str]) -> str:
-        """Return why the command may not have them; empty if it may."""
-        if self.problem:
-            return self.problem
-        missing = [access for access in self.accesses if access.rule not in granted]
-        if not missing:
-            return ""
-        named = ", ".join(
-            f"{access.kind} {access.target}" if access.kind is not AccessKind.NETWORK else "the network"
-            for access in missing
-        )
-        return (
-            f"The owner has not granted what this command needs: {named}. "
-            "Do it without, or tell the owner what it is for."
-        )
+    Raises PathDeniedError for what nobody can grant.
+    """
+    view, accesses = view_of(paths), dict[Access, None]()
+    for need in needs:
+        if need.strip().lower() == _NETWORK:
+            if not network:
+                accesses[Access(AccessKind.NETWORK, command, needs_approval=True)] = None
+            continue
+        if "\0" in need or not need.strip():
+            raise PathDeniedError("An entry of needs is empty or has a NUL character. Name a folder, device or socket.")
+        try:
+            path = paths.workspace / os.path.expanduser(need)  # noqa: PTH111 - raises for no unknown user
+            access = _access_to(need, Path(os.path.realpath(path)), paths)
+        except PermissionError:
+            raise PathDeniedError(
+                f"{need} lies in a folder of another user that is closed to nanobot: no command can get there."
+            ) from None
+        except OSError as error:
+            raise PathDeniedError(f"{need} cannot be resolved: {os_reason(error)}.") from error
+        if access.kind is not AccessKind.FOLDER or not view.may_write(Path(access.target)):
+            accesses[access] = None
+    return list(accesses)
 
 
-def _resolve_need(need: str, paths: PathPolicy) -> tuple[Access, Path]:
-    if "\0" in need or not need.strip():
-        raise PathDeniedError("An entry of needs is empty or has a NUL character. Name a folder, device or socket.")
-    path = Path(os.path.realpath(paths.workspace / Path(need).expanduser()))
-    try:
-        return _classify(need, path, paths)
-    except PermissionError:
-        raise PathDeniedError(
-            f"{need} lies in a folder of another user that is closed to nanobot: no command can get there."
-        ) from None
-
-
-def _classify(need: str, path: Path, paths: PathPolicy) -> tuple[Access, Path]:
-    if is_device(path):
-        return Access(AccessKind.DEVICE, str(path), needs_approval=True), path
+def _access_to(need: str, path: Path, paths: PathPolicy) -> Access:
+    if path.is_char_device() or path.is_block_device():
+        return Access(AccessKind.DEVICE, str(path), needs_approval=True)
     if path.is_socket():
-        return Access(AccessKind.SERVICE, str(path), needs_approval=True), path
+        return Access(AccessKind.SERVICE, str(path), needs_approval=True)
     if PrefixSet(paths.unreadable).contains(path):
-        return Access(AccessKind.SECRETS, str(path), needs_approval=True, detail="The command wants to read it."), path
+        return Access(AccessKind.SECRETS, str(path), needs_approval=True, detail="The command wants to read it.")
     if PrefixSet(paths.never_written).contains(path):
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
@@ -111,12 +82,14 @@ def _classify(need: str, path: Path, paths: PathPolicy) -> tuple[Access, Path]:
         raise PathDeniedError("The whole disk cannot be asked for. Name the folder in which the command is to write.")
     if any(folder.is_relative_to(kernel_folder) for kernel_folder in ("/proc", "/sys", "/dev")):
         raise PathDeniedError(f"{need} is made by the kernel and cannot be asked for. Name a single device in /dev.")
-    return Access(AccessKind.FOLDER, str(folder), needs_approval=True), folder
+    return Access(AccessKind.FOLDER, str(folder), needs_approval=True)
 
 
-def _view_grants(accesses: dict[Access, Path | None]) -> ViewGrants:
+def view_grants(accesses: Sequence[Access]) -> ViewGrants:
+    """Return the granted accesses of a command as additions to its view."""
+
     def of(kind: AccessKind) -> tuple[Path, ...]:
-        return tuple(path for access, path in accesses.items() if access.kind is kind and path is not None)
+        return tuple(Path(access.target) for access in accesses if access.kind is kind)
 
     return ViewGrants(
         of(AccessKind.FOLDER),
@@ -124,6 +97,20 @@ def _view_grants(accesses: dict[Access, Path | None]) -> ViewGrants:
         of(AccessKind.SERVICE),
         secrets=of(AccessKind.SECRETS),
         network=any(access.kind is AccessKind.NETWORK for access in accesses),
+    )
+
+
+def refuse_missing(accesses: Sequence[Access], granted: Collection[str]) -> str:
+    """Return why the command may not have these accesses; empty if the owner granted all."""
+    missing = [access for access in accesses if access.rule not in granted]
+    if not missing:
+        return ""
+    named = ", ".join(
+        f"{access.kind} {access.target}" if access.kind is not AccessKind.NETWORK else "the network"
+        for access in missing
+    )
+    return (
+        f"The owner has not granted what this command needs: {named}. Do it without, or tell the owner what it is for."
     )
 
 

@@ -19,7 +19,7 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolFailure, ToolSchema, text_of
 from nanobot.security.files.open import WrittenFile
 from nanobot.security.files.paths import PathDeniedError
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import nearest
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, boolean, integer, string, takes
-from nanobot.agent.tools.disk import SKIPPED_FOLDERS, FileTool, explain_error, in_thread, opener
+from nanobot.agent.tools.disk import SKIPPED_FOLDERS, FileTool, explain_error, opener
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener, OpenFolder
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
@@ -85,8 +85,7 @@ class GlobTool(FileTool):
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
     ) -> ToolResult:
         """Return matching paths in sorted order."""
-        files = opener(self._paths, ctx)
-        return await in_thread(path, files, lambda: self._find(files, pattern, path, max(1, max_results)))
+        return await self.in_thread(path, ctx, lambda files: self._find(files, pattern, path, max(1, max_results)))
 
     def _find(self, files: Opener, pattern: str, path: str, max_results: int) -> ToolResult:
         try:

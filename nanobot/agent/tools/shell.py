@@ -36,9 +36,9 @@ from nanobot.agent.tools.base import (
 )
 from nanobot.agent.tools.cron import cron_call
 from nanobot.agent.tools.disk import limit_to_scope
-from nanobot.agent.tools.execution import ExecLimits, run_command
+from nanobot.agent.tools.execution import ExecPolicy, run_command
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
+from nanobot.agent.tools.spill import SPILL_FOLDER
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -47,10 +47,9 @@ from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
 
 if TYPE_CHECKING:  # importing the sandbox takes 10 ms, which a turn without a command need not wait for
-    from nanobot.agent.tools.permissions import ExtraPermissions
-    from nanobot.security.file_reads import FileReadWatcher
-    from nanobot.security.provenance import ProvenanceStore
-    from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand, SandboxMode
+    from nanobot.security.provenance import FileReadWatcher, ProvenanceStore
+    from nanobot.security.sandbox.sandbox import Sandbox, SandboxedCommand
+    from nanobot.security.sandbox.view import ViewGrants
     from nanobot.security.shell.guard import Guard, GuardDecision
 
 log = logging.getLogger(__name__)
@@ -65,44 +64,14 @@ _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINA
 
 
 @dataclass(frozen=True, slots=True)
-class ExecPolicy:
-    """How commands run.
-
-    `path_prepend` and `path_append` extend PATH; `allowed_env_keys` are passed from our environment.
-
-    `sandbox`: `auto` uses a sandbox if the machine has one and asks the owner about each command otherwise, `bwrap`
-    refuses to run without one, `none` runs without. `cache` and `tmp` are as in `Sandbox`, `deny` and `allow` as in
-    `Guard`.
-    """
-
-    timeout_s: float = 60.0
-    max_timeout_s: float = 600.0
-    path_prepend: str = ""
-    path_append: str = ""
-    allowed_env_keys: tuple[str, ...] = ()
-    max_processes: int = 512
-    """A command with more processes is stopped (where they can be counted: Linux)."""
-    max_memory: int = 0
-    """A command whose processes together hold more bytes is stopped; 0: as much as one process may have."""
-    disk_left: int = 256 * 1024 * 1024
-    """A command that leaves less bytes free on the workspace's disk is stopped."""
-    spill_cap: int = SPILL_CAP
-    sandbox: "SandboxMode" = "auto"
-    network: bool = True
-    cache: Path | None = None
-    tmp: Path | None = None
-    deny: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _PreparedCommand:
     """A command that is ready to run."""
 
+    text: str
     folder: Path
     decision: "GuardDecision"
-    permissions: "ExtraPermissions"
     sandboxed: bool
+    grants: "ViewGrants"
     paths: PathPolicy
     """The files that the turn's audience may see."""
 
@@ -162,7 +131,7 @@ class ExecTool(Tool):
         `needs`. A command that means another tool accesses what that tool does.
         """
         command = arguments["command"]
-        decision, has_sandbox = await asyncio.to_thread(self._judge, command, self._paths.workspace)
+        decision, has_sandbox = await asyncio.to_thread(self._check, command, self._paths.workspace)
         is_shared = not ctx.scope.is_owners
         if redirect := self._redirect(decision):
             tool, tool_arguments = redirect
@@ -172,9 +141,12 @@ class ExecTool(Tool):
         unsandboxed = not has_sandbox and (self._sandbox.wanted or is_shared)
         detail = "It runs without a sandbox on this machine." if unsandboxed else ""
         detail += " It may read what others told nanobot in private." if unsandboxed and is_shared else ""
-        permissions = await asyncio.to_thread(self._permissions, arguments.get("needs"), command)
+        try:
+            accesses = await self._requested_accesses(arguments.get("needs"), command)
+        except PathDeniedError:
+            accesses = []  # it will not run
         target = self.target(command, arguments.get("working_dir"))
-        return (Access(AccessKind.COMMAND, target, needs_approval=unsandboxed, detail=detail), *permissions.accesses)
+        return (Access(AccessKind.COMMAND, target, needs_approval=unsandboxed, detail=detail), *accesses)
 
     async def execute(
         self,
@@ -188,53 +160,56 @@ class ExecTool(Tool):
         """Run the command. On cancellation and timeout it ends with all its children within two seconds."""
         if not command.strip() or "\0" in command:
             return ToolResult.failed("The command is empty or contains a NUL character. Give a shell command.")
+        from nanobot.agent.tools.permissions import refuse_missing, view_grants
+
+        granted = ctx.granted if ctx is not None else frozenset()
+        paths = limit_to_scope(self._paths, ctx)
         try:
-            paths = limit_to_scope(self._paths, ctx)
-            prepared = await asyncio.to_thread(self._prepare, command, working_dir or ".", needs, paths)
+            folder, decision, sandboxed = await asyncio.to_thread(self._prepare, command, working_dir or ".", paths)
+            if decision.refusal:
+                return ToolResult.failed(decision.refusal)
+            if redirect := self._redirect(decision):
+                tool, tool_arguments = redirect
+                if problems := tool.validate_params(tool_arguments):
+                    return ToolResult.failed(f"{tool.name} was not called. {' '.join(problems)}")
+                return await delegate_call(tool, tool_arguments, ctx)
+            if (result := self.background.handle_kill(decision.single)) is not None:
+                return result
+            if not sandboxed and (refusal := self._sandbox_refusal(self.target(command, working_dir), granted, ctx)):
+                return ToolResult.failed(refusal)
+            accesses = await self._requested_accesses(needs, command)
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
-        decision, sandboxed, permissions = prepared.decision, prepared.sandboxed, prepared.permissions
-        if decision.refusal:
-            return ToolResult.failed(decision.refusal)
-        if redirect := self._redirect(decision):
-            tool, tool_arguments = redirect
-            if problems := tool.validate_params(tool_arguments):
-                return ToolResult.failed(f"{tool.name} was not called. {' '.join(problems)}")
-            return await delegate_call(tool, tool_arguments, ctx)
-        if (result := self.background.handle_kill(decision.single)) is not None:
-            return result
-        granted = ctx.granted if ctx is not None else frozenset()
-        if not sandboxed and (refusal := self._sandbox_refusal(self.target(command, working_dir), granted, ctx)):
-            return ToolResult.failed(refusal)
-        if refusal := permissions.refusal(granted):
+        if refusal := refuse_missing(accesses, granted):
             return ToolResult.failed(refusal)
         timeout_s = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
-        return await self._run(command, timeout_s, prepared, ctx)
+        prepared = _PreparedCommand(command, folder, decision, sandboxed, view_grants(accesses), paths)
+        return await self._run(prepared, timeout_s, ctx)
 
-    async def _run(
-        self, command: str, timeout_s: float, prepared: _PreparedCommand, ctx: ToolContext | None
-    ) -> ToolResult:
+    async def _run(self, prepared: _PreparedCommand, timeout_s: float, ctx: ToolContext | None) -> ToolResult:
         from nanobot.agent.tools.permissions import find_sandbox_hints
-        from nanobot.security.sandbox.limits import CommandLimits
         from nanobot.security.sandbox.sandbox import SandboxUnavailableError
         from nanobot.security.shell.file_runs import prints_no_content
 
-        policy, decision, sandboxed = self._policy, prepared.decision, prepared.sandboxed
-        memory = policy.max_memory or CommandLimits().memory
-        limits = ExecLimits(
-            timeout_s, policy.max_timeout_s, policy.max_processes, memory, policy.disk_left, policy.spill_cap
-        )
+        policy, command, decision, sandboxed = self._policy, prepared.text, prepared.decision, prepared.sandboxed
         fetched = Provenance.WEB if decision.fetches else None
         provenance = least_trusted([known for known in (fetched, ctx and ctx.entered) if known])
+        taint = provenance if is_outside(provenance) else None
         env = command_environment(os.environ, policy)
         try:
-            is_tainted = decision.fetches or (ctx is not None and is_outside(ctx.entered))
-            taint = provenance if is_tainted else None
-            command_line, before, reading = await asyncio.to_thread(self._start, command, prepared, taint)
+            command_line, before, reading = await asyncio.to_thread(self._start, prepared, taint)
             started_ns, printed = time.time_ns(), ""
             try:
                 outcome = await run_command(
-                    command, command_line, prepared.folder, env, limits, self._paths.workspace, ctx, provenance
+                    command,
+                    command_line,
+                    prepared.folder,
+                    env,
+                    policy,
+                    timeout_s,
+                    self._paths.workspace,
+                    ctx,
+                    provenance,
                 )
                 printed = "" if prints_no_content(command) or not outcome.output_tail.strip() else outcome.text
             finally:
@@ -296,7 +271,7 @@ class ExecTool(Tool):
         known = [provenance for provenance in (read_provenance, taint) if provenance is not None]
         if not known:
             return None
-        workspace, tmp, granted = self._paths.workspace, self._sandbox.tmp, prepared.permissions.grants.folders
+        workspace, tmp, granted = self._paths.workspace, self._sandbox.tmp, prepared.grants.folders
         allowed = [folder for folder in (*self._paths.allowed, *granted) if not folder.is_relative_to(workspace)]
         folders = [workspace, workspace / SPILL_FOLDER, *([tmp] if tmp is not None else []), *allowed]
         try:
@@ -305,39 +280,32 @@ class ExecTool(Tool):
             log.warning("Cannot record the provenance of files: %s", error)
         return read_provenance
 
-    def _prepare(
-        self, command: str, working_dir: str, needs: Sequence[str] | None, paths: PathPolicy
-    ) -> _PreparedCommand:
-        """Check everything before the command runs. Raises PathDeniedError if it cannot run in that folder."""
-        try:
-            folder = paths.resolve_readable(working_dir)
-            if not folder.is_dir():
-                raise PathDeniedError(f"The working_dir {working_dir} is not a folder that exists.")
-        except OSError as error:
-            problem = f"The working_dir {working_dir} cannot be entered: {error.strerror or error}."
-            raise PathDeniedError(problem) from error
-        decision, sandboxed = self._judge(command, folder)
-        return _PreparedCommand(folder, decision, self._permissions(needs, command), sandboxed, paths)
-
     def _start(
-        self, command: str, prepared: _PreparedCommand, taint: Provenance | None
+        self, prepared: _PreparedCommand, taint: Provenance | None
     ) -> "tuple[SandboxedCommand, frozenset[str], FileReadWatcher | None]":
         """Return how to start the command, what lies in its /tmp, and the observer of what it reads."""
         from nanobot.agent.tools.permissions import describe_tmp
         from nanobot.security.sandbox.sandbox import run_unsandboxed
 
-        line, folder = _shell_argv(command), prepared.folder
+        command, folder = prepared.text, prepared.folder
+        line = command if os.name == "nt" else [shutil.which("bash") or "/bin/sh", "-c", command]
         if not prepared.sandboxed or isinstance(line, str):
             command_line, before = run_unsandboxed(line), frozenset[str]()
         else:
-            command_line = self._sandbox.wrap(line, folder, prepared.permissions.grants, prepared.paths)
+            command_line = self._sandbox.wrap(line, folder, prepared.grants, prepared.paths)
             before = describe_tmp(self._sandbox.tmp)
-        reading = self._marks.reading(command, folder, taint) if self._marks is not None else None
+        reading = self._marks.watch_reads(command, folder, taint) if self._marks is not None else None
         return command_line, before, reading
 
-    def _judge(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
+    def _check(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
+        """Return the guard's decision, and whether the command can run in a sandbox."""
         sandboxed = self._sandbox.is_available
         return self._guard.check(command, folder, walled=sandboxed), sandboxed
+
+    def _prepare(self, command: str, working_dir: str, paths: PathPolicy) -> "tuple[Path, GuardDecision, bool]":
+        """Return the folder too. Raises PathDeniedError if commands cannot run there."""
+        folder = _resolve_folder(paths, working_dir)
+        return folder, *self._check(command, folder)
 
     def _redirect(self, decision: "GuardDecision") -> tuple[Tool, dict[str, Any]] | None:
         """Return the other tool that a command means, with arguments."""
@@ -347,16 +315,19 @@ class ExecTool(Tool):
             return None
         return tool, repair_arguments(arguments, tool.parameters)
 
-    def _permissions(self, needs: Sequence[str] | None, command: str) -> "ExtraPermissions":
-        from nanobot.agent.tools.permissions import ExtraPermissions
+    async def _requested_accesses(self, needs: Sequence[str] | None, command: str) -> list[Access]:
+        """Raises PathDeniedError for what nobody can grant."""
+        from nanobot.agent.tools.permissions import requested_accesses
 
-        return ExtraPermissions.of(needs or (), command, self._paths, network=self._policy.network)
+        if not needs:
+            return []
+        return await asyncio.to_thread(requested_accesses, needs, command, self._paths, network=self._policy.network)
 
-    def may_run_in(self, folder: str) -> bool:
+    def allows_folder(self, folder: str) -> bool:
         """Whether commands may run in this folder."""
         try:
-            return self._paths.resolve_readable(folder).is_dir()
-        except (PathDeniedError, OSError):
+            return bool(_resolve_folder(self._paths, folder))
+        except PathDeniedError:
             return False
 
     def refusal_on_terminal(self, command: str, folder: str) -> str:
@@ -387,7 +358,7 @@ async def run_for_owner(tools: ToolRegistry, command: str, folder: str, ctx: Too
     A failure is a result too.
     """
     tool = tools.get("exec")
-    if not folder or not isinstance(tool, ExecTool) or not tool.may_run_in(folder):
+    if not folder or not isinstance(tool, ExecTool) or not tool.allows_folder(folder):
         folder = "."
     target = tool.target(command, folder) if isinstance(tool, ExecTool) else command
     granted = frozenset({Access(AccessKind.COMMAND, target).rule})
@@ -410,7 +381,13 @@ def command_environment(inherited: Mapping[str, str], policy: ExecPolicy) -> dic
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}
 
 
-def _shell_argv(command: str) -> list[str] | str:
-    if os.name == "nt":
-        return command  # the system's shell takes it as one line
-    return [shutil.which("bash") or "/bin/sh", "-c", command]
+def _resolve_folder(paths: PathPolicy, working_dir: str) -> Path:
+    """Raises PathDeniedError if commands cannot run there. Blocking."""
+    try:
+        folder = paths.resolve_readable(working_dir)
+        if folder.is_dir():
+            return folder
+    except OSError as error:
+        problem = f"The working_dir {working_dir} cannot be entered: {error.strerror or error}."
+        raise PathDeniedError(problem) from error
+    raise PathDeniedError(f"The working_dir {working_dir} is not a folder that exists.")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.messages.types import Provenance, is_outside
-from nanobot.security.redaction import RedactedOutput
+from nanobot.security.secrets import RedactedOutput
 from nanobot.utils.files import (
     O_BINARY,
     PRIVATE_FILE,

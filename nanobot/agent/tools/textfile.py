@@ -89,7 +89,6 @@ class TextPage:
     total: int | None = None
     """Lines of the whole file, if it was small enough to count."""
     file_size: int = 0
-    size_seen: int = 0
     remarks: list[str] = field(default_factory=list)
 
 
@@ -99,14 +98,33 @@ def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> TextPa
     Reads as a stream: a huge file, or a huge line, costs a page of memory. Raises NotTextError for binary files.
     """
     head = file.read(_SNIFFED)
-    page = TextPage(file_size=max(os.fstat(file.fileno()).st_size, len(head)), size_seen=len(head))
-    bom, encoding = _encoding_of(head, page.file_size)
+    size = max(os.fstat(file.fileno()).st_size, len(head))
+    bom, encoding = _encoding_of(head, size)
     file.seek(len(bom))
     errors = "surrogateescape" if encoding == "utf-8" else "replace"
     reader = io.TextIOWrapper(file, encoding, errors, newline="\n")
-    number, remaining, crlf, broken, cut = 0, max_chars, False, False, False
-    for line, length in _lines(reader):
-        number += 1
+    lines = _lines(reader)
+    page = _fill_page(lines, offset, count, max_chars)
+    page.file_size = size
+    if page.more and page.total is not None:
+        page.total = page.total + sum(1 for _ in lines) if size <= _COUNT_CAP else None
+    reader.detach()
+    if encoding != "utf-8":
+        page.remarks.insert(0, f"The file is {encoding.upper()}.")
+    return page
+
+
+def page_lines(lines: list[str], offset: int, count: int, max_chars: int) -> TextPage:
+    """Return such a page of lines that are in memory."""
+    page = _fill_page(((line, len(line)) for line in lines), offset, count, max_chars)
+    page.total = len(lines)
+    return page
+
+
+def _fill_page(lines: Iterator[tuple[str, int]], offset: int, count: int, max_chars: int) -> TextPage:
+    """Take the lines of a page, with their whole lengths: `total` is the number of the last one that was looked at."""
+    page, number, remaining, crlf, broken, cut = TextPage(), 0, max_chars, False, False, False
+    for number, (line, length) in enumerate(lines, 1):
         if number < offset:
             continue
         shown = clip_line(line.rstrip("\r\n"), LINE_CHARS)
@@ -120,35 +138,13 @@ def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> TextPa
         printable = _replace_surrogates(shown)
         broken = broken or printable != shown
         page.lines.append(printable)
-    if not page.more:
-        page.total = number
-    elif page.file_size <= _COUNT_CAP:
-        page.total = number + sum(1 for _ in _lines(reader))
-    reader.detach()
-    page.remarks = [
-        remark
-        for holds, remark in (
-            (encoding != "utf-8", f"The file is {encoding.upper()}."),
-            (crlf, "Lines end in CRLF."),
-            (broken, "Bytes that are not UTF-8 are shown as \ufffd."),
-            (cut, "Long lines are cut."),
-        )
-        if holds
-    ]
-    return page
-
-
-def page_lines(lines: list[str], offset: int, count: int, max_chars: int) -> TextPage:
-    """Do the same with lines that are in memory."""
-    page = TextPage(total=len(lines))
-    remaining = max_chars
-    for line in lines[offset - 1 :]:
-        shown = clip_line(line, LINE_CHARS)
-        remaining -= len(shown) + 7
-        if len(page.lines) == count or (remaining < 0 and page.lines):
-            page.more = True
-            break
-        page.lines.append(shown)
+    page.total = number
+    remarks = {
+        "Lines end in CRLF.": crlf,
+        "Bytes that are not UTF-8 are shown as \ufffd.": broken,
+        "Long lines are cut.": cut,
+    }
+    page.remarks = [remark for remark, holds in remarks.items() if holds]
     return page
 
 

@@ -1,8 +1,7 @@
 """Validates a model's arguments against the tool's JSON schema, with problems the model can correct.
 
-`repair_arguments` first repairs what is obviously meant ("5" for an integer); `find_problems` then checks. Most calls
-are right and most schemas flat, so a small check accepts those; anything else goes to jsonschema, whose import would
-stall the event loop for 0.1 s.
+`repair_arguments` first repairs what is obviously meant ("5" for an integer); `find_problems` then checks. Most schemas
+use a few keywords, which are checked here; the others go to jsonschema, whose import stalls the event loop for 0.1 s.
 """
 
 from __future__ import annotations  # jsonschema's types are used in annotations only
@@ -10,6 +9,7 @@ from __future__ import annotations  # jsonschema's types are used in annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,15 +17,14 @@ from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import ValidationError
 
 Schema = dict[str, Any]
 
 _SIMPLE = frozenset({
     "title", "description", "default", "examples", "$schema", "$comment", "deprecated",
-    "type", "enum", "minimum", "maximum", "items", "properties", "required", "additionalProperties",
+    "type", "enum", "minimum", "maximum", "items", "properties", "required", "additionalProperties", "$defs",
 })  # fmt: skip
-"""Keywords that the small check understands or may ignore."""
+"""Keywords that are checked here or forbid nothing."""
 _OPEN = frozenset({"patternProperties", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
 """Keywords by which a schema may allow names that its `properties` do not list."""
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -47,10 +46,7 @@ _validators: dict[int, tuple[Schema, Draft202012Validator | None]] = {}
 def find_problems(params: Any, schema: Schema) -> list[str]:
     """Return each problem as a sentence; empty if the arguments fit. Never raises, whatever the schema."""
     try:
-        problems: list[str] = []
-        if not _surely_fits(params, schema) and (validator := validator_of(schema)) is not None:
-            errors = sorted(validator.iter_errors(params), key=lambda error: [*map(str, error.absolute_path)])
-            problems = [_describe_error(error) for error in errors]
+        problems = list(_problems(params, schema, "", schema))
         return list(dict.fromkeys([*problems, *_unknown_names(params, schema)]))
     except Exception:  # a third-party schema may be broken in any way; the tool decides then
         return []
@@ -91,27 +87,6 @@ def _has_external_reference(schema: Any) -> bool:
     return any(not ref.startswith("#") for ref in references) or any(map(_has_external_reference, schema.values()))
 
 
-def _surely_fits(value: Any, schema: Any) -> bool:
-    """Return True only if jsonschema would agree; False means nothing."""
-    if not isinstance(schema, dict) or not _SIMPLE.issuperset(schema):
-        return False
-    if (kind := schema.get("type")) is not None and not _is(value, kind):
-        return False
-    if "enum" in schema and not (isinstance(value, str) and value in schema["enum"]):
-        return False
-    if isinstance(value, dict):
-        properties = schema.get("properties", {})
-        if schema.get("additionalProperties", True) is not True and not value.keys() <= properties.keys():
-            return False
-        return all(name in value for name in schema.get("required", ())) and all(
-            _surely_fits(item, properties[name]) for name, item in value.items() if name in properties
-        )
-    if isinstance(value, list):
-        return "items" not in schema or all(_surely_fits(item, schema["items"]) for item in value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return not is_number or bool(schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf))
-
-
 def _is(value: Any, kind: Any) -> bool:
     """Return whether a value has a JSON schema type: true is no number, 5.0 is an integer."""
     if isinstance(value, bool):
@@ -124,31 +99,57 @@ def _is(value: Any, kind: Any) -> bool:
 # -- sentences ----------------------------------------------------------------------------------------------------
 
 
-def _describe_error(error: ValidationError) -> str:
-    """Describe the problem and the correction, for a model."""
-    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path]
-    name = "".join(steps).removeprefix(".")  # such as items[2].name
-    expected = _type_names(error.schema)
-    if error.validator == "required":
-        missing = error.message.removesuffix(" is a required property").strip("'\"")
-        location = f" in {name}" if name else ""
-        schema = _properties(error.schema).get(missing)
-        text = re.split(r"[.;] ", str(_mapping(schema).get("description", "")))[0].rstrip(".")
-        about = f" ({_type_names(schema)}{': ' + text if text else ''})" if isinstance(schema, dict) else ""
-        return f"{missing} is required{location}{about}."
-    if error.validator == "additionalProperties" and isinstance(error.validator_value, bool):
-        return f"{name or 'the call'} takes only: {', '.join(_properties(error.schema)) or 'nothing'}."
-    if error.validator == "type":
-        return f"{name or 'the arguments'} must be {expected}, not {_clip_json(error.instance)}."
-    if error.validator == "enum":
-        allowed = list(cast(list[Any], error.validator_value))
-        choices = ", ".join(json.dumps(choice, ensure_ascii=False) for choice in allowed)
-        near = nearest(str(error.instance), map(str, allowed), 1)
-        return f"{name or 'the value'} must be one of {choices}, not {_clip_json(error.instance)}.{_did_you_mean(near)}"
-    if error.validator in {"minimum", "maximum"}:
-        bound = "at least" if error.validator == "minimum" else "at most"
-        return f"{name or 'the value'} must be {bound} {error.validator_value}, not {_clip_json(error.instance)}."
-    return f"{name or 'the arguments'}: {error.message[:300]}."
+def _problems(value: Any, schema: Any, name: str, root: Schema) -> Iterator[str]:
+    """Yield each problem and its correction, for a model. `name` is the value's, such as items[2].name; `root` is the
+    whole schema.
+    """
+    if not _is_simple(schema):
+        validator = validator_of(root)
+        for error in validator.evolve(schema=schema).iter_errors(value) if validator is not None else ():
+            steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path]
+            yield f"{''.join([name, *steps]).removeprefix('.') or 'the arguments'}: {error.message[:300]}."
+        return
+    kinds, choices, properties = _kinds(schema, []), schema.get("enum"), schema.get("properties", {})
+    if kinds and not any(_is(value, kind) for kind in kinds):
+        yield f"{name or 'the arguments'} must be {_type_names(schema)}, not {_clip_json(value)}."
+        return
+    if choices is not None and not (isinstance(value, str) and value in choices):
+        allowed = ", ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+        near = _did_you_mean(nearest(str(value), choices, 1))
+        yield f"{name or 'the value'} must be one of {allowed}, not {_clip_json(value)}.{near}"
+    if isinstance(value, dict):
+        for missing in schema.get("required", ()):
+            if missing not in value:
+                wanted = properties.get(missing)
+                text = re.split(r"[.;] ", str(_mapping(wanted).get("description", "")))[0].rstrip(".")
+                about = f" ({_type_names(wanted)}{': ' + text if text else ''})" if isinstance(wanted, dict) else ""
+                yield f"{missing} is required{f' in {name}' if name else ''}{about}."
+        is_closed = schema.get("additionalProperties") is False and (name or not properties)
+        if is_closed and not value.keys() <= properties.keys():
+            yield f"{name or 'the call'} takes only: {', '.join(properties) or 'nothing'}."
+        for key, item in value.items():
+            if key in properties:
+                yield from _problems(item, properties[key], f"{name}.{key}" if name else key, root)
+    elif isinstance(value, list) and "items" in schema:
+        for index, item in enumerate(value):
+            yield from _problems(item, schema["items"], f"{name}[{index}]", root)
+    elif _is(value, "number"):
+        if value < schema.get("minimum", -math.inf):
+            yield f"{name or 'the value'} must be at least {schema['minimum']}, not {_clip_json(value)}."
+        if value > schema.get("maximum", math.inf):
+            yield f"{name or 'the value'} must be at most {schema['maximum']}, not {_clip_json(value)}."
+
+
+def _is_simple(schema: Any) -> bool:
+    """Return whether the schema, without those below it, means nothing that is not checked here."""
+    return (
+        isinstance(schema, dict)
+        and _SIMPLE.issuperset(schema)
+        and _KINDS.keys() >= set(_kinds(schema, []))
+        and isinstance(schema.get("properties", {}), dict)
+        and isinstance(schema.get("additionalProperties", True), bool)
+        and all(isinstance(choice, str) for choice in schema.get("enum", ()))
+    )
 
 
 def _unknown_names(params: Any, schema: Schema) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from nanobot.security.secrets import Redactor
+from nanobot.security.secrets import redact_head, redact_texts, redact_value
 from nanobot.session.file_names import stem_of
 from nanobot.session.lines import encode
 from nanobot.utils.files import (
@@ -61,10 +61,9 @@ class TraceLimits:
 class TraceStore:
     """A folder of traces. Not thread-safe; several processes may write."""
 
-    def __init__(self, path: Path, redactor: Redactor | None = None, limits: TraceLimits | None = None) -> None:
+    def __init__(self, path: Path, limits: TraceLimits | None = None) -> None:
         self.path = path
         self._blobs = path / "blobs"
-        self._redactor = redactor or Redactor()
         self._limits = limits or TraceLimits()
         self._blob_cache: dict[int, tuple[object, str, bytes]] = {}
         self._has_failed = False
@@ -96,12 +95,12 @@ class TraceStore:
             elif name in _BLOBS:
                 clean[name] = self._store_blob(value)
             elif name in ("arguments", "asked"):
-                clean[name] = self._redactor.value(value, _VALUE_CHARS)
+                clean[name] = redact_value(value, _VALUE_CHARS)
                 text = json.dumps(clean[name], ensure_ascii=False, default=str)
                 if len(text) > _ARGUMENTS_CHARS:
-                    clean[name] = {"...": self._redactor.head(text, _ARGUMENTS_CHARS)}
+                    clean[name] = {"...": redact_head(text, _ARGUMENTS_CHARS)}
             else:
-                clean[name] = value if name in _AS_IT_IS else self._redactor.value(value, _TEXT_CHARS)
+                clean[name] = value if name in _AS_IT_IS else redact_value(value, _TEXT_CHARS)
         return clean
 
     def _store_blob(self, content: object) -> str:
@@ -111,7 +110,7 @@ class TraceStore:
             if len(self._blob_cache) > 64:
                 self._blob_cache.clear()
             plain = asdict(content) if is_dataclass(content) and not isinstance(content, type) else content
-            clean = self._redactor.texts(plain)
+            clean = redact_texts(plain)
             text = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False, default=str)
             data = text.encode("utf-8", "backslashreplace")
             cached = self._blob_cache[id(content)] = (content, _blob_name(data), data)

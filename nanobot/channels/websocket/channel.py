@@ -50,7 +50,7 @@ from nanobot.channels.websocket.frames import (
 from nanobot.config.channels import WebSocketConfig
 from nanobot.errors import NanobotError, StorageError
 from nanobot.net.http import is_loopback
-from nanobot.security.redaction import learn_secrets
+from nanobot.security.secrets import learn_secrets
 from nanobot.utils.files import make_private_folder, write_atomic
 
 PROTOCOL = 1

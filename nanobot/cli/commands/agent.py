@@ -166,7 +166,7 @@ class ChatOptions:
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
         from nanobot.cli.chat.backends import LocalBackend
         from nanobot.runtime.build import build_runtime  # takes 200 ms
-        from nanobot.security.redaction import redact_all
+        from nanobot.security.secrets import redact_all
         from nanobot.session.file_names import is_terminal_session
         from nanobot.utils.log import LogTarget, set_up_logging
 
@@ -211,7 +211,7 @@ def _allow_current_folder(setup: Setup) -> None:
         raise UsageError(f"{folder} contains nanobot's own files ({setup.data_dir}). Use --here in a project's folder.")
     rules = {f"folder:{parent}" for parent in with_parents(str(folder))}
     path_policy(setup.config, setup.data_dir, setup.workspace).resolve_writable(folder / "any file", rules)
-    grants = Grants(setup.paths.grants, SystemClock())
+    grants = Grants(setup.paths.database, SystemClock())
     if tools.approval == "deny":
         raise NanobotError(f"tools.approval is deny, so nobody is asked. Add {folder} to tools.allowedPaths.")
     if tools.approval == "ask" and not grants.holds(rules, outside=False):

@@ -33,4 +33,4 @@ def forget(
 
 
 def _grants(config: ConfigOption) -> Grants:
-    return Grants(read_setup(config, None, secrets=False).paths.grants, SystemClock())
+    return Grants(read_setup(config, None, secrets=False).paths.database, SystemClock())

@@ -25,8 +25,7 @@ from nanobot.config.loader import load_config
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
-from nanobot.security.redaction import hold_secrets, redact_all
-from nanobot.security.secrets import named_secrets
+from nanobot.security.secrets import hold_secrets, named_secrets, redact_all
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
 

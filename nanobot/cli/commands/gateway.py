@@ -46,7 +46,7 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
     from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
     from nanobot.gateway.service import Options, serve
     from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
-    from nanobot.security.redaction import redact_all
+    from nanobot.security.secrets import redact_all
     from nanobot.utils.log import LogTarget, set_up_logging
 
     level = "DEBUG" if verbose else "INFO"

@@ -4,7 +4,7 @@ import asyncio
 import json as jsonlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,10 +19,10 @@ from nanobot.config.keypath import put
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
 from nanobot.config.saver import to_document
-from nanobot.config.schema import Config, McpServerConfig
+from nanobot.config.schema import McpServerConfig
 from nanobot.errors import NanobotError, UsageError
 from nanobot.runtime.tool_sources import mcp_servers
-from nanobot.security.secrets import Redactor, secret_values
+from nanobot.security.secrets import hold_secrets, named_secrets, redact_named
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
 
@@ -32,9 +32,9 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     setup = read_setup(config, workspace, secrets=False)
     if any(_uses_secret_reference(server) for server in setup.config.tools.mcp_servers.values()):
         setup = read_setup(config, workspace, warns=False)
-    servers, redact = asyncio.run(known_servers(_servers(setup))), _secret_redactor(setup.config)
+    servers = asyncio.run(known_servers(_servers(setup)))
     print_list(
-        [_facts(server, redact) for server in servers],
+        [_facts(server) for server in servers],
         {
             "Server": "name",
             "Transport": lambda row: row["transport"] or "none: set command or url",
@@ -54,13 +54,12 @@ def test(
 ) -> None:
     """Connect to a server, list its tools, and remember them. Exits with the reason if it fails."""
     setup = read_setup(config, workspace)
-    redact = _secret_redactor(setup.config)
     try:
         server, took_s = asyncio.run(connect_once(name, _servers(setup)))
     except ServerFailedError as error:
-        raise NanobotError(redact(str(error))) from None
+        raise NanobotError(redact_named(str(error))) from None
     if json:
-        print_json({**_facts(server, redact), "seconds": round(took_s, 3)})
+        print_json({**_facts(server), "seconds": round(took_s, 3)})
     else:
         _show_listing(server, took_s)
 
@@ -112,12 +111,12 @@ def add(
     document = to_document(load_config(setup.config_path, secrets=False))
     put(document, key, entry)
     candidate = check_text(jsonlib.dumps(document), setup.config_path, secrets=True)
-    redact = _secret_redactor(candidate)
+    hold_secrets(lambda: named_secrets(candidate.model_dump(), os.environ))  # errors of the server may quote them
     try:
         servers = mcp_servers(candidate, setup.data_dir, setup.workspace, SystemClock())
         server, took_s = asyncio.run(connect_once(name, servers))
     except ServerFailedError as error:
-        raise NanobotError(f"{redact(str(error))}\nNothing was saved.") from None
+        raise NanobotError(f"{redact_named(str(error))}\nNothing was saved.") from None
     set_key(setup.config_path, key, [entry])
     _show_listing(server, took_s)
     print_line(f"Added {name} to {setup.config_path}. The agent can use its tools from the next message on.")
@@ -157,7 +156,7 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
     )
     if listing.left_out:
-        print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many, or too large.")
+        print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many.")
     offered = server.offered_names()
     if unwanted := [tool.name for tool in listing.tools if tool.name not in offered]:
         print_text(f"Excluded by enabledTools: {', '.join(unwanted)}.")
@@ -175,21 +174,16 @@ def _uses_secret_reference(server: McpServerConfig) -> bool:
     return any("${file:" in value or "${cmd:" in value for value in (server.command, *server.args, server.url))
 
 
-def _secret_redactor(config: Config) -> Callable[[str], str]:
-    """A function that redacts the config's secrets: arguments and error texts of a server may hold a token."""
-    return Redactor(lambda: secret_values(config.model_dump(), os.environ)).text
-
-
 def _servers(setup: Setup) -> McpServers | None:
     return mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
 
 
-def _facts(server: McpServer, redact: Callable[[str], str]) -> dict[str, object]:
+def _facts(server: McpServer) -> dict[str, object]:
     settings, listing = server.settings, server.listing
     return {
         "name": settings.name,
         "transport": settings.transport,
-        "location": redact(settings.location),
+        "location": redact_named(settings.location),
         "met": listing is not None,
         "server": listing.server if listing else None,
         "protocol": listing.protocol if listing else None,

@@ -4,7 +4,6 @@ Never writes to a session and never runs a tool. All output is redacted, since p
 """
 
 import asyncio
-import os
 import sys
 from dataclasses import asdict
 from typing import Annotated
@@ -29,7 +28,7 @@ from nanobot.cli.output import columns, print_json, print_table, to_one_line
 from nanobot.cli.terminal import Paint, wants_colour
 from nanobot.errors import NanobotError, UsageError
 from nanobot.providers.wire.rows import wire_text
-from nanobot.security.secrets import Redactor, secret_values
+from nanobot.security.secrets import redact_texts, redact_value
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import SystemClock
 
@@ -60,15 +59,14 @@ def replay(
     setup = read_setup(config, workspace)
     traces = TraceStore(setup.paths.traces)
     recording = _load_recording(session, setup, traces)
-    redactor = Redactor(lambda: secret_values(setup.config.model_dump(), os.environ))
-    printer = TurnPrinter(redactor, Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))
+    printer = TurnPrinter(Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))
     if list_:
         if json:
-            print_json([turn_summary(turn, redactor) for turn in recording.turns])
+            print_json([turn_summary(turn) for turn in recording.turns])
             return
         print_table(
             ("Turn", "When", "Outcome", "Time", "Tokens", "Cost", "First words"),
-            [turn_row(turn, redactor) for turn in recording.turns],
+            [turn_row(turn) for turn in recording.turns],
             empty=f"Session {recording.key!r} has no turns yet.",
         )
         return
@@ -79,7 +77,7 @@ def replay(
         if json:
             rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
             facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
-            print_json(redactor.texts(facts))
+            print_json(redact_texts(facts))
         else:
             typer.echo("\n".join(printer.prompt(sent, messages)))
     elif against is not None:
@@ -96,13 +94,13 @@ def replay(
                 "first_difference": asdict(difference) if difference else None,
                 "unrecorded": [asdict(call) for call in replayed.unrecorded],
             }
-            print_json(redactor.value(comparison))
+            print_json(redact_value(comparison))
         else:
             typer.echo("\n".join(printer.comparison(recorded, replayed.turn, difference)))
         if replayed.turn.outcome == "failed":
             raise typer.Exit(1)
     elif json:
-        print_json(redactor.value(recorded.to_json()))
+        print_json(redact_value(recorded.to_json()))
     else:
         typer.echo("\n".join(printer.turn(recorded)))
 

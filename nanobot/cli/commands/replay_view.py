@@ -15,14 +15,14 @@ from nanobot.cli.terminal import Paint, strip_control
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.wire.rows import wire_text
-from nanobot.security.secrets import Redactor
+from nanobot.security.secrets import redact_named
 from nanobot.usage.types import format_dollars
 from nanobot.utils.text import count_noun
 
 RESULT_LINES = 5
 
 
-def turn_summary(turn: RecordedTurn, redactor: Redactor) -> dict[str, Any]:
+def turn_summary(turn: RecordedTurn) -> dict[str, Any]:
     """A turn in a list, as JSON data."""
     return {
         "turn": turn.turn_id,
@@ -31,11 +31,11 @@ def turn_summary(turn: RecordedTurn, redactor: Redactor) -> dict[str, Any]:
         "seconds": turn.seconds,
         **{name: turn.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")},
         "cost_usd": turn.cost_usd,
-        "first_words": to_one_line(redactor.text(turn.message))[:200],
+        "first_words": to_one_line(redact_named(turn.message))[:200],
     }
 
 
-def turn_row(turn: RecordedTurn, redactor: Redactor) -> list[str]:
+def turn_row(turn: RecordedTurn) -> list[str]:
     """A turn in a table."""
     tokens = turn.usage.get("prompt_tokens", 0) + turn.usage.get("completion_tokens", 0)
     return [
@@ -45,7 +45,7 @@ def turn_row(turn: RecordedTurn, redactor: Redactor) -> list[str]:
         _format_seconds(turn.seconds),
         f"{tokens:,}" if tokens else "",
         _format_cost(turn.cost_usd),
-        to_one_line(redactor.text(turn.message))[:200],
+        to_one_line(redact_named(turn.message))[:200],
     ]
 
 
@@ -53,7 +53,6 @@ def turn_row(turn: RecordedTurn, redactor: Redactor) -> list[str]:
 class TurnPrinter:
     """Formats turns for a terminal."""
 
-    redactor: Redactor
     paint: Paint
     width: int
 
@@ -145,12 +144,12 @@ class TurnPrinter:
     def _call(self, call: RecordedCall) -> list[str]:
         duration = f"  {_format_seconds(call.seconds)}" if call.seconds is not None else ""
         failed = "  failed" if call.ok is False else ""
-        words = to_one_line(self.redactor.text(call.summary))
+        words = to_one_line(redact_named(call.summary))
         shown = clip_output(f"  > {words}", self.width - len(duration) - len(failed))
         lines = [shown + self.paint.dim(duration) + self.paint.red(failed)]
         details = []
         if call.asked is not None:
-            asked = to_one_line(self.redactor.text(json.dumps(call.asked, ensure_ascii=False, default=str)))
+            asked = to_one_line(redact_named(json.dumps(call.asked, ensure_ascii=False, default=str)))
             details.append(f"changed by a hook from {asked}")
         if call.result is None:
             details.append("no result was stored")
@@ -173,10 +172,10 @@ class TurnPrinter:
         return textwrap.indent(self._clean(text).strip(), "  ").splitlines()
 
     def _one_line(self, text: str) -> str:
-        return clip_output(to_one_line(self.redactor.text(text)), self.width - 12)
+        return clip_output(to_one_line(redact_named(text)), self.width - 12)
 
     def _clean(self, text: str) -> str:
-        return strip_control(self.redactor.text(text))
+        return strip_control(redact_named(text))
 
 
 def _format_usage(usage: Mapping[str, int]) -> str:

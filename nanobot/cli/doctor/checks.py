@@ -12,7 +12,7 @@ from typing import Any
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
-from nanobot.security.redaction import redact_all
+from nanobot.security.secrets import redact_all
 from nanobot.utils.storage_error import error_text
 
 

@@ -54,7 +54,7 @@ def _server_answers(name: str, context: CheckContext) -> Iterator[Finding]:
         yield error(str(exc), f"Fix this, then try again: nanobot mcp test {name}")
         return
     if left_out:
-        yield note(f"{count_noun(left_out, 'tool')} left out: too many, or too large")
+        yield note(f"{count_noun(left_out, 'tool')} left out: too many")
     if unknown:
         yield warning(
             f"{name} has no {', '.join(unknown)}, but its enabledTools lists that.",

@@ -106,7 +106,7 @@ def commands_are_confined(context: CheckContext) -> Iterator[Finding]:
 
 def few_permanent_approvals(context: CheckContext) -> Iterator[Finding]:
     clock = SystemClock()
-    grants = Grants(context.places.grants, clock).all()
+    grants = Grants(context.places.database, clock).all()
     if grants:
         yield note(f"{count_noun(len(grants), 'permanent approval')}, see `nanobot approvals list`")
     old_grants = [grant for grant in grants if clock.now() - datetime.fromisoformat(grant.made) > _OLD_APPROVAL]

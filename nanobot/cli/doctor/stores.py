@@ -1,4 +1,4 @@
-"""Checks that the stores can be read: journal, sessions, ledger, jobs, pairing, approvals. Read-only."""
+"""Checks that the stores can be read: journal, sessions, ledger, jobs, pairing, provenance. Read-only."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,11 +9,9 @@ from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warnin
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.pairing.store import NOBODY, PairingStore
-from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import DecodedLines
-from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
 
 
@@ -99,12 +97,7 @@ def pairing_can_be_read(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def approvals_can_be_read(context: CheckContext) -> Iterator[Finding]:
-    """Permanent approvals, and the provenance of files."""
-    try:
-        Grants(context.places.grants, SystemClock()).all()
-    except StorageError as exc:
-        yield error(str(exc), "Until then you are asked about everything.")
+def provenance_can_be_read(context: CheckContext) -> Iterator[Finding]:
     state = ProvenanceStore(context.places.file_provenance, context.places.media)
     if not state.is_sound:
         yield error(

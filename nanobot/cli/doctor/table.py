@@ -21,7 +21,9 @@ HEALTH = (
     DoctorCheck("stores.sessions", "Conversations can be read", stores.sessions_can_be_read, 60.0, reads_config=False),
     DoctorCheck("stores.jobs", "Jobs can be read", stores.jobs_can_be_read),
     DoctorCheck("stores.pairing", "Pairing state can be read", stores.pairing_can_be_read),
-    DoctorCheck("stores.approvals", "Approvals can be read", stores.approvals_can_be_read, reads_config=False),
+    DoctorCheck(
+        "stores.provenance", "The provenance of files can be read", stores.provenance_can_be_read, reads_config=False
+    ),
     DoctorCheck("skills", "Skills can be used", skills.skills_can_be_used),
     DoctorCheck("gateway", "The gateway is healthy", environment.gateway_is_healthy, reads_config=False),
     DoctorCheck("programs", "Programs of MCP servers are installed", environment.programs_are_there),

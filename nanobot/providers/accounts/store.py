@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.errors import ProviderError, StorageError
 from nanobot.providers.errors import AuthenticationError, CallTarget
-from nanobot.security.redaction import learn_secrets
+from nanobot.security.secrets import learn_secrets
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic

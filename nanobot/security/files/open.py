@@ -13,9 +13,10 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -107,46 +108,29 @@ class Opener:
     def resolve_sendable(self, path: str | Path) -> Path:
         """Return the real path of a plain file that may be sent to a chat."""
         real, file = self._with_checked(
-            path, lambda path, _: self.policy.resolve_sendable(path), lambda at: self._open(path, at)
+            path, lambda path, _: self.policy.resolve_sendable(path), lambda real: self._open(path, real)
         )
         file.close()
         return real
 
-    def _open(self, path: str | Path, real: Path) -> tuple[Path, BinaryIO]:
-        _check_kind(path, real.lstat(), str(real))
-        return real, self._check_descriptor(path, real, open_no_follow(real, _READ))
-
     def folder(self, path: str | Path) -> "AbstractContextManager[OpenFolder]":
         """Hold a folder open for listing, within a `with` block."""
-        return _closing(lambda: self._with_checked(path, self.policy.resolve_listable, self._open_folder))
+        return closing(self._with_checked(path, self.policy.resolve_listable, lambda real: OpenFolder(self, real)))
 
     def place(self, path: str | Path, *, make: bool = False) -> "AbstractContextManager[FileLocation]":
         """Hold the location of a file, existing or new, open for reading and replacing. `make` missing folders."""
-        return self._locate(path, self.policy.resolve_writable, make=make)
+        mode = 0o777 if make else None
+        locate = partial(FileLocation, self, path, make_folders=mode)
+        return closing(self._with_checked(path, self.policy.resolve_writable, locate))
 
     def own_location(self, path: str | Path) -> "AbstractContextManager[FileLocation]":
         """The location of a workspace file that nanobot itself writes; missing folders are made private."""
-        return self._locate(path, lambda path, _: self.policy.resolve_own(path), make=True, mode=PRIVATE_FOLDER)
+        locate = partial(FileLocation, self, path, make_folders=PRIVATE_FOLDER)
+        return closing(self._with_checked(path, lambda path, _: self.policy.resolve_own(path), locate))
 
-    def _locate(
-        self,
-        path: str | Path,
-        check: Callable[[str | Path, Collection[str]], Path],
-        *,
-        make: bool,
-        mode: int = 0o777,
-    ) -> "AbstractContextManager[FileLocation]":
-        def locate(real: Path) -> FileLocation:
-            if os.name == "nt":
-                if make:
-                    real.parent.mkdir(mode, parents=True, exist_ok=True)
-                return FileLocation(self, path, real, None)
-            return FileLocation(self, path, real, make_folder(real.parent, mode) if make else open_folder(real.parent))
-
-        return _closing(lambda: self._with_checked(path, check, locate))
-
-    def _open_folder(self, real: Path) -> "OpenFolder":
-        return OpenFolder(self, real, None if os.name == "nt" else open_folder(real))
+    def _open(self, path: str | Path, real: Path) -> tuple[Path, BinaryIO]:
+        _check_kind(path, real.lstat(), str(real))
+        return real, self.check_descriptor(path, real, open_no_follow(real, _READ))
 
     def _with_checked(
         self, path: str | Path, check: Callable[[str | Path, Collection[str]], Path], use: Callable[[Path], _T]
@@ -159,7 +143,8 @@ class Opener:
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                     raise
-                if _is_link_loop(real) or (error.errno == errno.ENOTDIR and not _has_link(real)):
+                has_link = any(map(os.path.islink, (real, *real.parents)))
+                if _is_link_loop(real) or (error.errno == errno.ENOTDIR and not has_link):
                     raise  # nothing has changed: the path was like this when it was checked
             if attempt > 10:
                 time.sleep(0.001)
@@ -167,37 +152,47 @@ class Opener:
             f"{path} keeps changing while it is opened. Nothing was read or written. Try again later."
         )
 
-    def _check_descriptor(self, path: str | Path, real: Path, descriptor: int) -> BinaryIO:
+    def check_descriptor(self, path: str | Path, real: Path, descriptor: int) -> BinaryIO:
         """Return the open file if it is a plain file and no hard link to a secret one."""
         try:
             status = os.fstat(descriptor)
             _check_kind(path, status, str(real))
-            if (name := self.policy.other_name_of(status)) is not None and not self._is_granted(name):
+            other_name = self.policy.other_name_of(status)
+            if other_name is not None and not self.policy.admits(Path(other_name), self.granted):
                 raise PathDeniedError(f"{path} is a hard link to a file that holds secrets; tools may not read it.")
             return os.fdopen(descriptor, "rb")
         except BaseException:
             os.close(descriptor)
             raise
 
-    def _is_granted(self, name: str) -> bool:
-        return self.policy.admits(Path(name), self.granted)
-
 
 class FileLocation:
-    """The location of a file: an open descriptor of its folder, and its name."""
+    """The location of a file: an open descriptor of its folder (none on Windows), and its name.
 
-    def __init__(self, opener: Opener, path: str | Path, real: Path, folder: int | None) -> None:
+    `make_folders` with this mode if they are missing.
+    """
+
+    def __init__(self, opener: Opener, path: str | Path, real: Path, *, make_folders: int | None = None) -> None:
         self.real = real
         self._opener = opener
         self._path = path
-        self._folder = folder
+        self._folder: int | None = None
+        self._name = real.name
+        if os.name == "nt":
+            self._name = str(real)
+            if make_folders is not None:
+                real.parent.mkdir(make_folders, parents=True, exist_ok=True)
+        elif make_folders is not None:
+            self._folder = make_folder(real.parent, make_folders)
+        else:
+            self._folder = open_folder(real.parent)
 
     def read(self) -> BinaryIO:
         """Open the file for reading bytes. Raises FileNotFoundError if it does not exist yet."""
         _check_kind(self._path, self._stat(), str(self.real))
         flags = _READ | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | O_BINARY
         descriptor = os.open(self._name, flags, dir_fd=self._folder)
-        return self._opener._check_descriptor(self._path, self.real, descriptor)  # noqa: SLF001 - one file, two classes
+        return self._opener.check_descriptor(self._path, self.real, descriptor)
 
     def check_permission(self) -> None:
         """Raise PermissionError for a read-only file, since replacing it would ignore its mode."""
@@ -254,18 +249,14 @@ class FileLocation:
     def _stat(self) -> os.stat_result:
         return os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
 
-    @property
-    def _name(self) -> str:
-        return self.real.name if self._folder is not None else str(self.real)
-
 
 class OpenFolder:
     """A folder held open, for listing it and the folders below it."""
 
-    def __init__(self, opener: Opener, real: Path, folder: int | None) -> None:
+    def __init__(self, opener: Opener, real: Path) -> None:
         self.real = real
         self._opener = opener
-        self._folder = folder
+        self._folder = None if os.name == "nt" else open_folder(real)
 
     def entries(self, relative: str = "", *, in_full: bool = False) -> list[Entry]:
         """List the folder, or one below it, in no order; `in_full` with sizes and link targets.
@@ -290,18 +281,6 @@ class OpenFolder:
             os.close(self._folder)
 
 
-_Closable = TypeVar("_Closable", "FileLocation", "OpenFolder")
-
-
-@contextmanager
-def _closing(open_: "Callable[[], _Closable]") -> "Iterator[_Closable]":
-    resource = open_()
-    try:
-        yield resource
-    finally:
-        resource.close()
-
-
 def _check_kind(path: str | Path, status: os.stat_result, real: str) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), real)
@@ -317,10 +296,6 @@ def _is_link_loop(real: Path) -> bool:
     except OSError as error:
         return error.errno == errno.ELOOP
     return False
-
-
-def _has_link(real: Path) -> bool:
-    return any(map(os.path.islink, (real, *real.parents)))
 
 
 def _entry(entry: os.DirEntry[str], folder: str, descriptor: int | None, *, in_full: bool) -> Entry:

@@ -140,7 +140,7 @@ class PrefixSet:
         self._checked_at = now
         if resolved is None or resolved.stamps != stamps or now - resolved.at > _TRUSTED_S:
             # a link belongs to the set by its own name too, so that nobody can replace it
-            names = frozenset(_follow_all(self._given)).union(self._given)
+            names = frozenset(follow_all(self._given)).union(self._given)
             exact = frozenset(map(key_of, names))
             resolved = self._resolved = _Resolved(now, stamps, names, exact, {fold_case(name): name for name in names})
         return resolved
@@ -167,7 +167,7 @@ class PrefixSet:
         return paths
 
 
-def _follow_all(paths: Iterable[str]) -> Iterator[str]:
+def follow_all(paths: Iterable[str]) -> Iterator[str]:
     """Resolve absolute paths as `follow_links` does, a folder that several of them share once."""
     known: dict[str, str] = {}
 

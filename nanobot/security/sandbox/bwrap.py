@@ -1,18 +1,32 @@
-"""A view as arguments of bubblewrap. https://manpages.debian.org/bookworm/bubblewrap/bwrap.1.en.html
-
-bwrap carries the options out in their order. Nothing here writes to the disk.
+"""bubblewrap: a view as its arguments, and a trial of what works on this machine, since containers and kernels differ.
+https://manpages.debian.org/bookworm/bubblewrap/bwrap.1.en.html
 """
 
+import json
 import os
-import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-from nanobot.security.sandbox.view import ALSO_OF_RUN, SYSTEM, PathAccess, View
+from nanobot.security.sandbox.landlock import harden_thread
+from nanobot.security.sandbox.view import SYSTEM, PathAccess, View
+from nanobot.utils.files import write_atomic
+from nanobot.utils.storage_error import os_reason
 
-INSIDE_UID = 1000
+_INSIDE_UID = "1000"
 """What root becomes inside: an ordinary user. Files it writes belong to root outside."""
+_SHOWN_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
+"""Programs of NixOS. The rest of /run are sockets of services, which start processes outside."""
+_OPTIONS = ("own_proc", "no_more_userns", "hardened")
+_TIMEOUT_S = 10.0
+_INSTALL = "Install bubblewrap (Debian, Ubuntu: apt install bubblewrap; Fedora: dnf install bubblewrap)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,110 +34,131 @@ class Bwrap:
     """The program, and which of its restrictions work on this machine."""
 
     program: str
-    own_proc: bool = True
+    own_proc: bool
     """A /proc of its own; otherwise the host's read-only: other processes can be seen, not touched."""
-    no_more_userns: bool = True
+    no_more_userns: bool
     """No user namespaces inside, which would open more of the kernel to a command."""
-    as_root: bool = field(default_factory=lambda: hasattr(os, "geteuid") and os.geteuid() == 0)
+    hardened: bool
+    """Whether the thread that starts it may install the filters of `harden_thread`."""
 
     def argv(self, view: View, folder: Path, command: Sequence[str], *options: str) -> list[str]:
-        """Arguments to run `command` in `folder` with this view and these additional options."""
-        return [
-            self.program,
-            *self._namespaces(view),
-            *_base(view),
-            *(_proc(as_root=self.as_root) if self.own_proc else ("--ro-bind", "/proc", "/proc")),
-            *_devices(view),
-            *_run_and_tmp(view),
-            *_mounts(view),
-            *_seal(view),
-            "--chdir", str(folder), *options, "--", *command,
-        ]  # fmt: skip
-
-    def _namespaces(self, view: View) -> Iterator[str]:
-        yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-        yield from ("--new-session", "--cap-drop", "ALL")
+        """Arguments to run `command` in `folder` with this view and these additional options. They work in order."""
+        is_root = os.geteuid() == 0
+        argv = [self.program, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+        argv += ("--unshare-cgroup-try", "--new-session", "--cap-drop", "ALL")
         if self.no_more_userns:
-            yield "--disable-userns"
-        if self.as_root:
-            yield from ("--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID))
+            argv.append("--disable-userns")
+        if is_root:
+            argv += ("--uid", _INSIDE_UID, "--gid", _INSIDE_UID)
         if not view.network:
-            yield "--unshare-net"
+            argv.append("--unshare-net")
+        if view.whole:
+            argv += ("--ro-bind", "/", "/")
+        else:
+            for name in SYSTEM:
+                if os.path.islink(name):  # noqa: PTH114 - as they are written
+                    argv += ("--symlink", os.readlink(name), name)  # noqa: PTH115
+                elif os.path.isdir(name):  # noqa: PTH112
+                    argv += ("--ro-bind", name, name)
+        if not self.own_proc:
+            argv += ("--ro-bind", "/proc", "/proc")
+        else:
+            argv += ("--proc", "/proc")
+            if is_root:
+                # Access to it depends on the user id, not on capabilities: root without any could still write kernel
+                # settings (core_pattern, for example, starts a program outside). bwrap 0.8 leaves them writable.
+                argv += ("--remount-ro", "/proc")
+        argv += ("--dev", "/dev")
+        for device in map(str, view.devices):
+            argv += ("--dev-bind", device, device)
+        argv += ("--tmpfs", "/run")
+        if not view.whole:
+            argv += ("--perms", "1777", "--tmpfs", "/var/tmp", "--symlink", "/run", "/var/run")  # noqa: S108 - inside
+        resolver = os.path.realpath("/etc/resolv.conf")
+        for name in (*_SHOWN_OF_RUN, *([resolver] if not view.whole or resolver.startswith("/run/") else [])):
+            if os.path.exists(name) and not name.startswith("/etc/"):  # noqa: PTH110
+                argv += ("--ro-bind", name, name)
+        argv += ("--perms", "1777", "--tmpfs", "/tmp") if view.tmp is None else ("--bind", str(view.tmp), "/tmp")  # noqa: S108
+        for place, access in view.places:
+            name = str(place)
+            if access is PathAccess.WRITE:
+                argv += ("--bind", name, name)
+            elif access in (PathAccess.READ, PathAccess.READ_TOO):
+                argv += ("--ro-bind", name, name)
+            elif access is PathAccess.COVER:
+                argv += ("--perms", "0755", "--tmpfs", name)
+            elif place.is_dir():
+                argv += ("--perms", "0000", "--tmpfs", name)
+            else:  # a device that may not be used: opening it fails
+                argv += ("--ro-bind", os.devnull, name)
+        for service in map(str, view.services):
+            argv += ("--bind", service, service)
+        # Our own mounts become read-only: a file written there would be lost silently.
+        covered = (str(place) for place, access in view.places if access is PathAccess.COVER)
+        for name in (*covered, "/run", *(() if view.whole else ("/",))):
+            argv += ("--remount-ro", name)
+        return [*argv, "--chdir", str(folder), *options, "--", *command]
 
 
-def _base(view: View) -> Iterator[str]:
-    if view.whole:
-        yield from ("--ro-bind", "/", "/")
-        return
-    for name in SYSTEM:
-        place = Path(name)
-        if place.is_symlink():
-            yield from ("--symlink", str(place.readlink()), name)
-        elif place.is_dir():
-            yield from ("--ro-bind", name, name)
+def probe_bwrap(make_view: Callable[[], View], cache: Path | None = None, *, keep: bool = True) -> Bwrap | str:
+    """Return the strongest way to use bwrap that works with this view, or why there is none.
 
-
-def _proc(*, as_root: bool) -> Iterator[str]:
-    """A private /proc. Access to it depends on the user id, not on capabilities: root without any could still write
-    kernel settings (core_pattern, for example, starts a program outside). bwrap 0.8 leaves them writable.
+    What worked is read from the file `cache` while program, kernel and user are the same, and written to it (`keep`). A
+    failure is not: bubblewrap may have been installed since. Blocking; never raises.
     """
-    yield from ("--proc", "/proc")
-    if as_root:
-        yield from ("--remount-ro", "/proc")
+    program = shutil.which("bwrap")
+    if program is None:
+        advice = "Commands are sandboxed on Linux only" if platform.system() != "Linux" else _INSTALL
+        return f"bwrap is not installed. {advice}."
+    status = Path(program).stat()
+    valid_for: dict[str, Any] = {
+        "program": program,
+        "of": [status.st_mtime_ns, status.st_size],
+        "kernel": platform.release(),
+        "user": os.geteuid(),
+    }
+    if cache is not None:
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            payload = json.loads(cache.read_text(encoding="utf-8"))
+            if payload["valid_for"] == valid_for:
+                return Bwrap(program, **{name: bool(payload[name]) for name in _OPTIONS})
+    view, problem = make_view(), ""
+    for choice in product((True, False), repeat=len(_OPTIONS)):
+        bwrap = Bwrap(program, *choice)
+        failure = _try(bwrap, view)
+        if failure is None:
+            if keep and cache is not None:
+                payload = {"valid_for": valid_for, **dict(zip(_OPTIONS, choice, strict=True))}
+                with suppress(OSError):  # without a cache the next start probes again
+                    write_atomic(cache, json.dumps(payload, indent=2) + "\n", mode=0o600)
+            return bwrap
+        problem = problem or failure
+    return f"bwrap is installed, but does not work here: {problem}"
 
 
-def _devices(view: View) -> Iterator[str]:
-    yield from ("--dev", "/dev")
-    for device in view.devices:
-        yield from ("--dev-bind", str(device), str(device))
+def _try(bwrap: Bwrap, view: View) -> str | None:
+    """Why `true` cannot run like this; None if it can."""
 
+    def run() -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            bwrap.argv(view, Path("/"), [shutil.which("true") or "/bin/true"]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_TIMEOUT_S,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+        )
 
-def _run_and_tmp(view: View) -> Iterator[str]:
-    yield from ("--tmpfs", "/run")
-    if not view.whole:
-        yield from ("--perms", "1777", "--tmpfs", "/var/tmp", "--symlink", "/run", "/var/run")  # noqa: S108
-    names = Path(os.path.realpath("/etc/resolv.conf"))
-    shown = [*ALSO_OF_RUN, *([str(names)] if not view.whole or names.is_relative_to("/run") else [])]
-    for place in shown:
-        if Path(place).exists() and not place.startswith("/etc/"):
-            yield from ("--ro-bind", place, place)
-    if view.tmp is None:
-        yield from ("--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - a path inside
-    else:
-        yield from ("--bind", str(view.tmp), "/tmp")  # noqa: S108
-
-
-def _mounts(view: View) -> Iterator[str]:
-    for place, access in view.places:
-        name = str(place)
-        if access is PathAccess.WRITE:
-            yield from ("--bind", name, name)
-        elif access in (PathAccess.READ, PathAccess.READ_TOO):
-            yield from ("--ro-bind", name, name)
-        elif access is PathAccess.COVER:
-            yield from ("--perms", "0755", "--tmpfs", name)
-        elif place.is_dir():
-            yield from ("--perms", "0000", "--tmpfs", name)
-        else:  # a device that may not be used: opening it fails
-            yield from ("--ro-bind", os.devnull, name)
-    for service in view.services:
-        yield from ("--bind", str(service), str(service))
-
-
-def _seal(view: View) -> Iterator[str]:
-    """Make our own mounts read-only: a file written there would be lost silently."""
-    for place, access in view.places:
-        if access is PathAccess.COVER:
-            yield from ("--remount-ro", str(place))
-    yield from ("--remount-ro", "/run")
-    if not view.whole:
-        yield from ("--remount-ro", "/")
-
-
-def is_device(path: Path) -> bool:
-    """Whether it is a device, which needs an option of its own."""
     try:
-        mode = path.stat().st_mode
-    except OSError:
-        return False
-    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+        with ThreadPoolExecutor(1, initializer=harden_thread if bwrap.hardened else None) as threads:
+            process = threads.submit(run).result()
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {_TIMEOUT_S:g} s"
+    except BrokenExecutor:
+        return "the kernel does not let a thread give up rights"
+    except OSError as error:
+        return os_reason(error)
+    if process.returncode == 0:
+        return None
+    return process.stderr.decode(errors="replace").strip()[-300:] or "it failed"

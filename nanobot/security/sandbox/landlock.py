@@ -8,7 +8,7 @@ up its rights, starts the command and ends.
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -67,13 +67,11 @@ def harden_thread() -> None:
     """Restrict the calling thread and its children: the seccomp filter, and where the kernel supports scopes, no
     abstract sockets of or signals to processes outside.
     """
-    _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
-    _check(forbid_calls(_libc().prctl, (_UNIX, _NETLINK, _INET, _INET6)))
-    if can_scope():
-        ruleset = _create(_Rules(0, 0, _SCOPES))
-        try:
-            _call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-        finally:
+    ruleset = _create(_Rules(0, 0, _SCOPES)) if can_scope() else None
+    try:
+        _restrict(ruleset, (_UNIX, _NETLINK, _INET, _INET6))
+    finally:
+        if ruleset is not None:
             os.close(ruleset)
 
 
@@ -101,10 +99,11 @@ class LandlockRules:
 
     def enter(self) -> None:
         """Restrict the calling thread for good, dropping all capabilities."""
-        _drop_capabilities()
-        _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
-        _check(forbid_calls(_libc().prctl, self._families))
-        _call(_RESTRICT, ctypes.c_int(self._ruleset), ctypes.c_uint32(0))
+        for number in range(_LAST_CAPABILITY + 1):  # fails without capabilities: nothing to drop
+            _libc().prctl(_CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0)))
+        header = _Header(0x20080522, 0)
+        _check(_libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+        _restrict(self._ruleset, self._families)
 
     def close(self) -> None:
         if self._ruleset >= 0:
@@ -115,7 +114,8 @@ class LandlockRules:
         closed = {Path("/dev")}
         closed |= {place for place, access in view.places if access in (PathAccess.HIDE, PathAccess.COVER)}
         yield Path("/"), _READ_DIR
-        yield from ((place, _READ) for place in (_without_closed(Path("/"), closed) if view.whole else _system()))
+        shown = _without_closed(Path("/"), closed) if view.whole else map(Path, (*SYSTEM, "/proc"))
+        yield from ((place, _READ) for place in shown)
         for name in _DEVICES:
             yield Path("/dev", name), self._fs
         for place in (*view.devices, *((view.tmp,) if view.tmp is not None else ())):
@@ -154,20 +154,16 @@ def _without_closed(folder: Path, closed: set[Path]) -> Iterator[Path]:
             yield Path(place)
 
 
-def _system() -> Iterator[Path]:
-    return map(Path, (*SYSTEM, "/proc"))
-
-
-def _drop_capabilities() -> None:
-    """Drop all capabilities of this thread, also for programs that it starts."""
-    for number in range(_LAST_CAPABILITY + 1):  # fails without capabilities: nothing to drop
-        _libc().prctl(_CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0)))
-    header = _Header(0x20080522, 0)
-    _check(_libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+def _restrict(ruleset: int | None, families: Sequence[int]) -> None:
+    """Restrict the calling thread for good, to these rules and sockets of these families."""
+    _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
+    _check(forbid_calls(_libc().prctl, families))
+    if ruleset is not None:
+        _call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
 
 
 def _create(rules: _Rules) -> int:
-    size = {True: 24, False: 16 if abi() >= _NET_SINCE else 8}[can_scope()]
+    size = 24 if can_scope() else 16 if abi() >= _NET_SINCE else 8
     return _call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
 
 

@@ -3,21 +3,20 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Literal
 
 from nanobot.errors import NanobotError
 from nanobot.security.files.paths import PathPolicy
+from nanobot.security.sandbox.bwrap import Bwrap, probe_bwrap
 from nanobot.security.sandbox.landlock import LandlockRules, can_scope, harden_thread
-from nanobot.security.sandbox.limits import CommandLimits
-from nanobot.security.sandbox.links import ProtectedLinks
-from nanobot.security.sandbox.probe import SandboxSupport, probe_sandbox
-from nanobot.security.sandbox.sockets import listening_sockets
-from nanobot.security.sandbox.view import View, ViewGrants, view_of
+from nanobot.security.sandbox.limits import bind_limits, with_limits
+from nanobot.security.sandbox.view import View, ViewGrants, listening_sockets, view_of
 from nanobot.utils.files import make_private_folder, remove_old_files
 from nanobot.utils.processes import Argv
 
@@ -72,7 +71,7 @@ class SandboxedCommand:
 
 def run_unsandboxed(command: Sequence[str] | str) -> SandboxedCommand:
     """A command without a sandbox, still with resource limits where the host supports them."""
-    return SandboxedCommand(command if isinstance(command, str) else CommandLimits().with_limits(command))
+    return SandboxedCommand(command if isinstance(command, str) else with_limits(command))
 
 
 class Sandbox:
@@ -95,14 +94,14 @@ class Sandbox:
         self._mode = mode
         self._network = network
         self._cache = cache
-        self._tmp = tmp
-        self._support: SandboxSupport | None = None
+        self.tmp = tmp
+        self._probed: Bwrap | str | None = None
         self._lock = threading.Lock()
 
     @property
     def is_available(self) -> bool:
         """Whether commands run in a sandbox here."""
-        return self.wanted and (self.support.bwrap is not None or self.uses_landlock)
+        return self.wanted and (isinstance(self.support, Bwrap) or self.uses_landlock)
 
     @property
     def uses_landlock(self) -> bool:
@@ -120,26 +119,21 @@ class Sandbox:
         return self._mode == "bwrap"
 
     @property
-    def support(self) -> SandboxSupport:
-        """The result of the probe."""
+    def support(self) -> Bwrap | str:
+        """How bwrap works here, or why it does not."""
         with self._lock:
-            if self._support is None:
-                self._support = probe_sandbox(self.view, self._cache)
-                if self._support.bwrap is None and self.wanted:
-                    logger.warning("%s", self._support.problem)
-            return self._support
+            if self._probed is None:
+                self._probed = probe_bwrap(self.view, self._cache)
+                if isinstance(self._probed, str) and self.wanted:
+                    logger.warning("%s", self._probed)
+            return self._probed
 
     def forget(self) -> None:
         """Drop the probe's result after a failure: probe again before the next command."""
         with self._lock:
-            self._support = None
+            self._probed = None
             if self._cache is not None:
                 self._cache.unlink(missing_ok=True)
-
-    @property
-    def tmp(self) -> Path | None:
-        """The folder that commands see as /tmp, if it outlives them."""
-        return self._tmp
 
     def view(
         self,
@@ -152,7 +146,7 @@ class Sandbox:
         """What a command that starts in this folder may see and write now. `paths` replaces the usual policy; `make` as
         in `view_of`.
         """
-        tmp = _prepare_tmp(self._tmp) if make and self._tmp is not None else None
+        tmp = _prepare_tmp(self.tmp) if make and self.tmp is not None else None
         sockets = listening_sockets()
         return view_of(
             paths or self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make
@@ -162,17 +156,17 @@ class Sandbox:
         self, command: Sequence[str], folder: Path, grants: ViewGrants | None = None, paths: PathPolicy | None = None
     ) -> SandboxedCommand:
         """How to start this command in the sandbox. Raises SandboxUnavailableError."""
-        support = self.support
+        bwrap = self.support
         view, real = self.view(folder, grants, paths), Path(os.path.realpath(folder))
-        links = ProtectedLinks(self._paths.workspace, self._paths.never_written)
-        if (bwrap := support.bwrap) is not None:
+        links = _links_in(self._paths.workspace, self._paths.never_written)
+        if isinstance(bwrap, Bwrap):
             argv = partial(bwrap.argv, view, real, command)
             return SandboxedCommand(
                 lambda info_fd, block_fd: argv("--info-fd", str(info_fd), "--block-fd", str(block_fd)),
-                harden_thread if support.hardened else None,
-                CommandLimits().bind,
+                harden_thread if bwrap.hardened else None,
+                bind_limits,
                 _OWN_TMP,
-                links.restore,
+                partial(_restore_links, links),
             )
         if not self.is_available:
             raise SandboxUnavailableError(self.advice)
@@ -181,9 +175,9 @@ class Sandbox:
 
         def close() -> None:
             rules.close()
-            links.restore()
+            _restore_links(links)
 
-        return SandboxedCommand(CommandLimits().with_limits(command), rules.enter, env=tmp, close=close)
+        return SandboxedCommand(with_limits(command), rules.enter, env=tmp, close=close)
 
     @property
     def advice(self) -> str:
@@ -192,7 +186,7 @@ class Sandbox:
         if self.required:
             others.insert(0, f'"auto" {"uses Landlock alone" if can_scope() else "asks the owner about each"}')
         return (
-            f"Commands cannot be sandboxed on this machine: {self.support.problem} "
+            f"Commands cannot be sandboxed on this machine: {self.support} "
             f"Or the owner sets tools.exec.sandbox in the config: {', '.join(others)}."
         )
 
@@ -211,15 +205,13 @@ class Sandbox:
         """What the sandbox protects, for `status` and `doctor`. Makes no file and no folder."""
         if not self.wanted:
             return Report(False, "off: tools.exec.sandbox is none, commands may do everything that nanobot may do")
-        support = self._support or probe_sandbox(partial(self.view, make=False), self._cache, keep=False)
-        bwrap = support.bwrap
-        if self._is_landlock_only(support):
-            loopback = (_LOOPBACK,) if self._network else ()
-            lacks = (*_LANDLOCK_LACKS, *loopback)
-            return Report(True, f"Landlock alone: {support.problem}", _LANDLOCK_HOLDS, lacks, is_partial=True)
-        if bwrap is None:
+        bwrap = self._probed or probe_bwrap(partial(self.view, make=False), self._cache, keep=False)
+        if self._is_landlock_only(bwrap):
+            lacks = (*_LANDLOCK_LACKS, *((_LOOPBACK,) if self._network else ()))
+            return Report(True, f"Landlock alone: {bwrap}", _LANDLOCK_HOLDS, lacks, is_partial=True)
+        if isinstance(bwrap, str):
             consequence = "commands do not run" if self.required else "the owner is asked about each command"
-            return Report(False, f"none: {support.problem} Until then {consequence}.")
+            return Report(False, f"none: {bwrap} Until then {consequence}.")
         holds = [
             "Commands write only in the workspace, tools.allowedPaths and a /tmp of their own.",
             "They read nothing else." if self._paths.restrict else "They read the rest of the disk, but no keys.",
@@ -233,11 +225,11 @@ class Sandbox:
             missing.append("The names of other processes can be seen: this container allows no /proc of its own.")
         if not bwrap.no_more_userns:
             missing.append("Commands may make user namespaces: this bwrap cannot forbid it.")
-        if not support.hardened:
+        if not bwrap.hardened:
             missing.append("Keyrings can be used and setuid programs made: threads cannot give up rights here.")
         if (owner := _foreign_owner(self._paths.workspace)) is not None:
             missing.append(f"The workspace belongs to user {owner}: commands, which are not root, cannot write in it.")
-        if self._network and not (support.hardened and can_scope()):
+        if self._network and not (bwrap.hardened and can_scope()):
             missing.append(
                 "Services with an abstract socket (such as X11) can be called: this kernel cannot forbid it."
             )
@@ -245,8 +237,8 @@ class Sandbox:
             missing.append(_LOOPBACK)
         return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(missing))
 
-    def _is_landlock_only(self, support: SandboxSupport) -> bool:
-        return self._mode == "auto" and support.bwrap is None and can_scope()
+    def _is_landlock_only(self, support: Bwrap | str) -> bool:
+        return self._mode == "auto" and isinstance(support, str) and can_scope()
 
 
 def _foreign_owner(workspace: Path) -> int | None:
@@ -267,3 +259,33 @@ def _prepare_tmp(tmp: Path) -> Path | None:
     with suppress(OSError):
         remove_old_files(tmp, older_than_s=_TMP_KEPT_S)
     return tmp
+
+
+def _links_in(folder: Path, paths: Iterable[Path]) -> dict[Path, Path]:
+    """The owner's symbolic links in a folder on the way to these paths, the outermost first, with their targets."""
+    links: dict[Path, Path] = {}
+    for path in paths:
+        if path.is_relative_to(folder):
+            link = folder
+            for part in path.relative_to(folder).parts:
+                link /= part
+                with suppress(OSError):  # no link
+                    links[link] = link.readlink()
+    return links
+
+
+def _restore_links(links: Mapping[Path, Path]) -> None:
+    """Restore links that a command moved or replaced: a mount protects the target of a link, not the link itself. What
+    stands in their place is renamed. Never raises.
+    """
+    for link, target in links.items():
+        with suppress(OSError):
+            if link.is_symlink() and link.readlink() == target:
+                continue
+            moved = ""
+            if os.path.lexists(link):
+                numbered = (link.with_name(f"{link.name}.replaced-{number}") for number in count(1))
+                aside = link.rename(next(name for name in numbered if not os.path.lexists(name)))
+                moved = f" What had replaced it is now {aside}."
+            link.symlink_to(target)
+            logger.warning("A command replaced the link %s to %s. The link is restored.%s", link, target, moved)

@@ -5,13 +5,16 @@ could swap meanwhile lie in folders that it cannot write.
 """
 
 import os
+import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
 from nanobot.security.files.paths import PathPolicy
+from nanobot.security.files.prefix_set import follow_all
 from nanobot.utils.files import make_private_folder
 
 
@@ -40,30 +43,14 @@ SYSTEM = (
     "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/apt/lists", "/var/cache/apt", "/home/linuxbrew",
 )  # fmt: skip
 """What programs need; everything that is left of the host if commands are restricted to the workspace."""
-ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
-"""Programs of NixOS. The rest of /run are sockets of services, which start processes outside."""
 _PRIVATE_TO_COMMAND = PathPrefixSet(*map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
 """Folders that are the command's own: nothing of the host appears there."""
+_LISTENING = "00010000"
+"""The flag of a listening socket."""
+_ACL = "system.posix_acl_access"
+"""With an ACL the mode of a folder does not decide."""
 _PROTECTED_WHOLE = frozenset({"cron"})
 """Workspace folders in which commands write nothing: protected as a whole, so that missing files are safe too."""
-
-
-class PathResolver:
-    """Resolves paths, each parent folder once."""
-
-    def __init__(self) -> None:
-        self._real_folder = cache(os.path.realpath)
-
-    def real(self, paths: Iterable[Path]) -> tuple[Path, ...]:
-        """The real paths without duplicates; `~` is the user's home."""
-        return tuple(map(Path, dict.fromkeys(map(self._resolve, paths))))
-
-    def _resolve(self, path: Path) -> str:
-        folder, name = os.path.split(os.path.expanduser(path))  # noqa: PTH111
-        if name in {"", ".", ".."}:
-            return os.path.realpath(os.path.join(folder, name))  # noqa: PTH118
-        real = os.path.join(self._real_folder(folder), name)  # noqa: PTH118
-        return os.path.realpath(real) if os.path.islink(real) else real  # noqa: PTH114
 
 
 class PathAccess(IntEnum):
@@ -99,7 +86,6 @@ class View:
 
     places: tuple[tuple[Path, PathAccess], ...]
     whole: bool
-    home: Path
     tmp: Path | None = None
     network: bool = True
     devices: tuple[Path, ...] = ()
@@ -130,15 +116,15 @@ def view_of(
     Blocking: it resolves paths, and makes missing own paths that must exist to be protected (unless `make` is false:
     such a view is for inspection, not for running a command).
     """
-    grants, resolver = grants or ViewGrants(), PathResolver()
+    grants = grants or ViewGrants()
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
     home = Path(os.path.realpath(Path.home()))
-    writable = (*resolver.real((paths.workspace, *paths.allowed)), *_without_links(grants.folders))
+    writable = (*_real((paths.workspace, *paths.allowed)), *_without_links(grants.folders))
     open_to = PathPrefixSet(*writable)
     secrets = _without_links(grants.secrets)
     granted = PathPrefixSet(*secrets)
     existing = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
-    hidden = tuple(place for place in resolver.real(existing) if place not in granted)
+    hidden = tuple(place for place in _real(existing) if place not in granted)
     places: dict[Path, PathAccess] = {}
 
     def add(targets: Iterable[Path], access: PathAccess) -> None:
@@ -147,45 +133,55 @@ def view_of(
 
     add(writable, PathAccess.WRITE)
     start = (folder,) if folder is not None and not paths.restrict else ()  # if restricted, it is mounted already
-    add(resolver.real((*paths.library, *start)), PathAccess.READ_TOO)
+    add(_real((*paths.library, *start)), PathAccess.READ_TOO)
     if home not in open_to:
         if paths.restrict:
             add((home,), PathAccess.COVER)
         elif home in _PRIVATE_TO_COMMAND:
             add((home,), PathAccess.READ_TOO)
-    covered = _hidden_data_folder(paths, home)
-    add(_protected_paths(paths, writable, covered, resolver, make=make), PathAccess.READ)
+    # Our data folder is hidden as a whole, unless it serves other purposes too: a file in it may be replaced while a
+    # command runs, and a mount over the old file would disappear.
+    covered, workspace = None, Path(os.path.realpath(paths.workspace))
+    if paths.data_folder is not None:
+        data = Path(os.path.realpath(paths.data_folder))
+        covered = data if data.is_dir() and data not in (workspace, home, *home.parents) else None
+    add(_protected_paths(paths, workspace, writable, covered, make=make), PathAccess.READ)
     if covered is not None:
         add((covered,), PathAccess.COVER)
-        add(_public_in(covered, hidden, tmp, writable, resolver), PathAccess.READ)
+        add(_public_in(covered, hidden, tmp, writable), PathAccess.READ)
     add(filter(_visible, hidden), PathAccess.HIDE)
     for place in [place for place, access in places.items() if access > PathAccess.WRITE and place in open_to]:
         # Mounting the parent folders prevents renaming them: a mount point cannot be moved.
         add((outer for outer in place.parents if outer in open_to), PathAccess.WRITE)
     for place in secrets:
         places[place] = PathAccess.READ
-    _hide_private(paths, places, resolver)
+    _hide_private(paths, places)
     if tmp is not None:  # also under its name outside, which file tools use
         places[tmp] = PathAccess.WRITE
-    services = resolver.real(grants.services)
-    host_sockets = [path for path in resolver.real(sockets) if path not in services and path not in open_to]
+    services = _real(grants.services)
+    host_sockets = [path for path in _real(sockets) if path not in services and path not in open_to]
     seen = PathPrefixSet(*(place for place, access in places.items() if access is not PathAccess.HIDE))
     add((path for path in host_sockets if path in seen or path not in _PRIVATE_TO_COMMAND), PathAccess.HIDE)
     return View(
         tuple(_in_order(places, secrets, restricted=paths.restrict)),
         whole=not paths.restrict,
-        home=home,
         tmp=tmp,
         network=network or grants.network,
-        devices=resolver.real(grants.devices),
+        devices=_real(grants.devices),
         services=services,
     )
 
 
-def _hide_private(paths: PathPolicy, places: dict[Path, PathAccess], resolver: PathResolver) -> None:
+def _real(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The real paths without duplicates; `~` is the user's home."""
+    absolute = (os.path.abspath(os.path.expanduser(path)) for path in paths)  # noqa: PTH100, PTH111 - must not raise
+    return tuple(map(Path, dict.fromkeys(follow_all(absolute))))
+
+
+def _hide_private(paths: PathPolicy, places: dict[Path, PathAccess]) -> None:
     """Hide private paths from a chat that others read, except for the chat's own."""
-    closed = resolver.real((*paths.private.closed, *paths.private.unlisted))
-    shown = tuple(place for place in resolver.real(paths.private.open) if _visible(place))
+    closed = _real((*paths.private.closed, *paths.private.unlisted))
+    shown = tuple(place for place in _real(paths.private.open) if _visible(place))
     in_closed, in_shown = PathPrefixSet(*closed), PathPrefixSet(*shown)
     for place in [*places, *closed]:
         if place in in_closed and place not in in_shown:
@@ -205,15 +201,14 @@ def _without_links(places: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _protected_paths(
-    paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, resolver: PathResolver, *, make: bool
+    paths: PathPolicy, workspace: Path, writable: tuple[Path, ...], covered: Path | None, *, make: bool
 ) -> list[Path]:
     """Protected paths inside the writable ones. A missing one is made, since a mount needs it."""
-    workspace = Path(os.path.realpath(paths.workspace))
     in_workspace, open_to = PathPrefixSet(workspace), PathPrefixSet(*writable)
     in_covered = PathPrefixSet(*((covered,) if covered is not None else ()))
     open_in_covered = PathPrefixSet(*filter(in_covered.below, writable))
     protected_paths = []
-    for place in resolver.real(paths.never_written):
+    for place in _real(paths.never_written):
         if place not in (open_in_covered if place in in_covered else open_to):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if in_workspace.below(place) else place
@@ -240,32 +235,12 @@ def _visible(place: Path) -> bool:
     return os.path.exists(place)  # noqa: PTH110 - Path.exists raises there
 
 
-def _hidden_data_folder(paths: PathPolicy, home: Path) -> Path | None:
-    """Our data folder, hidden as a whole: a file in it may be replaced while a command runs, and a mount over the old
-    file would disappear. None if the folder serves other purposes too; then its files are hidden one by one.
-    """
-    if paths.data_folder is None:
-        return None
-    folder = Path(os.path.realpath(paths.data_folder))
-    if not folder.is_dir() or folder == home or folder in home.parents:
-        return None
-    return None if folder == Path(os.path.realpath(paths.workspace)) else folder
-
-
-def _public_in(
-    covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...], resolver: PathResolver
-) -> list[Path]:
+def _public_in(covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...]) -> list[Path]:
     """Paths in the covered folder that are not secret."""
     secret = {path.name for path in hidden if path.parent == covered} | {"config.json"}
-    return [
-        path
-        for path in resolver.real(covered.iterdir())
-        if path.name not in secret
-        and not path.name.startswith("config.json.")
-        and path != tmp
-        and path.parent == covered
-        and not any(place in PathPrefixSet(path) for place in writable)
-    ]
+    inside = [path for path in _real(covered.iterdir()) if path.parent == covered and path != tmp]
+    public = [path for path in inside if path.name not in secret and not path.name.startswith("config.json.")]
+    return [path for path in public if not any(place in PathPrefixSet(path) for place in writable)]
 
 
 def _in_order(
@@ -289,3 +264,38 @@ def _in_order(
         ),
         key=lambda entry: (os.fspath(entry[0]).count(os.sep), os.fspath(entry[0])),
     )
+
+
+def listening_sockets(table: Path = Path("/proc/net/unix")) -> tuple[Path, ...]:
+    """Socket files on which a service of this machine listens, which a read-only view does not stop a command from
+    calling; none where the host does not tell. From proc_pid_net(5).
+    """
+    try:
+        lines = table.read_bytes().decode(errors="surrogateescape").splitlines()[1:]
+    except OSError:
+        return ()
+    fields = [line.split(None, 7) for line in lines]
+    names = dict.fromkeys(row[7] for row in fields if len(row) == 8 and row[3] == _LISTENING and row[7][0] == "/")
+    is_enterable = cache(_is_enterable)
+    sockets = []
+    for name in names:
+        # As root we reach paths that a command, without capabilities, cannot; a mount cannot cover such a path either.
+        with suppress(OSError):
+            real = Path(os.path.realpath(name))
+            if stat.S_ISSOCK(os.lstat(name).st_mode) and all(map(is_enterable, real.parents)):
+                sockets.append(real)
+    return tuple(sockets)
+
+
+def _is_enterable(folder: Path) -> bool:
+    """Whether mode bits let us enter the folder, ignoring capabilities."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    if status.st_uid == os.geteuid():
+        return bool(status.st_mode & stat.S_IXUSR)
+    ours = {os.getegid(), *os.getgroups()}
+    if status.st_gid in ours:
+        return bool(status.st_mode & stat.S_IXGRP)
+    return bool(status.st_mode & stat.S_IXOTH) or _ACL in os.listxattr(folder)

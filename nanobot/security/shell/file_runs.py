@@ -3,14 +3,13 @@
 Running a file with untrusted content makes the command untrusted. Reading such a file does not.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from nanobot.security.shell.parse import ParsedCommand, read_line
-from nanobot.security.shell.rules import copied_into, operands, written_words
 from nanobot.security.shell.wrappers import SHELLS, expand_wrappers
 
 _DATA_COMMANDS = frozenset({
@@ -51,16 +50,6 @@ _GIT_DATA_COMMANDS = frozenset({
     "grep", "init", "log", "ls-files", "merge", "mv", "pull", "push", "remote", "reset", "restore", "rev-parse", "rm",
     "shortlog", "show", "stash", "status", "switch", "tag",
 })  # fmt: skip
-
-_GIT_QUIET = frozenset({
-    "add", "am", "apply", "bundle", "checkout", "clean", "clone", "commit", "config", "fetch", "gc", "help", "init",
-    "ls-files", "ls-tree", "merge", "mv", "pull", "push", "rebase", "remote", "reset", "restore", "rev-parse", "rm",
-    "stash", "status", "submodule", "switch", "version", "worktree",
-})  # fmt: skip
-"""Git commands that show neither commits nor old file contents, except for the subject of a commit."""
-_GIT_OPTIONS = frozenset({"-c", "--work-tree", "--namespace", "--exec-path", "--config-env", "--super-prefix"})
-"""Global git options with a value."""
-_GIT_VIEWERS = frozenset({"tig", "gitk", "gitui", "lazygit"})
 
 _PYTHON = "*.py *.pth *.pyw pyproject.toml setup.cfg tox.ini pytest.ini"
 _NODE = "package.json *.js *.mjs *.cjs *.ts *.mts *.cts"
@@ -151,27 +140,6 @@ def unquoted_words(text: str) -> Iterator[str]:
         yield from (redirect.target for redirect in command.redirects if redirect.operator not in ("<<", "<<-"))
 
 
-def shown_histories(text: str) -> Iterator[str]:
-    """The repositories, as named (`.` for the current folder), whose commits or old contents a line shows: content of
-    their authors that no file name points to.
-    """
-    for command in expand_wrappers(read_line(text)):
-        if command.name in _GIT_VIEWERS:
-            yield "."
-        elif command.name == "git":
-            words, repository = iter(command.argv[1:]), "."
-            for word in words:
-                name, _, value = word.partition("=")
-                if name in ("-C", "--git-dir"):
-                    repository = os.path.join(repository, value or next(words, ""))  # noqa: PTH118 part of a line
-                elif name in _GIT_OPTIONS and not value:
-                    next(words, "")
-                elif not word.startswith("-"):
-                    if word not in _GIT_QUIET:
-                        yield repository
-                    break
-
-
 def output_words(text: str) -> Iterator[str]:
     """The words that name files which a line writes, as far as its words show."""
     for command in expand_wrappers(read_line(text)):
@@ -209,7 +177,7 @@ def _prints_no_content(command: ParsedCommand) -> bool:
         return command.name in _COUNTS and not any(map(_READS_NAMES.match, words))
     if words[:1] and words[0] in _GIT_COUNTS:
         return _VERBOSE.isdisjoint(words)
-    sums = words[:1] in (("diff",), ("show",), ("log",)) and not _SUMS.isdisjoint(words)
+    sums = words[:1] == ("diff",) and not _SUMS.isdisjoint(words)  # `log` and `show` print what authors wrote
     return sums and _VERBOSE.isdisjoint(words)
 
 
@@ -274,3 +242,51 @@ def _only_handles_data(command: ParsedCommand) -> bool:
 def _plain_name(command: ParsedCommand) -> str:
     """`python` for `python3.11`."""
     return command.name.removesuffix(".exe").rstrip("0123456789.") or command.name
+
+
+def operands(command: ParsedCommand) -> list[str]:
+    """The words that are not options."""
+    words, after_options = [], False
+    for word in command.argv[1:]:
+        if word == "--" and not after_options:
+            after_options = True
+        elif after_options or not word.startswith("-") or word == "-":
+            words.append(word)
+    return words
+
+
+WRITES_LAST = frozenset({"cp", "mv", "install", "ln", "rsync", "scp", "link"})
+_WRITES_ALL = frozenset(
+    {"tee", "truncate", "rm", "rmdir", "unlink", "shred", "touch", "chmod", "chown", "mkdir", "patch"}
+)
+_IN_PLACE = re.compile(r"-\w*i|--in-place")
+_WRITES_IN_PLACE = frozenset({"sed", "perl", "ruby", "gawk", "awk", "yq"})
+
+
+def written_words(command: ParsedCommand) -> list[str]:
+    """The words that name files which this command writes, as far as its words show."""
+    name, words = command.name, operands(command)
+    targets = [redirect.target for redirect in command.redirects if redirect.writes]
+    if name in WRITES_LAST:
+        targets += [*copied_into(command), *(words[:-1] if name == "mv" else [])]
+    elif name in _WRITES_ALL or (name in _WRITES_IN_PLACE and any(map(_IN_PLACE.match, command.argv[1:]))):
+        targets += words
+    elif name in ("dd", "dcfldd"):
+        targets += [word[3:] for word in command.argv if word.startswith("of=")]
+    elif name in ("curl", "wget", "sort", "gcc", "cc"):
+        targets += _values(command, ("-o", "-O", "--output", "--output-document"))
+    return targets
+
+
+def copied_into(command: ParsedCommand) -> list[str]:
+    """The words that may name the folder into which this command copies its other operands."""
+    if command.name not in WRITES_LAST:
+        return []
+    return [*operands(command)[-1:], *_values(command, ("-t", "--target-directory"))]
+
+
+def _values(command: ParsedCommand, names: tuple[str, ...]) -> list[str]:
+    """The values of these options, after a space or an equals sign."""
+    separate = [value for name, value in pairwise(command.argv) if name in names]
+    joined = [word.partition("=") for word in command.argv if word.startswith("--")]
+    return separate + [value for name, equals, value in joined if equals and name in names]

@@ -1,5 +1,10 @@
-"""The command guard: the owner's patterns first, then the rules for dangerous commands."""
+"""The command guard: the owner's patterns first, then the rules for dangerous commands.
 
+Some commands that the sandbox makes harmless are refused too: those that would destroy the workspace, and those where a
+plain refusal explains more than an error of the sandbox.
+"""
+
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +13,72 @@ from pathlib import Path
 
 from nanobot.security.files.paths import PathPolicy
 from nanobot.security.shell.fetches import fetches, script_fetches, unpacks
+from nanobot.security.shell.file_runs import WRITES_LAST, operands, written_words
 from nanobot.security.shell.parse import UNREAD, ParsedCommand, ParsedLine, read_line
-from nanobot.security.shell.rules import ShellContext, find_danger, find_hidden_path
-from nanobot.security.shell.wrappers import expand_wrappers
+from nanobot.security.shell.wrappers import SHELLS, expand_wrappers
+
+_DEVICE = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk|dm-|md|loop|mapper/|ram|mem\b|kmem\b|port\b)")
+_FETCHERS = frozenset(
+    {"curl", "wget", "fetch", "aria2c", "http", "https", "lynx", "w3m", "nc", "ncat", "netcat", "ftp"}
+)
+_DECODERS = frozenset({"base64", "base32", "xxd", "openssl", "gunzip", "zcat", "uudecode", "rev", "tr"})
+_INTERPRETERS = SHELLS | {"python", "python3", "perl", "ruby", "node", "php", "lua", "osascript", "source", "."}
+_FORMATTERS = frozenset({
+    "mkfs", "mkswap", "mke2fs", "wipefs", "fdisk", "sfdisk", "parted", "blkdiscard", "diskutil", "cryptsetup", "hdparm",
+    "format", "diskpart",
+})  # fmt: skip
+_CHANGES_RIGHTS = frozenset({"chmod", "chown", "chgrp", "setfacl", "chattr"})
+_POWER_UNITS = frozenset({"poweroff", "reboot", "halt", "kexec", "suspend", "hibernate", "rescue", "emergency"})
+_STOPS = "it stops or restarts the machine. Ask the owner to do that."
+_BE_SPECIFIC = "Name the very files or folders inside the workspace instead."
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Where a command runs: its folder, the user's home, and the paths that commands do not write or read."""
+
+    workspace: Path
+    folder: Path
+    home: Path
+    protected: tuple[Path, ...] = ()
+    hidden: tuple[Path, ...] = ()
+
+    def resolve(self, word: str) -> Path | None:
+        """The real path of a word, if it is a path with a known beginning."""
+        word = word.removeprefix("file://")
+        if word.startswith(("$(", "`", "-")) or not word:
+            return None
+        for name, value in (
+            ("${HOME}", self.home),
+            ("$HOME", self.home),
+            ("${PWD}", self.folder),
+            ("$PWD", self.folder),
+        ):
+            word = word.replace(name, str(value))
+        if word == "~" or word.startswith("~/"):
+            word = str(self.home) + word[1:]
+        try:
+            return Path(os.path.realpath(self.folder / word))
+        except (OSError, ValueError):
+            return None
+
+    def covers_everything(self, word: str) -> bool:
+        """Whether a word names a whole disk, home or workspace, or everything inside one."""
+        stripped = re.sub(r"(?:/\.?|/?(?:\*|\.\*|\.\[!\.\]\*|\{\*,\.\*\}|\.\?\*))+$", "", word) if word != "/" else word
+        if stripped != word and not stripped:
+            stripped = "/" if word.startswith("/") else "."
+        path = self.resolve(stripped or "/")
+        if path is None:
+            return False
+        return any(path == whole or path in whole.parents for whole in (self.workspace, self.home)) or (
+            len(path.parts) == 2 and path.is_absolute() and path.parts[1] in _TOPS
+        )
+
+
+_TOPS = frozenset({
+    "bin", "boot", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "srv", "sys", "usr",
+    "var", "System", "Users", "Library",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +123,12 @@ class Guard:
         )
 
     @cached_property
-    def _context(self) -> ShellContext:
+    def _context(self) -> _Context:
         paths = self._paths
         protected = [Path(path).expanduser().resolve() for path in paths.never_written]
         hidden = [Path(path).expanduser().resolve() for path in paths.unreadable]
         workspace = paths.workspace.resolve()
-        return ShellContext(workspace, workspace, Path.home().resolve(), tuple(protected), tuple(hidden))
+        return _Context(workspace, workspace, Path.home().resolve(), tuple(protected), tuple(hidden))
 
     def _by_patterns(self, text: str, line: ParsedLine, commands: list[ParsedCommand]) -> str:
         texts = [text, *(" ".join(command.argv) for command in commands), *(command.text for command in commands)]
@@ -73,9 +141,16 @@ class Guard:
         if not self._allow:
             return ""
         refused = next((command for command in line.commands if not self._is_allowed(command)), None)
-        if refused is None and line.commands and line.whole and not line.sets:
+        if refused is not None:
+            what = f"`{' '.join(refused.argv)[:80]}`"
+            if targets := _files_redirected_to(refused):
+                what += f", which writes to {targets[0][:80]} by `>`,"
+        elif line.sets and line.whole:
+            what = "a line that sets variables"
+        elif not line.whole or not line.commands:
+            what = "a line that cannot be parsed"
+        else:
             return ""
-        what = _describe(refused) if refused is not None else _describe_line(line)
         return (
             f"The owner allows only certain commands (tools.exec.allowPatterns), and {what} is none of them. "
             f"Allowed: {', '.join(pattern.pattern for pattern in self._allow)}."
@@ -83,18 +158,16 @@ class Guard:
 
     def _is_allowed(self, command: ParsedCommand) -> bool:
         """A redirection to a file is never allowed by a pattern."""
-        if _redirected_to(command):
-            return False
         words = " ".join(command.argv)
-        return any(pattern.fullmatch(words) for pattern in self._allow)
+        return not _files_redirected_to(command) and any(pattern.fullmatch(words) for pattern in self._allow)
 
-    def _by_rules(self, commands: list[ParsedCommand], context: ShellContext, *, walled: bool) -> str:
+    def _by_rules(self, commands: list[ParsedCommand], context: _Context, *, walled: bool) -> str:
         for command in commands:
             if command.name == "cd" and len(command.argv) > 1 and (folder := context.resolve(command.argv[1])):
                 context = replace(context, folder=folder)
-            reason = find_danger(command, context)
+            reason = _find_danger(command, context)
             if reason is None and not walled:
-                reason = find_hidden_path(command, context)
+                reason = _find_hidden_path(command, context)
             if reason is not None:
                 return f"This command was not run: {reason}"
         return ""
@@ -106,15 +179,95 @@ _TOO_COMPLEX = (
 )
 
 
-def _redirected_to(command: ParsedCommand) -> list[str]:
+def _files_redirected_to(command: ParsedCommand) -> list[str]:
     return [redirect.target for redirect in command.redirects if redirect.writes and redirect.target != "/dev/null"]
 
 
-def _describe(command: ParsedCommand) -> str:
-    targets = _redirected_to(command)
-    words = f"`{' '.join(command.argv)[:80]}`"
-    return f"{words}, which writes to {targets[0][:80]} by `>`," if targets else words
+def _find_danger(command: ParsedCommand, context: _Context) -> str | None:
+    """Why this command should not run; None if nothing forbids it."""
+    name, words = command.name.lower(), operands(command)
+    short = "".join(word[1:] for word in command.argv[1:] if re.match(r"-(?!-)", word))
+    long = " ".join(word for word in command.argv[1:] if word.startswith("--"))
+    if name == "rm":
+        if "--no-preserve-root" in long:
+            return f"it would remove the root of the disk. {_BE_SPECIFIC}"
+        is_recursive = "r" in short or "R" in short or "--recursive" in long
+        if is_recursive and any(map(context.covers_everything, words)):
+            return f"it removes a whole disk, home, system folder or workspace. {_BE_SPECIFIC}"
+    elif name in _CHANGES_RIGHTS:
+        if ("R" in short or "--recursive" in long) and any(map(context.covers_everything, words[1:])):
+            return f"it changes the rights or owners of a whole disk, home or system folder. {_BE_SPECIFIC}"
+    elif name == "mv":
+        if any(map(context.covers_everything, words[:-1])):
+            return f"it moves a whole home, system folder or workspace away. {_BE_SPECIFIC}"
+    elif name == "git":
+        if words[:1] == ["clean"] and "x" in short + long and context.folder == context.workspace:
+            return f"it removes everything in the workspace that git does not know. {_BE_SPECIFIC}"
+    elif name in ("dd", "dcfldd"):
+        if any(word.startswith("of=") and _DEVICE.match(word[3:]) for word in command.argv):
+            return "it writes to a disk as a whole. Write to a file instead."
+    elif name in _FORMATTERS or name.startswith("mkfs."):
+        return "it makes a new file system, which destroys what is on the disk. Ask the owner to do that."
+    elif name in ("shutdown", "reboot", "halt", "poweroff"):
+        if name == "shutdown" or not {"--help", "--version", "-h"} & set(command.argv[1:]):
+            return _STOPS
+    elif name == "systemctl":
+        if _POWER_UNITS & set(words):
+            return _STOPS
+    elif name in ("init", "telinit"):
+        if words[:1] in (["0"], ["6"]):
+            return _STOPS
+    elif name == "kill":
+        if command.argv[-1] in ("-1", "1") and len(command.argv) > 2:
+            return "it ends every process that it may. Name the process that you started."
+    elif name == "crontab":
+        if "r" in short:
+            return "it removes all jobs of this user. Ask the owner to do that."
+    elif name in ("insmod", "rmmod", "modprobe"):
+        return "it changes the kernel. Ask the owner to do that."
+    if command.inside and command.name == command.inside and (command.background or command.fed_by):
+        return "it starts more and more copies of itself until the machine stands still. Write a loop with an end."
+    return _runs_unread(command) or _writes_protected(command, context)
 
 
-def _describe_line(line: ParsedLine) -> str:
-    return "a line that sets variables" if line.sets and line.whole else "a line that cannot be parsed"
+def _runs_unread(command: ParsedCommand) -> str | None:
+    """Refuse to run downloaded or encoded programs that nobody has read."""
+    if command.name not in _INTERPRETERS and command.name != "eval":
+        return None
+    before = [feeder.name for feeder in command.fed_by]
+    inner = [run.name for run in command.substituted]
+    takes_input = command.name in _INTERPRETERS and not any(
+        word and not word.startswith("-") for word in command.argv[1:] if word not in ("-s", "-")
+    )
+    if set(inner) & _FETCHERS or (takes_input and set(before) & _FETCHERS):
+        return "it runs what it downloads, unread. Download it to a file, read it, then run the file."
+    if takes_input and before and before[-1] in _DECODERS:
+        return "it runs an encoded program. Write the program out in plain text."
+    return None
+
+
+def _writes_protected(command: ParsedCommand, context: _Context) -> str | None:
+    for word in written_words(command):
+        if _DEVICE.match(word):
+            return "it writes to a disk as a whole. Write to a file instead."
+        path = context.resolve(word)
+        if path is None:
+            continue
+        is_protected = any(path == own or own in path.parents for own in context.protected)
+        sources = operands(command) if command.name in WRITES_LAST else ()
+        if is_protected or any(path / Path(source).name in context.protected for source in sources):
+            return (
+                f"it writes to {word}, which belongs to nanobot's own state or is protected by the owner. Use the tool "
+                "made for it, or tell the owner which change is needed."
+            )
+    return None
+
+
+def _find_hidden_path(command: ParsedCommand, context: _Context) -> str | None:
+    """Refuse a command that names a credential path, for machines without a sandbox that hides it."""
+    for word in (*command.argv[1:], *(redirect.target for redirect in command.redirects if redirect.operator != "<<<")):
+        for part in {word, word.partition("=")[2], word.removeprefix("@")}:
+            path = context.resolve(part) if part and "\n" not in part else None
+            if path is not None and any(path == key or key in path.parents for key in context.hidden):
+                return f"{word} holds secrets that commands may not touch. Ask the owner for what you need."
+    return None

@@ -7,10 +7,8 @@ https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-
-from nanobot.security.shell.scanning import ansi_quoted, behind_bracket, end_of, in_braces, next_substitution
 
 _MAX_DEPTH = 40
 _MAX_LENGTH = 200_000
@@ -31,11 +29,18 @@ _COMPUTED = re.compile(r"@[A-Za-z]\Z|\[(?![\d@*]+\])|\A\w+:(?![-=+?])")
 """Parameter expansions whose value is run, or evaluated as arithmetic."""
 _CASE = re.compile(r"\bcase\b")
 _END = frozenset(" \t\n;&|()<>")
+_ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_ANSI = re.compile(
+    r"[^\\']+|\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL
+)
+_SUBSTITUTION = re.compile(r"(?<!\\)(?:`|\$\((?!\())")
+_BRACES = re.compile(r"(?<!\$)\{([^{}]*,[^{}]*)\}")
+_MAX_WORDS = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Redirect:
-    """A redirection. The target of a here-document is its text."""
+    """A redirection. A here-document becomes a `<<<` of its text when the parser reaches that."""
 
     operator: str
     target: str
@@ -72,31 +77,24 @@ UNREAD = ParsedCommand(("[not read]",))
 """Stands for the commands after a limit: the line has too many, or nests them too deeply."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ParsedLine:
     """All commands of a line, nested ones included, in source order."""
 
-    commands: tuple[ParsedCommand, ...]
+    commands: list[ParsedCommand] = field(default_factory=list)
     whole: bool = True
     """Whether everything was understood; an open quote, for example, is not."""
     sets: bool = False
     """Whether it sets variables: `PATH` and others decide which program a harmless name runs."""
-
-
-@dataclass(slots=True)
-class _ParseResult:
-    commands: list[ParsedCommand] = field(default_factory=list)
-    whole: bool = True
-    sets: bool = False
     expanded: int = 0
-    """Characters from variables so far."""
+    """Characters from variables."""
     cut: bool = False
-    """Whether a limit was reached; the rest is not parsed."""
+    """Whether a limit was reached; then the rest is not parsed."""
 
 
 def read_line(text: str, variables: Mapping[str, str] | None = None) -> ParsedLine:
-    """Parse a line. Never raises: what cannot be understood is left out, and `whole` is false. At a limit of size or
-    depth parsing ends, and the last command is UNREAD.
+    """Parse a line; leave the result unchanged. Never raises: what cannot be understood is left out, and `whole` is
+    false. At a limit of size or depth parsing ends, and the last command is UNREAD.
     """
     return _read(text, tuple((variables or {}).items()))
 
@@ -104,26 +102,27 @@ def read_line(text: str, variables: Mapping[str, str] | None = None) -> ParsedLi
 @lru_cache(maxsize=8)
 def _read(text: str, variables: tuple[tuple[str, str], ...]) -> ParsedLine:
     """Cached, since several checks of one call parse the same line."""
-    result = _ParseResult(cut=len(text) > _MAX_LENGTH)
-    _Parser(text[:_MAX_LENGTH], {"IFS": " ", **dict(variables)}, result, 0).read()
-    commands = (*result.commands[:MOST_COMMANDS], UNREAD) if result.cut else tuple(result.commands)
-    return ParsedLine(commands, result.whole and not result.cut, result.sets)
+    line = ParsedLine(cut=len(text) > _MAX_LENGTH)
+    _Parser(text[:_MAX_LENGTH], {"IFS": " ", **dict(variables)}, line, 0).read()
+    if line.cut:
+        line.commands = [*line.commands[:MOST_COMMANDS], UNREAD]
+        line.whole = False
+    return line
 
 
 class _Parser:
     """Parses one text from left to right. Nested texts get a parser of their own, one level deeper."""
 
-    def __init__(
-        self, text: str, variables: dict[str, str], result: _ParseResult, depth: int, function: str = ""
-    ) -> None:
+    def __init__(self, text: str, variables: dict[str, str], line: ParsedLine, depth: int, function: str = "") -> None:
         self._text = text
         self._at = 0
         self._variables = variables
-        self._result = result
+        self._line = line
         self._depth = depth
         self._function = function
         self._pipe: list[ParsedCommand] = []
-        self._documents: list[tuple[str, bool, bool, int]] = []
+        self._documents: list[tuple[Redirect, bool]] = []
+        """Here-documents whose text follows the line, and whether it is literal."""
         self._words: list[str] = []
         self._redirects: list[Redirect] = []
         self._inner: list[ParsedCommand] = []
@@ -131,9 +130,9 @@ class _Parser:
 
     def read(self) -> None:
         if self._depth > _MAX_DEPTH:
-            self._result.cut = True
+            self._line.cut = True
             return
-        while self._at < len(self._text) and not self._result.cut:
+        while self._at < len(self._text) and not self._line.cut:
             self._step()
         self._end()
 
@@ -142,7 +141,7 @@ class _Parser:
         if char in " \t" or self._text.startswith("\\\n", self._at):
             self._at += 1 if char != "\\" else 2
         elif char == "#":
-            self._at = end_of(self._text, "\n", self._at)
+            self._at = _end_of(self._text, "\n", self._at)
         elif char == "\n":
             self._end()
             self._at += 1
@@ -161,7 +160,7 @@ class _Parser:
         two = self._text[self._at : self._at + 2]
         if char == "(" and len(self._words) == 1 and _NO_ARGUMENTS.match(self._text, self._at):
             self._function = self._words.pop()  # what follows is its body
-            self._at = end_of(self._text, ")", self._at) + 1
+            self._at = _end_of(self._text, ")", self._at) + 1
             return
         if char == "(" and two == "((" and not self._words:
             self._read_arithmetic()
@@ -177,11 +176,11 @@ class _Parser:
             self._at += 1
         quoted = self._text[self._at : self._at + 1] in ("'", '"', "\\")
         words = self._word() if self._at < len(self._text) and self._text[self._at] not in "\n;|()" else []
-        target = words[0] if words else ""
+        redirect = Redirect(operator, words[0] if words else "")
         if operator in ("<<", "<<-"):
-            self._documents.append((target, operator == "<<-", quoted, len(self._redirects)))
-            self._result.cut = self._result.cut or len(self._documents) > _MAX_DOCUMENTS
-        self._redirects.append(Redirect(operator, target))
+            self._documents.append((redirect, quoted))
+            self._line.cut = self._line.cut or len(self._documents) > _MAX_DOCUMENTS
+        self._redirects.append(redirect)
 
     def _read_word(self) -> None:
         if not self._words and not self._redirects:
@@ -195,7 +194,7 @@ class _Parser:
             if _ASSIGNS.match(raw):
                 name, _, value = words[0].partition("=")
                 self._variables[name.rstrip("+")] = value
-                self._result.sets = True
+                self._line.sets = True
                 return
             if raw in ("for", "select", "case"):
                 self._skip_header()
@@ -208,7 +207,7 @@ class _Parser:
 
     def _skip_header(self) -> None:
         """`for x in words`, `case word in`: the words are no command. The variable gets the first value."""
-        self._result.sets = True
+        self._line.sets = True
         self._skip_spaces()
         name = "".join(self._word())
         self._skip_spaces()
@@ -231,40 +230,19 @@ class _Parser:
 
     def _read_documents(self) -> None:
         documents, self._documents = self._documents, []
-        for word, strips, quoted, _ in documents:
+        for redirect, is_literal in documents:
             lines = []
             while self._at < len(self._text):
-                end = end_of(self._text, "\n", self._at)
+                end = _end_of(self._text, "\n", self._at)
                 line = self._text[self._at : end]
                 self._at = end + 1
-                if (line.lstrip("\t") if strips else line) == word:
+                if (line.lstrip("\t") if redirect.operator == "<<-" else line) == redirect.target:
                     break
                 lines.append(line)
-            body = "\n".join(lines)
-            if not quoted:
-                self._read_inner_of(body)
-            self._attach_document(word, body)
+            redirect.operator, redirect.target = "<<<", "\n".join(lines)
+            if not is_literal:
+                self._read_inner_of(redirect.target)
         self._inner = []
-
-    def _attach_document(self, word: str, body: str) -> None:
-        """Give the text to its command: the newest one that waits for a document of this name."""
-        for at in range(len(self._result.commands) - 1, -1, -1):
-            command = self._result.commands[at]
-            for index, redirect in enumerate(command.redirects):
-                if redirect.operator in ("<<", "<<-") and redirect.target == word:
-                    redirects = list(command.redirects)
-                    redirects[index] = Redirect("<<<", body)
-                    self._replace(at, replace(command, redirects=tuple(redirects)))
-                    return
-
-    def _replace(self, at: int, command: ParsedCommand) -> None:
-        """Replace a command, also in the pipes that it feeds."""
-        old, commands = self._result.commands[at], self._result.commands
-        commands[at] = command
-        for later in range(at + 1, len(commands)):
-            if any(feeder is old for feeder in commands[later].fed_by):
-                fed_by = tuple(command if feeder is old else feeder for feeder in commands[later].fed_by)
-                commands[later] = replace(commands[later], fed_by=fed_by)
 
     def _end(self, *, pipes: bool = False, background: bool = False) -> None:
         """End the current command, if there is one."""
@@ -274,8 +252,8 @@ class _Parser:
                 tuple(self._words), tuple(self._redirects), text, tuple(self._pipe), self._function, background,
                 tuple(self._inner),
             )  # fmt: skip
-            self._result.commands.append(command)
-            self._result.cut = self._result.cut or len(self._result.commands) > MOST_COMMANDS
+            self._line.commands.append(command)
+            self._line.cut = self._line.cut or len(self._line.commands) > MOST_COMMANDS
             self._pipe.append(command)
         if not pipes:
             self._pipe = []
@@ -284,7 +262,6 @@ class _Parser:
     def _word(self) -> list[str]:
         """The next word, unquoted; several if braces or an unquoted variable expand to several."""
         parts: list[str] = [""]
-        spread: list[list[str]] = []
         braces = False
         while (self._at < len(self._text) and self._text[self._at] not in _END) or self._at_process():
             char = self._text[self._at]
@@ -301,7 +278,7 @@ class _Parser:
             elif char == '"':
                 parts[-1] += self._double_quoted()
             elif self._text.startswith("$'", self._at):
-                value, self._at = ansi_quoted(self._text, self._at + 2)
+                value, self._at = _ansi_quoted(self._text, self._at + 2)
                 parts[-1] += value
             elif char in "$`":
                 value = self._expansion()
@@ -313,8 +290,8 @@ class _Parser:
                 plain = _PLAIN.match(self._text, self._at)
                 parts[-1] += plain[0] if plain else char
                 self._at = plain.end() if plain else self._at + 1
-        spread = [in_braces(part) if braces else [part] for part in parts]
-        return [word for words in spread for word in words if word or len(parts) == 1]
+        words = [word for part in parts for word in (_in_braces(part) if braces else [part])]
+        return [word for word in words if word or len(parts) == 1]
 
     def _at_process(self) -> bool:
         return self._text[self._at : self._at + 2] in ("<(", ">(")
@@ -322,7 +299,7 @@ class _Parser:
     def _quote_end(self, quote: str) -> int:
         end = self._text.find(quote, self._at + 1)
         if end < 0:
-            self._result.whole = False
+            self._line.whole = False
             return len(self._text)
         return end
 
@@ -341,7 +318,7 @@ class _Parser:
                 plain = _PLAIN_IN_QUOTES.match(self._text, self._at)
                 value += plain[0] if plain else char
                 self._at = plain.end() if plain else self._at + 1
-        self._result.whole = self._result.whole and self._at < len(self._text)
+        self._line.whole = self._line.whole and self._at < len(self._text)
         self._at += 1
         return value
 
@@ -362,7 +339,7 @@ class _Parser:
             self._at += 1
             return self._in_brackets()
         if after == "{":
-            start, end = self._at, behind_bracket(self._text, self._at + 1, "{", "}")
+            start, end = self._at, _behind_bracket(self._text, self._at + 1, "{", "}")
             inner = self._text[start + 2 : end - 1]
             self._at = end
             return self._parameter(inner)
@@ -376,14 +353,14 @@ class _Parser:
     def _read_arithmetic(self) -> None:
         """Skip arithmetic. A name in it may hold a text that is evaluated in turn, and runs commands."""
         start = self._at
-        self._at = behind_bracket(self._text, start, "(", ")")
+        self._at = _behind_bracket(self._text, start, "(", ")")
         inner = self._text[start : self._at]
         self._read_inner_of(inner)
-        self._result.whole = self._result.whole and _NAMES.search(inner) is None
+        self._line.whole = self._line.whole and _NAMES.search(inner) is None
 
     def _parameter(self, inner: str) -> str:
         name = re.match(r"\w+", inner)
-        self._result.whole = self._result.whole and _COMPUTED.search(inner) is None
+        self._line.whole = self._line.whole and _COMPUTED.search(inner) is None
         self._read_inner_of(inner)
         if name is None:
             return f"${{{inner}}}"
@@ -394,24 +371,24 @@ class _Parser:
 
     def _value(self, name: str) -> str:
         value = self._variables[name]
-        self._result.expanded += len(value)
-        if self._result.expanded > _MAX_LENGTH:
-            self._result.cut = True
+        self._line.expanded += len(value)
+        if self._line.expanded > _MAX_LENGTH:
+            self._line.cut = True
             return ""
         return value
 
     def _in_brackets(self) -> str:
         start = self._at
-        self._at = behind_bracket(self._text, self._at, "(", ")")
+        self._at = _behind_bracket(self._text, self._at, "(", ")")
         inner = self._text[start + 1 : self._at - 1]
-        self._result.whole = self._result.whole and _CASE.search(inner) is None  # brackets of `case` are not balanced
+        self._line.whole = self._line.whole and _CASE.search(inner) is None  # brackets of `case` are not balanced
         return self._substitution(inner)
 
     def _substitution(self, inner: str) -> str:
         """Parse commands inside a word and return their output: known for an echo, otherwise their source."""
-        before = len(self._result.commands)
-        _Parser(inner, self._variables, self._result, self._depth + 1, self._function).read()
-        commands = self._result.commands[before:]
+        before = len(self._line.commands)
+        _Parser(inner, self._variables, self._line, self._depth + 1, self._function).read()
+        commands = self._line.commands[before:]
         self._inner += commands
         if len(commands) == 1 and commands[0].name in ("echo", "printf") and not commands[0].redirects:
             return " ".join(word for word in commands[0].argv[1:] if word not in ("-n", "-e"))
@@ -420,12 +397,69 @@ class _Parser:
     def _read_inner_of(self, text: str) -> None:
         """Parse the substitutions inside a text that is otherwise not commands."""
         at = 0
-        while (at := next_substitution(text, at)) >= 0:
-            if text[at] == "`":
-                end = end_of(text, "`", at + 1)
-                self._substitution(text[at + 1 : end])
+        while match := _SUBSTITUTION.search(text, at):
+            start = match.end()
+            if match[0] == "`":
+                end = _end_of(text, "`", start)
                 at = end + 1
             else:
-                end = behind_bracket(text, at + 1, "(", ")")
-                self._substitution(text[at + 2 : end - 1])
-                at = end
+                at = _behind_bracket(text, start - 1, "(", ")")
+                end = at - 1
+            self._substitution(text[start:end])
+
+
+def _end_of(text: str, char: str, at: int) -> int:
+    """The offset of the next such character; the end of the text if there is none."""
+    offset = text.find(char, at)
+    return len(text) if offset < 0 else offset
+
+
+def _behind_bracket(text: str, at: int, opening: str, closing: str) -> int:
+    """The offset after the bracket that closes the one at `at`, ignoring quoted ones."""
+    depth, quote = 0, ""
+    while at < len(text):
+        char = text[at]
+        if char == "\\" and quote != "'":
+            at += 1
+        elif quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char == opening:
+            depth += 1
+        elif char == closing:
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return len(text) + 1
+
+
+def _in_braces(word: str) -> list[str]:
+    """Expand `{a,b}` to two words. Sequences and unclosed braces stay; at most about a hundred words come back."""
+    words = [word]
+    for at in range(_MAX_WORDS):
+        if at >= len(words) or len(words) >= _MAX_WORDS:
+            break
+        while len(words) < _MAX_WORDS and (match := _BRACES.search(words[at])) is not None:
+            start, end = words[at][: match.start()], words[at][match.end() :]
+            words[at : at + 1] = [start + choice + end for choice in match[1].split(",")]
+    return words
+
+
+def _ansi_quoted(text: str, at: int) -> tuple[str, int]:
+    """The value of `$'...'` from after its first quote, and the offset after it."""
+    value = ""
+    while at < len(text) and text[at] != "'":
+        match = _ANSI.match(text, at)
+        if match is None:
+            at += 1
+            continue
+        hexa, octal = match[1] or match[2] or match[3], match[4]
+        code = int(hexa, 16) if hexa else int(octal, 8) if octal else None
+        if code is not None:
+            value += chr(code) if code < 0x110000 else ""
+        else:
+            value += _ESCAPES.get(match[5], match[5]) if match[5] else match[0]
+        at = match.end()
+    return value, at + 1

@@ -1,8 +1,9 @@
 """Programs that run other programs (`sudo`, `env`, `xargs`, `find -exec`, `sh -c`...), and what they run."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise, takewhile
 
 from nanobot.security.shell.parse import MOST_COMMANDS, UNREAD, ParsedCommand, ParsedLine, read_line
 
@@ -62,28 +63,51 @@ def _expand(command: ParsedCommand, depth: int) -> Iterator[tuple[ParsedCommand,
 
 
 def _run_by(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    name = command.name
-    special = _SPECIAL.get(name)
-    if special is not None:
-        yield from special(command)
+    """The commands that this one runs itself."""
+    name, words = command.name, command.argv[1:]
+    feeder = command.fed_by[-1] if command.fed_by else None
+    echoed = feeder.argv[1:] if feeder is not None and feeder.name in ("echo", "printf") else None
+    if name == "find":
+        yield from _run_by_find(command)
+    elif name == "eval":
+        yield from read_line(" ".join(words)).commands
+    elif name == "trap":
+        yield from read_line(words[0]).commands if len(words) > 1 else ()
+    elif name in ("su", "script"):
+        for option, text in pairwise(words):
+            if option in ("-c", "--command"):
+                yield from read_line(text).commands
     elif name in SHELLS:
-        yield from _shell(command)
-    elif name in _TAKES_VALUE:
-        rest = _rest(command)
-        if rest:
-            yield replace(command, argv=tuple(rest))
+        texts = [text for option, text in pairwise(words) if re.fullmatch(r"-(?!-).*c", option, re.DOTALL)][:1]
+        if not texts:
+            fed_by_cat = feeder.redirects if feeder is not None and feeder.name == "cat" else ()
+            texts = [redirect.target for redirect in (*command.redirects, *fed_by_cat) if redirect.operator == "<<<"]
+            texts += [] if echoed is None else [" ".join(word for word in echoed if word not in ("-n", "-e"))]
+        for text in texts:
+            yield from read_line(text).commands
+    elif name == "env" and (split := [at for at, word in enumerate(words[:-1]) if word in ("-S", "--split-string")]):
+        yield from read_line(" ".join(words[split[0] + 1 :])).commands
+    elif name == "watch":
+        yield from read_line(" ".join(_words_after_options(command))).commands
+    elif name in _TAKES_VALUE and (rest := _words_after_options(command)):
+        if name == "xargs":
+            fed = echoed if echoed is not None else ("$(input)",)
+            if feeder is not None and feeder.name == "find":
+                fed = _searched_folders(feeder)
+            yield replace(command, argv=(*rest, *fed), fed_by=())
+        else:
+            yield replace(command, argv=rest)
 
 
-def _rest(command: ParsedCommand) -> list[str]:
+def _words_after_options(command: ParsedCommand) -> tuple[str, ...]:
     """The words after the wrapper's own."""
-    words, takes = list(command.argv[1:]), _TAKES_VALUE[command.name]
-    takes_operand = command.name in _TAKES_OPERAND
+    words, takes_operand = list(command.argv[1:]), command.name in _TAKES_OPERAND
     while words:
         word = words[0]
         if word == "--":
             words.pop(0)
             break
-        if word in takes:
+        if word in _TAKES_VALUE[command.name]:
             del words[:2]
         elif word.startswith("-") or ("=" in word and command.name in ("env", "sudo", "doas")):
             words.pop(0)
@@ -92,60 +116,11 @@ def _rest(command: ParsedCommand) -> list[str]:
             words.pop(0)
         else:
             break
-    return words
+    return tuple(words)
 
 
-def _shell(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    """`sh -c text`, `sh <<< text`, `echo text | sh`."""
-    words = command.argv[1:]
-    for index, word in enumerate(words):
-        if word.startswith("-") and not word.startswith("--") and word.endswith("c") and index + 1 < len(words):
-            yield from _parse(words[index + 1])
-            return
-    for redirect in command.redirects:
-        if redirect.operator == "<<<":
-            yield from _parse(redirect.target)
-    yield from _commands_from_pipe(command)
-
-
-def _commands_from_pipe(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    """What a shell reads from its pipe, if it is known."""
-    feeder = command.fed_by[-1] if command.fed_by else None
-    if feeder is None:
-        return
-    if feeder.name in ("echo", "printf"):
-        yield from _parse(" ".join(word for word in feeder.argv[1:] if word not in ("-n", "-e")))
-    elif feeder.name == "cat":
-        for redirect in feeder.redirects:
-            if redirect.operator == "<<<":
-                yield from _parse(redirect.target)
-
-
-def _parse(text: str) -> Iterator[ParsedCommand]:
-    yield from read_line(text).commands
-
-
-def _eval(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    yield from _parse(" ".join(command.argv[1:]))
-
-
-def _xargs(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    """The command with its piped input, if that is known."""
-    rest = _rest(command)
-    if not rest:
-        return
-    feeder = command.fed_by[-1] if command.fed_by else None
-    fed = feeder.argv[1:] if feeder is not None and feeder.name in ("echo", "printf") else ("$(input)",)
-    if feeder is not None and feeder.name == "find":
-        fed = tuple(word for word in _find_folders(feeder)) or (".",)
-    yield replace(command, argv=(*rest, *fed), fed_by=())
-
-
-def _find_folders(command: ParsedCommand) -> Iterator[str]:
-    for word in command.argv[1:]:
-        if word.startswith(("-", "(", "!")):
-            return
-        yield word
+def _searched_folders(find: ParsedCommand) -> tuple[str, ...]:
+    return tuple(takewhile(lambda word: not word.startswith(("-", "(", "!")), find.argv[1:])) or (".",)
 
 
 _FILTERS = (
@@ -153,59 +128,14 @@ _FILTERS = (
 )  # fmt: skip
 
 
-def _find(command: ParsedCommand) -> Iterator[ParsedCommand]:
+def _run_by_find(command: ParsedCommand) -> Iterator[ParsedCommand]:
     """`-exec` runs a program with the files found, `-delete` removes them. Unfiltered, its folders stand for them."""
     words = command.argv
-    folders = tuple(_find_folders(command)) or (".",)
-    is_filtered = any(word.startswith(_FILTERS) for word in words)
-    found = ("$(found)",) if is_filtered else folders
+    found = ("$(found)",) if any(word.startswith(_FILTERS) for word in words) else _searched_folders(command)
     for index, word in enumerate(words):
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
-            run = []
-            for inner in words[index + 1 :]:
-                if inner in (";", "+"):
-                    break
-                run.append(inner)
+            run = takewhile(lambda word: word not in (";", "+"), words[index + 1 :])
             argv = (word for part in run for word in (found if part == "{}" else (part,)))
             yield replace(command, argv=tuple(islice(argv, _MAX_WORDS + 1)))
         elif word == "-delete":
             yield replace(command, argv=("rm", "-rf", *found))
-
-
-def _su(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    words = command.argv
-    for index, word in enumerate(words):
-        if word in ("-c", "--command") and index + 1 < len(words):
-            yield from _parse(words[index + 1])
-
-
-def _env(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    words = command.argv
-    for index, word in enumerate(words[:-1]):
-        if word in ("-S", "--split-string"):
-            yield from _parse(" ".join(words[index + 1 :]))
-            return
-    rest = _rest(command)
-    if rest:
-        yield replace(command, argv=tuple(rest))
-
-
-def _watch(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    yield from _parse(" ".join(_rest(command)))
-
-
-def _trap(command: ParsedCommand) -> Iterator[ParsedCommand]:
-    if len(command.argv) > 2:
-        yield from _parse(command.argv[1])
-
-
-_SPECIAL: dict[str, Callable[[ParsedCommand], Iterator[ParsedCommand]]] = {
-    "eval": _eval,
-    "xargs": _xargs,
-    "find": _find,
-    "su": _su,
-    "env": _env,
-    "watch": _watch,
-    "script": _su,
-    "trap": _trap,
-}

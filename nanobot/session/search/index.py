@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, least_trusted
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.session.search.query import Query, find_match, parse_query
 from nanobot.session.search.sources import IndexedFile, IndexSource
 from nanobot.session.search.update import IndexUpdate, make_tables

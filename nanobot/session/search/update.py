@@ -16,7 +16,7 @@ from io import BytesIO
 from typing import BinaryIO
 
 from nanobot.messages.types import Origin, is_outside
-from nanobot.security.redaction import redact_known
+from nanobot.security.secrets import redact_known
 from nanobot.session.file_names import key_of
 from nanobot.session.folder import open_packed
 from nanobot.session.lines import decode, is_record

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.approval.known_urls import MAX_PER_HOST, is_known_url
+from nanobot.agent.approval.taint import MAX_PER_HOST, is_known_url
 from nanobot.agent.events import Answer, Emitter
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import ToolContext, ToolResult

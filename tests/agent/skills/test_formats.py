@@ -167,13 +167,6 @@ def test_a_way_whose_program_is_here_goes_first_and_known_programs_need_no_entry
     assert needs_module.how_to_install("never-heard-of") == ""
 
 
-@pytest.mark.parametrize("key", ["nanobot", "openclaw", "clawdbot"])
-def test_metadata_speaks_to_us_by_any_of_its_names(key: str):
-    found = SkillNeeds.of(parse_manual(f'---\nmetadata: {{"{key}": {{"requires": {{"bins": ["a"]}}}}}}\n---\n'))
-
-    assert found.programs == ("a",)
-
-
 def test_metadata_as_a_text_with_a_comma_too_many():
     found = SkillNeeds.of(parse_manual('---\nmetadata: \'{"nanobot": {"requires": {"bins": ["a"],},}}\'\n---\n'))
 

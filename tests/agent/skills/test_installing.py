@@ -49,20 +49,6 @@ def test_what_was_offered_is_what_is_installed(tmp_path: Path, installer: Instal
     assert [path.name for path in place.parent.iterdir()] == ["tea"]
 
 
-def test_one_of_its_name_is_replaced_only_when_that_is_said_and_kept(tmp_path: Path, installer: Installer):
-    installer.install(installer.offer(read_bundle(source(tmp_path))))
-    offer = installer.offer(read_bundle(source(tmp_path, script="better\n")))
-
-    assert offer.exists
-    with pytest.raises(NanobotError, match="--replace"):
-        installer.install(offer)
-    place = installer.install(offer, replaces=True)
-
-    (kept,) = (place.parent / ".replaced").iterdir()
-    assert "better" in files(place)["scripts/boil.sh"]
-    assert "boil" in files(kept)["scripts/boil.sh"]
-
-
 @pytest.mark.parametrize(
     ("folder", "told", "name"), [("tea", "tea", "tea"), ("Tea Time", "tea-time", "tea-time"), ("tea", "Tea_1", "tea")]
 )
@@ -81,13 +67,6 @@ def test_no_name_leads_elsewhere(tmp_path: Path, installer: Installer, name: str
         installer.offer(bundle, name)
 
 
-def test_a_skill_that_cannot_be_read_is_not_offered(tmp_path: Path, installer: Installer):
-    bundle = read_bundle(source(tmp_path, text="---\nname: [\n---\n"))
-
-    with pytest.raises(NanobotError, match=r"not valid YAML.*validate"):
-        installer.offer(bundle)
-
-
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, installer: Installer, monkeypatch: pytest.MonkeyPatch):
     place = installer.install(installer.offer(read_bundle(source(tmp_path))))
     before = files(place.parent)
@@ -101,18 +80,6 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, installer: Installer,
         installer.install(offer, replaces=True)
 
     assert files(place.parent) == before
-
-
-def test_a_removed_skill_is_kept(tmp_path: Path, installer: Installer):
-    installer.install(installer.offer(read_bundle(source(tmp_path))))
-
-    kept = installer.remove("tea")
-
-    assert (kept / "SKILL.md").is_file()
-    assert SkillsLoader(tmp_path / "workspace", tmp_path / "none").skills() == ()
-    for name in ("tea", ".replaced", "../workspace"):
-        with pytest.raises(NanobotError, match="There is no skill"):
-            installer.remove(name)
 
 
 def test_what_a_killed_install_left_goes_with_a_later_one(tmp_path: Path, installer: Installer):

@@ -1,5 +1,6 @@
 """The `cron` tool in whole turns: a reminder by words alone, and a job that tries to make jobs."""
 
+import json
 from pathlib import Path
 
 from nanobot.bus.events import InboundMessage
@@ -47,9 +48,12 @@ async def test_the_turn_of_a_job_makes_no_jobs(tmp_path: Path):
 async def test_owner_is_asked_before_there_are_very_many_jobs(tmp_path: Path):
     add = calls(("cron", {"action": "add", "message": "x", "every_seconds": 60}))
     async with open_bot(tmp_path, add, "The last one.", add, "I could not.") as bot:
-        service = CronService(bot.workspace / "cron" / "jobs.json")
-        for number in range(49):
-            service.add_job(str(number), CronSchedule("every", every_ms=60_000), "Look")
+        path = bot.workspace / "cron" / "jobs.json"
+        service = CronService(path)
+        service.add_job("0", CronSchedule("every", every_ms=60_000), "Look")
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored["jobs"] = [{**stored["jobs"][0], "id": f"job{number:02}"} for number in range(49)]
+        path.write_text(json.dumps(stored), encoding="utf-8")
         await bot.say("one more job")
         await bot.say("and one more")
 

@@ -13,8 +13,9 @@ import pytest
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
 from nanobot.agent.tools.cron import CronTool
+from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.shell import ExecTool
 from nanobot.messages.types import Provenance
 from nanobot.security.files.key_places import key_places
 from nanobot.security.files.paths import PathPolicy
@@ -121,6 +122,8 @@ async def test_devices_services_and_keys_are_reaches_of_their_own(shell: Shell, 
         ("/proc/sys", "is made by the kernel"),
         ("", "is empty"),
         ("a\0b", "has a NUL"),
+        ("~no-such-user-at-all/deep/x", "does not exist"),
+        ("n" * 300, "cannot be resolved"),
     ],
 )
 async def test_what_nobody_can_grant_is_refused_with_a_reason(shell: Shell, need: str, reason: str):

@@ -188,7 +188,8 @@ async def test_a_search_tells_nothing_of_where_a_link_that_comes_and_goes_leads(
     outside.mkdir()
     (outside / "file").write_text("found theirs\n", encoding="utf-8")
     (workspace / "link").symlink_to(outside)
-    grep, told = GrepTool(PathPolicy(workspace, restrict=True), ripgrep=ripgrep), ""
+    grep = GrepTool(PathPolicy(workspace, restrict=True), ripgrep=ripgrep)
+    told = text_of((await grep.execute("found")).content)
 
     with swapping(workspace / "folder", workspace / "link", outside, 1_000) as child:
         while child.poll() is None:

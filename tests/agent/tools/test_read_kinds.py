@@ -88,12 +88,12 @@ async def test_a_photo_that_lies_on_its_side_is_turned_upright(call: Call, works
     assert "200 x 400 pixels" in words(result)
 
 
-async def test_a_photo_of_twenty_megabytes_gets_small(call: Call, workspace: Path):
-    noise, photo = Image.effect_noise((1300, 1000), 80), Image.new("RGB", (5200, 4000))
-    for number in range(16):
-        photo.paste(noise, (number % 4 * 1300, number // 4 * 1000))
+async def test_a_photo_of_many_megabytes_gets_small(call: Call, workspace: Path):
+    noise, photo = Image.effect_noise((1300, 1000), 80), Image.new("RGB", (2600, 2000))
+    for number in range(4):
+        photo.paste(noise, (number % 2 * 1300, number // 2 * 1000))
     photo.save(workspace / "big.jpg", quality=99)
-    assert (workspace / "big.jpg").stat().st_size > 20_000_000
+    assert (workspace / "big.jpg").stat().st_size > 5_000_000
 
     result = await call("read_file", path="big.jpg")
 
@@ -200,14 +200,13 @@ def powerpoint(place: Path) -> None:
     ("name", "make", "told"),
     [
         (
-            "a.pdf",
+            "no_suffix",
             pdf,
             ["--- page 1 of 3 ---", "words of page 1", "--- page 3 of 3 ---", "words of page 3", "3 pages."],
         ),
         ("a.docx", word, ["# Report", "Grüße 🌍", "left | right"]),
         ("a.xlsx", excel, ["--- sheet 1 of 2 ---", "[Sums]", "2\trent\t900", "[Second]", "2 sheets."]),
         ("a.pptx", powerpoint, ["--- slide 1 of 1 ---", "Title", "A point", "(notes) say hello"]),
-        ("no_suffix", pdf, ["words of page 2"]),
     ],
 )
 async def test_a_document_is_read_as_text_with_its_pages_marked_and_is_somebody_elses_words(
@@ -296,7 +295,7 @@ async def test_a_document_that_takes_too_long_is_stopped_and_leaves_no_child(wor
 async def test_a_cancel_while_a_document_is_read_leaves_nothing_open(call: Call, workspace: Path):
     pdf(workspace / "a.pdf")
 
-    for delay in (0, 0.001, 0.02):
+    for delay in (0, 0.02):
         task = asyncio.ensure_future(call("read_file", path="a.pdf"))
         await asyncio.sleep(delay)
         task.cancel()

@@ -15,7 +15,7 @@ from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import CronToolBackend
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
-from nanobot.security.redaction import secrets_scope
+from nanobot.security.secrets import secrets_scope
 from nanobot.utils.clock import FrozenClock
 
 

@@ -11,7 +11,7 @@ SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "path": {"type": "string", "description": "file to read"},
-        "limit": {"type": "integer", "minimum": 1},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 9},
         "mode": {"type": "string", "enum": ["fast", "slow"]},
         "ratio": {"type": "number"},
         "deep": {"type": "boolean"},
@@ -62,6 +62,7 @@ arguments = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
         ({}, "path is required (a string: file to read)."),
         ({"path": 5.5}, "path must be a string, not 5.5."),
         ({"path": "x", "limit": 0}, "limit must be at least 1, not 0."),
+        ({"path": "x", "limit": 10}, "limit must be at most 9, not 10."),
         ({"path": "x", "mode": "slwo"}, 'mode must be one of "fast", "slow", not "slwo". Did you mean slow?'),
         ({"path": "x", "tags": ["a", {}]}, "tags[1] must be a string, not {}."),
         ({"path": "x", "limits": 3}, "limits is not a parameter. Did you mean limit?"),
@@ -73,6 +74,32 @@ def test_a_problem_is_a_sentence_for_the_model(params, said):
 
     assert len(problems) == 1
     assert problems[0].startswith(said)
+
+
+def test_bounds_are_allowed_and_a_closed_object_takes_no_other_names():
+    closed = {"type": "object", "additionalProperties": False}
+
+    assert find_problems({"path": "x", "limit": 1}, SCHEMA) == find_problems({"path": "x", "limit": 9}, SCHEMA) == []
+    assert find_problems({"a": 1}, closed) == ["the call takes only: nothing."]
+    assert find_problems({"x": {"a": 1}}, {"type": "object", "properties": {"x": closed}}) == ["x takes only: nothing."]
+
+
+def test_what_only_jsonschema_understands_is_checked_where_it_stands():
+    part = {"type": "object", "properties": {"name": {"type": "string", "pattern": "^a"}}}
+    schema = {
+        "type": "object",
+        "$defs": {"Part": part},
+        "properties": {
+            "parts": {"type": "array", "items": {"$ref": "#/$defs/Part"}},
+            "count": {"type": ["integer", "null"]},
+        },
+    }
+
+    assert find_problems({"parts": [{"name": "abc"}], "count": None}, schema) == []
+    assert find_problems({"parts": [{"name": "abc"}, {"name": "x"}], "count": "many"}, schema) == [
+        "parts[1].name: 'x' does not match '^a'.",
+        'count must be an integer or a null, not "many".',
+    ]
 
 
 def test_every_problem_is_told_at_once():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.trace.store import TraceLimits, TraceStore
-from nanobot.security.secrets import Redactor
+from nanobot.security.secrets import secrets_scope
 
 Pieces = dict[tuple[str, str], list[dict[str, Any]]]
 
@@ -214,7 +214,7 @@ def test_forgetting_a_session_leaves_its_neighbours(tmp_path: Path):
 
 
 def test_secrets_are_taken_out_of_all_that_is_written(tmp_path: Path):
-    folder = TraceStore(tmp_path / "traces", Redactor(lambda: ["plain config key"]))
+    folder = TraceStore(tmp_path / "traces")
     said = "a plain config key"
     events: list[dict[str, Any]] = [
         {"type": "turn_started", "message": said},
@@ -225,7 +225,8 @@ def test_secrets_are_taken_out_of_all_that_is_written(tmp_path: Path):
         {"type": "turn_ended", "text": said, "error": said},
     ]
 
-    folder.write({("cli:direct", "a"): events})
+    with secrets_scope(lambda: {"plain config key": "a.key"}):
+        folder.write({("cli:direct", "a"): events})
 
     written = [path.read_text() for path in (tmp_path / "traces").rglob("*") if path.is_file()]
     assert len(written) == 3

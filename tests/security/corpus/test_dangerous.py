@@ -25,7 +25,7 @@ COMMANDS = [
     if line and not line.startswith("#")
 ]
 _GUARDED = tuple(f".nanobot/workspace/{name}" for name in ("sessions", "cron", "memory/HISTORY.md"))
-FAST = 11
+FAST = 17
 """Every so many run with the suite."""
 
 
@@ -128,9 +128,9 @@ def scene(home: SandboxHome) -> Iterator[Scene]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the wall stands on Linux")
-@pytest.mark.parametrize("share", range(4))
+@pytest.mark.parametrize("share", range(2))
 def test_no_dangerous_command_has_an_effect_outside(scene: Scene, share: int):
-    harm = {command: harm for command in COMMANDS[::FAST][share::4] if (harm := scene.harm_of(command))}
+    harm = {command: harm for command in COMMANDS[::FAST][share::2] if (harm := scene.harm_of(command))}
 
     assert harm == {}
 

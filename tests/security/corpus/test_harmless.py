@@ -72,7 +72,7 @@ def tool(home: SandboxHome) -> ExecTool:
     return ExecTool(policies.paths, policies.exec)
 
 
-@pytest.mark.parametrize("share", range(4))
+@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in (1, 2, 3))])
 async def test_work_of_every_day_runs_as_typed(tool: ExecTool, home: SandboxHome, share: int):
     context = ToolContext(
         "cli:direct", Address("cli", "direct"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2, 3, 4))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.security.sandbox.bwrap import Bwrap
 from nanobot.security.sandbox.sandbox import Sandbox
 from nanobot.security.sandbox.view import ViewGrants
 from tests.support.sandbox_home import CANARY, SandboxHome
@@ -28,25 +29,27 @@ def test_the_rest_is_read_only(home: SandboxHome):
     assert not (home.path / "bad").exists()
 
 
-@pytest.mark.parametrize(
-    "name", [".ssh/id_ed25519", ".aws/credentials", ".netrc", ".nanobot/config.json", ".nanobot/state/journal.db",
-             ".nanobot/pairing.json"],
-)  # fmt: skip
 @pytest.mark.parametrize("restricted", [False, True])
-def test_no_spelling_shows_a_key(home: SandboxHome, name: str, *, restricted: bool):
+def test_no_spelling_shows_a_key(home: SandboxHome, *, restricted: bool):
     home = home.restricted() if restricted else home
-    (home.workspace / "link").symlink_to(home.path / name)
+    ours = [f".nanobot/{name}" for name in ("config.json", "state/journal.db", "pairing.json")]
+    names = [".ssh/id_ed25519", ".aws/credentials", ".netrc", *ours]
+    for name in names:
+        (home.workspace / f"link-{Path(name).name}").symlink_to(home.path / name)
     script = f"""
-        cat ~/{name}; cat link; cat /proc/self/root{home.path}/{name}; cat /proc/1/root{home.path}/{name}
-        cat /proc/1/cwd/../../../{name}; ln ~/{name} hard; cat hard; cp -r {home.path} all; cat all/{name}
-        tar cf - ~ 2>/dev/null; chmod 777 ~/{Path(name).parts[0]}; cat ~/{name}; grep -r {CANARY[:6]} ~ /proc/*/environ
+        for name in {" ".join(names)}; do
+            cat ~/$name link-${{name##*/}} /proc/self/root{home.path}/$name /proc/1/root{home.path}/$name
+            cat /proc/1/cwd/../../../$name; ln ~/$name hard-${{name##*/}} && cat hard-${{name##*/}}
+            chmod 777 ~/${{name%%/*}}; cat ~/$name
+        done
+        cp -r {home.path} all; grep -r {CANARY[:6]} all ~ /proc/*/environ; tar cf - ~ 2>/dev/null
         for i in /proc/[0-9]*; do cat $i/environ; done; true
     """
 
     ran = home.sh(script)
 
     assert CANARY not in ran.stdout
-    assert not (home.workspace / "hard").exists()
+    assert not list(home.workspace.glob("hard-*"))
 
 
 def test_restricted_nothing_else_of_home_is_there(home: SandboxHome):
@@ -187,21 +190,34 @@ def test_what_works_here_is_remembered_until_it_does_not(home: SandboxHome):
     assert walls.is_available
     written = cache.read_bytes()
     cache.write_text(json.dumps({**json.loads(written), "own_proc": False}), encoding="utf-8")
-    remembered = Sandbox(home.paths, "bwrap", cache=cache).support.bwrap
+    remembered = Sandbox(home.paths, "bwrap", cache=cache).report().lacks
     walls.forget()
     forgotten = not cache.exists()
 
-    assert remembered is not None
-    assert not remembered.own_proc  # it was not tried again
+    assert "The names of other processes can be seen" in " ".join(remembered)  # it was not tried again
     assert forgotten
     assert walls.is_available
     assert cache.read_bytes() == written
 
 
+def test_where_a_thread_keeps_its_rights_commands_run_and_the_gap_is_told(
+    home: SandboxHome, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse() -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("nanobot.security.sandbox.bwrap.harden_thread", refuse)
+
+    report = Sandbox(home.paths, "bwrap").report()
+
+    assert report.is_available
+    assert "threads cannot give up rights here" in " ".join(report.lacks)
+
+
 def test_where_no_proc_of_its_own_is_allowed_other_processes_are_seen_and_neither_read_nor_ended(home: SandboxHome):
     walls = Sandbox(home.paths, "bwrap")
-    bwrap = walls.support.bwrap
-    assert bwrap is not None
+    bwrap = walls.support
+    assert isinstance(bwrap, Bwrap)
     script = "cat /proc/$1/comm; cat /proc/$1/environ /proc/$1/root/etc/hostname; kill -0 $1 && echo ended; true"
 
     with subprocess.Popen(["sleep", "20"], env={"SECRET": CANARY}) as other:

@@ -14,7 +14,8 @@ import pytest
 
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.execution import ExecPolicy
+from nanobot.agent.tools.shell import ExecTool
 from nanobot.bus.events import Address
 from nanobot.security.sandbox.landlock import can_scope
 from nanobot.security.sandbox.sandbox import Sandbox
@@ -108,16 +109,19 @@ async def test_beside_bwrap_it_closes_sockets_without_a_file(home: SandboxHome):
     assert "Operation not permitted" in str(said.content)
 
 
-@pytest.mark.parametrize(
-    "call",
-    ["syscall(250, 0, -3, 1, 0, 0)", "syscall(321, 0, 0, 0)", "syscall(169, 0, 0, 0)", "syscall(0x40000000 + 39)"],
-)
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of x86-64")
-async def test_calls_that_reach_past_every_view_are_refused(home: SandboxHome, call: str):
+async def test_calls_that_reach_past_every_view_are_refused(home: SandboxHome):
     tool = ExecTool(home.paths, ExecPolicy(sandbox="bwrap"))
-    code = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); c.{call}; print(ctypes.get_errno())"
+    calls = [(250, 0, -3, 1, 0, 0), (321, 0, 0, 0), (169, 0, 0, 0), (0x40000000 + 39,)]
+    code = f"""
+import ctypes
+c = ctypes.CDLL(None, use_errno=True)
+print([c.syscall(*call) and ctypes.get_errno() for call in {calls}])
+"""
 
-    assert str((await tool.execute(f"/usr/bin/python3 -c '{code}'")).content).startswith("1\n")
+    said = await tool.execute(f"/usr/bin/python3 -c '{code}'")
+
+    assert str(said.content).startswith("[1, 1, 1, 1]\n")
 
 
 @pytest.mark.parametrize("fence", [False, True])

@@ -2,13 +2,17 @@
 
 import os
 import socket
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nanobot.security.sandbox.sockets import listening_sockets
-from nanobot.security.sandbox.view import PathAccess, ViewGrants, view_of
+from nanobot.agent.tools.permissions import requested_accesses
+from nanobot.security.files.paths import PathDeniedError, PathPolicy
+from nanobot.security.sandbox.view import PathAccess, ViewGrants, listening_sockets, view_of
+from tests.support.privileges import nobody_special
 from tests.support.sandbox_home import SandboxHome
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="walls stand on Linux")
@@ -79,3 +83,55 @@ def test_a_home_that_is_our_data_folder_is_not_hidden_as_a_whole(home: SandboxHo
     places = dict(view_of(replace(home.paths, data_folder=home.path)).places)
 
     assert places.get(home.path) is not PathAccess.COVER
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that everybody may enter, with a workspace in it and one that is closed."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        (place / "workspace").mkdir()
+        (place / "closed").mkdir()
+        for folder in (place, place / "workspace"):
+            folder.chmod(0o777)
+        monkeypatch.setenv("HOME", name)
+        yield place
+        (place / "closed").chmod(0o700)
+
+
+def test_what_lies_in_somebody_elses_closed_folder_disturbs_no_command(place: Path):
+    closed = place / "closed"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(closed / "s"))
+        service.listen()
+        closed.chmod(0)
+
+        with nobody_special():
+            view = view_of(PathPolicy(place / "workspace"), sockets=[*listening_sockets(), closed / "s"])
+
+    assert closed / "s" not in [path for path, _ in view.places]
+
+
+@pytest.mark.parametrize("need", ["s", "deeper/folder"])
+def test_asking_for_what_is_closed_to_us_says_so(place: Path, need: str):
+    (place / "closed").chmod(0)
+
+    with nobody_special(), pytest.raises(PathDeniedError, match="closed to nanobot"):
+        requested_accesses([str(place / "closed" / need)], "true", PathPolicy(place / "workspace"), network=True)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="who is not root may not even look into such folders"
+)
+@pytest.mark.parametrize(("owner", "mode", "reached"), [(0, 0o700, True), (65534, 0o755, True), (65534, 0o700, False)])
+def test_a_closed_folder_of_somebody_else_is_out_of_reach_for_a_command_of_root(owner: int, mode: int, reached: bool):
+    with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as service:
+        folder = Path(name) / "home"
+        folder.mkdir()
+        place = folder / "s"
+        service.bind(str(place))
+        service.listen()
+        folder.chmod(mode)
+        os.chown(folder, owner, owner)
+
+        assert (place in listening_sockets()) is reached

@@ -29,25 +29,37 @@ def judge(paths: PathPolicy):
 
 
 def lines(name: str) -> list[str]:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+    """A command a line, in which `\\n` stands for the end of a line."""
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return [line.replace("\\n", "\n") for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("command", lines("refused.txt"))
-def test_what_does_harm_is_refused_with_a_reason(judge, command: str):
-    assert judge(command).refusal.startswith("This command was not run: ")
+def test_what_does_harm_is_refused_with_a_reason(judge):
+    refusals = {command: judge(command).refusal for command in lines("refused.txt")}
+
+    assert [command for command, said in refusals.items() if not said.startswith("This command was not run: ")] == []
 
 
-@pytest.mark.parametrize("command", lines("passes.txt"))
-def test_work_of_every_day_passes(judge, command: str):
-    assert judge(command).refusal == ""
+def test_work_of_every_day_passes(judge):
+    refusals = {command: judge(command).refusal for command in lines("passes.txt")}
+
+    assert {command: said for command, said in refusals.items() if said} == {}
 
 
-@pytest.mark.parametrize("walled", [True, False])
 @pytest.mark.parametrize(
-    "command", [":;" * 2001 + "git push", "env " * 13 + "git push", "a=xxxxxxxx;" + "a=$a$a$a;" * 30]
+    "text",
+    [
+        ":;" * 2001 + "sh x.sh",
+        "env " * 13 + "sh x.sh",
+        "echo " + "$(" * 41 + "sh x.sh" + ")" * 41,
+        "a=xxxxxxxxxx;" + "a=$a$a$a$a$a$a;" * 20 + "sh x.sh",
+        ": " + "x" * 200_000 + "; sh x.sh",
+        "find " + "a " * 5000 + "-exec b " + "{} " * 5000 + ";",
+    ],
+    ids=["many", "wrapped", "nested", "expanded", "long", "multiplied"],
 )
-def test_a_line_too_large_to_be_checked_is_refused(judge, command: str, *, walled: bool):
-    assert "script" in judge(command, walled=walled).refusal
+def test_a_line_too_large_to_be_checked_is_refused(judge, text: str):
+    assert ["script" in judge(text, walled=walled).refusal for walled in (True, False)] == [True, True]
 
 
 def test_keys_are_refused_by_name_only_where_no_wall_hides_them(judge):
@@ -56,70 +68,61 @@ def test_keys_are_refused_by_name_only_where_no_wall_hides_them(judge):
     assert judge("cat ~/.ssh/id_rsa", walled=True).refusal == ""
 
 
-@pytest.mark.parametrize(
-    "command", ["git push", "git  push origin", "a && git push", "sh -c 'git push'", "sudo git push", "g''it push"]
-)
-def test_a_forbidden_command_is_forbidden_however_it_is_written(judge, command: str):
-    assert "denyPatterns" in judge(command, deny=(r"\bgit\s+push\b",), allow=(".*",)).refusal
+def refusals(judge, commands: list[str], *, deny: tuple[str, ...] = (), allow: tuple[str, ...]) -> set[str]:
+    """Why these commands are refused: the settings named, or an empty text."""
+    said = [judge(command, deny=deny, allow=allow).refusal for command in commands]
+    return {next((name for name in ("denyPatterns", "allowPatterns") if name in text), text) for text in said}
+
+
+def test_a_forbidden_command_is_forbidden_however_it_is_written(judge):
+    commands = ["git push", "git  push origin", "a && git push", "sh -c 'git push'", "sudo git push", "g''it push"]
+
+    assert refusals(judge, commands, deny=(r"\bgit\s+push\b",), allow=(".*",)) == {"denyPatterns"}
 
 
 ALLOWED = (r"git (?:status|log)(?: [\w-]+)*", r"ls(?: \S+)*")
 
 
-@pytest.mark.parametrize(
-    "command", ["git status", "git log -1", "ls -la", "ls a ; git status", "git log | ls", "ls 2>/dev/null"]
-)
-def test_an_allowed_command_runs(judge, command: str):
-    assert judge(command, allow=ALLOWED).refusal == ""
+def test_an_allowed_command_runs(judge):
+    commands = ["git status", "git log -1", "ls -la", "ls a ; git status", "git log | ls", "ls 2>/dev/null"]
+
+    assert refusals(judge, commands, allow=ALLOWED) == {""}
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["git push", "git status; rm x", "git status && curl u", "ls | sh", "ls $(rm x)", "ls `rm x`", "ls > f",
-     "ls & rm x", "git status # ls\nrm x", "echo git status", "ls \"$(rm x)\"", "ls <(rm x)", "x=1", "ls 'open",
-     "sudo ls", "env ls", "(rm x)", "{ rm x; }", "PATH=.:$PATH ls", "for PATH in .; do ls; done", "ls $((a[$(rm x)]))",
-     "ls $(( `rm x` ))", "x='$(rm x)'; ls ${x@P}", "ls ${y@P}", "ls $((y))", 'ls "$(case x in x) rm x;; esac)"'],
-)  # fmt: skip
-def test_nothing_rides_along_with_an_allowed_command(judge, command: str):
-    assert "allowPatterns" in judge(command, allow=ALLOWED).refusal
+def test_nothing_rides_along_with_an_allowed_command(judge):
+    commands = [
+        "git push", "git status; rm x", "git status && curl u", "ls | sh", "ls $(rm x)", "ls `rm x`", "ls > f",
+        "ls & rm x", "git status # ls\nrm x", "echo git status", "ls \"$(rm x)\"", "ls <(rm x)", "x=1", "ls 'open",
+        'ls "open', "ls `open", "ls >&2 >> f", "sudo ls", "env ls", "(rm x)", "{ rm x; }", "PATH=.:$PATH ls",
+        "for PATH in .; do ls; done", "ls $((a[$(rm x)]))", "ls $(( `rm x` ))", "x='$(rm x)'; ls ${x@P}", "ls ${y@P}",
+        "ls $((y))", 'ls "$(case x in x) rm x;; esac)"',
+    ]  # fmt: skip
+
+    assert refusals(judge, commands, allow=ALLOWED) == {"allowPatterns"}
 
 
 def test_that_an_allowed_program_writes_is_what_is_told_of_it(judge):
     assert "`ls`, which writes to notes.txt by `>`, is none of them" in judge("ls >notes.txt", allow=ALLOWED).refusal
 
 
-@pytest.mark.parametrize(
-    ("command", "fetches"),
-    [
-        ("curl http://x", True), ("git clone u", True), ("git -C x pull", False), ("git status", False),
-        ("git pull https://example.org/r.git main", True), ("git fetch git@example.org:r.git", True),
-        ("git remote -v", False),
-        ("sudo wget u", True), ("echo a | nc h 1", True), ("cat </dev/tcp/1.2.3.4/80", True),
-        ("python3 -c 'import urllib.request'", True),
-        ("python3 <<E\nimport requests\nE", True), ("python3 -c 'print(1)'", False), ("pip install x", False),
-        ("pip3 download x", True), ("ssh h ls", True), ("echo curl", False), ("x=$(curl u)", True), ("ls", False),
-    ],
-)  # fmt: skip
-def test_what_brings_words_from_outside_is_known(judge, command: str, *, fetches: bool):
-    assert judge(command).fetches is fetches
+def test_what_brings_words_from_outside_is_known(judge):
+    """Also mail, logs, calendars, databases and the clipboard; naming such a program brings nothing."""
+    outside = [
+        "curl http://x", "git clone u", "git pull https://example.org/r.git main",
+        "git fetch git@example.org:r.git", "sudo wget u", "echo a | nc h 1", "cat </dev/tcp/1.2.3.4/80",
+        "python3 -c 'import urllib.request'", "python3 <<E\nimport requests\nE", "pip3 download x", "ssh h ls",
+        "x=$(curl u)", "himalaya read 7", "notmuch show tag:unread", "mail -H", "mbsync -a",
+        "journalctl -u nginx -n 20", "dmesg | tail", "docker logs web", "gcalcli agenda", "khal list",
+        "jira issue view A-1", "psql -c 'select * from comments'", "mysql -e 'select 1'", "redis-cli get x",
+        "mongosh --eval 'db.x.find()'", "xclip -o", "xsel --output", "wl-paste", "pbpaste | head -1",
+    ]  # fmt: skip
+    own = [
+        "git -C x pull", "git status", "git remote -v", "python3 -c 'print(1)'", "pip install x", "echo curl", "ls",
+        "echo mail", "xclip -i notes.md", "docker ps", "man mail",
+    ]  # fmt: skip
 
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "himalaya read 7", "notmuch show tag:unread", "mail -H", "mbsync -a", "journalctl -u nginx -n 20",
-        "dmesg | tail", "docker logs web", "gcalcli agenda", "khal list", "jira issue view A-1",
-        "psql -c 'select * from comments'", "mysql -e 'select 1'", "redis-cli get x", "mongosh --eval 'db.x.find()'",
-        "xclip -o", "xsel --output", "wl-paste", "pbpaste | head -1",
-    ],
-)  # fmt: skip
-def test_mail_logs_calendars_databases_and_the_clipboard_bring_words_from_outside(judge, command: str):
-    assert judge(command).fetches
-
-
-@pytest.mark.parametrize("command", ["echo mail", "xclip -i notes.md", "docker ps", "man mail"])
-def test_naming_such_a_program_brings_nothing(judge, command: str):
-    assert not judge(command).fetches
+    assert [command for command in outside if not judge(command).fetches] == []
+    assert [command for command in own if judge(command).fetches] == []
 
 
 def test_a_folder_that_git_updates_stays_the_owners_and_a_new_one_is_somebodys(judge):

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from nanobot.security.shell.file_runs import (
     files_run_by_convention,
     names_its_sources,
@@ -12,52 +10,55 @@ from nanobot.security.shell.file_runs import (
 )
 
 
-@pytest.mark.parametrize(
-    ("command", "names"),
-    [
-        ("grep -rn word . | head -3", True),
-        ("grep -rin --include=*.py word src 2>/dev/null | sort | uniq | tail -n 5", True),
-        ("rg word", True),
-        ("grep -rh word .", False),
-        ("grep -rn word . | cut -d: -f3", False),
-        ("grep -rn word . > found", False),
-        ("grep -rn word . | head -3 page.md", False),
-        ("grep -rn word .; cat *", False),
-        ("grep -rn $(cat page.md) .", False),
-        ("grep -n word page.md", False),
-        ("rg -I word", False),
-    ],
-)
-def test_a_search_through_folders_names_where_its_words_stand(command: str, *, names: bool):
-    assert names_its_sources(command) is names
+def test_a_search_through_folders_names_where_its_words_stand():
+    yes = [
+        "grep -rn word . | head -3",
+        "grep -rin --include=*.py word src 2>/dev/null | sort | uniq | tail -n 5",
+        "rg word",
+    ]
+    no = [
+        "grep -rh word .",
+        "grep -rn word . | cut -d: -f3",
+        "grep -rn word . > found",
+        "grep -rn word . | head -3 page.md",
+        "grep -rn word .; cat *",
+        "grep -rn $(cat page.md) .",
+        "grep -n word page.md",
+        "rg -I word",
+    ]
+
+    assert [command for command in yes if not names_its_sources(command)] == []
+    assert [command for command in no if names_its_sources(command)] == []
 
 
-@pytest.mark.parametrize(
-    ("command", "tells"),
-    [
-        ("find . -name '*.py' | xargs wc -l; ls -la", False),
-        ("git add -A && git commit -qm done && git status --short", False),
-        ("git diff HEAD~1 --stat; git show --name-only", False),
-        ("git diff --stat -p", True),
-        ("git status -v", True),
-        ("git -c alias.x='!cat page.md' x", True),
-        ("cp page.md /dev/stdout", True),
-        ("wc -l $(cat page.md)", True),
-        ("find . -exec cat {} +", True),
-        ("grep -c x page.md", True),
-        ("xargs < page.md", True),
-        ("xargs -a page.md ls", True),
-        ("sha256sum -c page.md", True),
-        ("ls 'open", True),
-    ],
-)
-def test_what_prints_names_and_counts_tells_no_words(command: str, *, tells: bool):
-    assert prints_no_content(command) is not tells
+def test_what_prints_names_and_counts_tells_no_words():
+    yes = [
+        "find . -name '*.py' | xargs wc -l; ls -la",
+        "git add -A && git commit -qm done && git status --short",
+        "git add -A && git commit -qm done && git status --short",
+        "git diff HEAD~1 --stat; git status",
+    ]
+    no = [
+        "git show --name-only",
+        "git diff --stat -p",
+        "git status -v",
+        "git -c alias.x='!cat page.md' x",
+        "cp page.md /dev/stdout",
+        "wc -l $(cat page.md)",
+        "find . -exec cat {} +",
+        "grep -c x page.md",
+        "xargs < page.md",
+        "xargs -a page.md ls",
+        "sha256sum -c page.md",
+        "ls 'open",
+    ]
+
+    assert [command for command in yes if not prints_no_content(command)] == []
+    assert [command for command in no if prints_no_content(command)] == []
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_showing_moving_and_counting_runs_nothing_and_everything_else_may():
+    yes = [
         "cat page.md | head -3",
         "wc -l page.md && ls -la; du -sh .",
         "cp page.md b.md; mv b.md c.md; rm c.md",
@@ -66,15 +67,8 @@ def test_what_prints_names_and_counts_tells_no_words(command: str, *, tells: boo
         "git add -A && git commit -m 'the page' && git log -1",
         "tar czf b.tgz page.md; find . -name page.md -exec wc -l {} +",
         "timeout 5 bash -c 'cat page.md'",
-    ],
-)
-def test_showing_moving_and_counting_runs_nothing(command: str):
-    assert never_runs_files(command)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
+    ]
+    no = [
         "sh page.md",
         "cat page.md | sh",
         "$(cat page.md)",
@@ -93,10 +87,10 @@ def test_showing_moving_and_counting_runs_nothing(command: str):
         "git bisect run ./page.md",
         "perl page.md",
         "cat 'page.md",
-    ],
-)
-def test_everything_else_may(command: str):
-    assert not never_runs_files(command)
+    ]
+
+    assert [command for command in yes if not never_runs_files(command)] == []
+    assert [command for command in no if never_runs_files(command)] == []
 
 
 def test_of_python_it_is_what_its_script_imports_and_of_pytest_all(tmp_path: Path):

@@ -12,7 +12,7 @@ import pytest
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
-from nanobot.security import redaction as vault
+from nanobot.security import secrets as vault
 from nanobot.session.folder import SessionFolder
 from nanobot.session.manager import SessionManager
 from nanobot.session.search.index import RecallResult, SearchIndex

@@ -1,22 +1,22 @@
 """What a server offers, and the file that stores it: after a restart the tools are known before the server runs."""
 
 import hashlib
-import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from nanobot.utils.files import make_private_folder, write_atomic, write_in_place
+from nanobot.agent.tools.mcp.schema import normalize_schema
+from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.text import clip
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -26,11 +26,7 @@ logger = logging.getLogger(__name__)
 
 MAX_TOOLS = 500
 _MAX_PAGES = 50
-_MAX_SCHEMA_CHARS = 2_000_000
-_MAX_TOTAL_CHARS = 6_000_000
-"""Characters of all tools of a server together."""
-_MAX_DESCRIPTION_CHARS = 20_000
-_SLOW_FOR = timedelta(minutes=10)
+_MAX_DESCRIPTION_CHARS = 2_000
 _FILE_CAP = 16 * 1024 * 1024
 
 
@@ -41,6 +37,7 @@ class ServerTool:
     name: str
     description: str
     schema: dict[str, Any]
+    """Normalized."""
     reads: bool = False
     """Whether the server says that it changes nothing."""
     repeatable: bool = False
@@ -60,7 +57,7 @@ class Listing:
     is_legacy: bool = False
     """Whether it does not support the newest handshake."""
     left_out: int = 0
-    """Number of tools that are left out: too many, or too large."""
+    """Number of tools that are left out: too many."""
 
 
 async def fetch_listing(client: "Client") -> Listing:
@@ -74,7 +71,7 @@ async def fetch_listing(client: "Client") -> Listing:
         cursor = page.next_cursor
         if not cursor or len(tools) >= MAX_TOOLS:
             break
-    accepted = {tool.name: _tool(tool) for tool in _within_limits(tools)}
+    accepted = {tool.name: _tool(tool) for tool in tools[:MAX_TOOLS] if tool.name}
     return Listing(
         tuple(accepted[name] for name in sorted(accepted)),
         resources=capabilities.resources is not None and await _has_resources(client),
@@ -107,26 +104,14 @@ async def _has_prompts(client: "Client") -> bool:
 
 def _tool(tool: "SdkTool") -> ServerTool:
     hints = tool.annotations
+    description = tool.description or tool.title or (hints.title if hints else None) or ""
     return ServerTool(
         tool.name,
-        (tool.description or tool.title or (hints.title if hints else None) or "")[:_MAX_DESCRIPTION_CHARS],
-        tool.input_schema,
+        clip(description.strip(), _MAX_DESCRIPTION_CHARS),
+        normalize_schema(tool.input_schema),
         reads=bool(hints and hints.read_only_hint),
         repeatable=bool(hints and hints.idempotent_hint),
     )
-
-
-def _within_limits(tools: "Sequence[SdkTool]") -> "Iterator[SdkTool]":
-    """Yield the first tools that are not too large, alone and together."""
-    remaining = _MAX_TOTAL_CHARS
-    for tool in tools[:MAX_TOOLS]:
-        try:
-            size = len(json.dumps(tool.input_schema)) + min(len(tool.description or ""), _MAX_DESCRIPTION_CHARS)
-        except (RecursionError, ValueError):
-            continue
-        if 0 < len(tool.name) <= 1000 and size <= min(remaining, _MAX_SCHEMA_CHARS):
-            remaining -= size
-            yield tool
 
 
 class ListingFile:
@@ -134,7 +119,6 @@ class ListingFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._slow = path.with_suffix(".slow")
 
     def load(self) -> Listing | None:
         """Return the listing; None if there is none. Never raises."""
@@ -148,24 +132,10 @@ class ListingFile:
             logger.warning("The stored tools of an MCP server could not be read: %s: %s", self._path, error)
             return None
 
-    def was_slow(self, now: datetime) -> bool:
-        """Return whether a turn waited for the server in vain in the last minutes. Never raises."""
-        try:
-            noted = datetime.fromtimestamp(self._slow.stat().st_mtime, UTC)
-        except OSError:
-            return False
-        return abs(now - noted) < _SLOW_FOR
-
-    def record_slowness(self) -> None:
-        """Record that a turn waited in vain. Never raises."""
-        with suppress(OSError):
-            write_in_place(self._slow, b"")
-
     def save(self, listing: Listing) -> None:
         """Store the listing. Never raises: the server can be asked again."""
         try:
             make_private_folder(self._path.parent)
-            self._slow.unlink(missing_ok=True)
             write_atomic(self._path, _codec().dump_json(listing))
         except (OSError, ValueError, RecursionError) as error:
             logger.warning("The tools of an MCP server could not be stored: %s: %s", self._path, error)

@@ -25,8 +25,6 @@ _MAX_BRANCHES = 64
 _TYPES = ("object", "array", "string", "integer", "number", "boolean")
 _BOUNDS = {"array": "Items", "string": "Length", "integer": "imum", "number": "imum"}
 """Endings of the keywords that begin with `min` and `max`, by type."""
-_OPEN = ("patternProperties", "if", "dependentSchemas", "$dynamicRef", "$recursiveRef")
-"""Keywords by which a schema may allow properties that it does not list."""
 _VALID_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "object"}]}
 
@@ -38,35 +36,20 @@ def normalize_schema(schema: object) -> Schema:
     """
     with suppress(RecursionError):
         for depth in (MAX_DEPTH, 4, 2, 1):
-            normalized = _Normalizer(schema).top_level(depth)
+            normalizer = _Normalizer(schema)
+            top, references = normalizer.resolve(schema, frozenset())
+            if top.get("type", "object") != "object":
+                break
+            normalized = normalizer.object_schema(top, references, depth)
             if len(json.dumps(normalized)) <= MAX_CHARS:
                 return normalized
     return {"type": "object", "properties": {}}
-
-
-def names_schema(schema: object) -> Schema:
-    """Return a schema that checks only the names of a tool's arguments: the values are checked by who runs it."""
-    with suppress(RecursionError):
-        top, _ = _Normalizer(schema).resolve(schema, frozenset())
-        if top.get("type", "object") == "object":
-            is_open = top.get("additionalProperties") or any(word in top for word in (*_OPEN, "anyOf", "oneOf"))
-            required = dict.fromkeys(name for name in _sequence(top, "required") if isinstance(name, str))
-            properties: Schema = {name: {} for name in _mapping(top, "properties")}
-            names = {"type": "object", "properties": properties, "required": [*required]}
-            return {**names, "additionalProperties": True} if is_open else names
-    return {"type": "object"}
 
 
 class _Normalizer:
     def __init__(self, root: object) -> None:
         self._root = root
         self._left = MAX_SCHEMAS
-
-    def top_level(self, depth: int) -> Schema:
-        schema, references = self.resolve(self._root, frozenset())
-        if schema.get("type", "object") != "object":
-            return {"type": "object", "properties": {}}
-        return self._object(schema, references, depth)
 
     def resolve(self, schema: object, references: frozenset[str]) -> tuple[Schema, frozenset[str]]:
         """Merge `$ref` and `allOf` into the schema, whose own keywords come first. `references` led here: none of them
@@ -84,8 +67,7 @@ class _Normalizer:
             inner, references = self.resolve(part, references)
             properties = {**_mapping(inner, "properties"), **_mapping(merged, "properties")}
             required = [*_sequence(merged, "required"), *_sequence(inner, "required")]
-            open_names = {"additionalProperties": True} if "additionalProperties" in {**inner, **merged} else {}
-            merged = {**inner, **merged, "properties": properties, "required": required, **open_names}
+            merged = {**inner, **merged, "properties": properties, "required": required}
         return merged, references
 
     def _target(self, reference: str) -> object:
@@ -129,7 +111,7 @@ class _Normalizer:
         if kind is None:
             return _ANYTHING
         if kind == "object":
-            return self._object(schema, references, depth)
+            return self.object_schema(schema, references, depth)
         shown: Schema = {"type": kind}
         values = [value for value in _values(schema) if value is not None]
         if kind == "string" and 0 < len(values) <= 200 and all(isinstance(value, str) and value for value in values):
@@ -140,7 +122,7 @@ class _Normalizer:
         bounds = [f"{end}{_BOUNDS[kind]}" for end in ("min", "max") if kind in _BOUNDS]
         return shown | {name: schema[name] for name in bounds if type(schema.get(name)) in (int, float)}
 
-    def _object(self, schema: Schema, references: frozenset[str], depth: int) -> Schema:
+    def object_schema(self, schema: Schema, references: frozenset[str], depth: int) -> Schema:
         """Make an object. Its properties are those of all branches: at the top, no provider accepts a union."""
         properties: Schema = {}
         for part, followed in self._with_branches(schema, references) if depth > 0 else ():

@@ -40,10 +40,6 @@ MAX_PAUSE_S = 60.0
 _MIN_ERROR_STATUS = 400
 """The lowest HTTP status that is an error."""
 _MAX_WAIT_S = 3.0
-_QUICK_LISTING_S = 1.0
-"""A turn may wait this long for changed tools without anybody noticing."""
-_RELIST_PAUSE_S = 30.0
-"""Reports of changes are ignored this long after a slow listing, or one without a change."""
 _CAUSE_WAIT_S = 0.5
 """The cause of a disconnect is known a moment after the disconnect itself."""
 _CLOSE_TIMEOUT_S = 8.0
@@ -138,8 +134,6 @@ class McpServer:
         self.settings = settings
         self.listing: Listing | None = None
         """What the server offers, now or when it was last connected; None if unknown."""
-        self.is_slow = False
-        """Whether a turn recently waited for it in vain."""
         stem = _UNSAFE_IN_FILES.sub("_", settings.name)[:80]
         self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json")
         name_hash = hashlib.sha256(settings.name.encode(errors="surrogatepass")).hexdigest()[:8]
@@ -153,8 +147,8 @@ class McpServer:
         self._reason = ""
         self._pause_s = 0.0
         self._next_try = 0.0
-        self._changed = False
-        self._next_relist = 0.0
+        self.has_changed = False
+        """Whether it reported changed tools since they were listed."""
         self._busy = 0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -190,7 +184,7 @@ class McpServer:
 
     @property
     def left_out(self) -> int:
-        """Number of tools that are left out: too many, or too large."""
+        """Number of tools that are left out: too many."""
         return self.listing.left_out if self.listing is not None else 0
 
     def unknown_tools(self) -> list[str]:
@@ -201,13 +195,6 @@ class McpServer:
     async def load_listing(self) -> None:
         """Load the stored listing. Never raises."""
         self.listing = await asyncio.to_thread(self._file.load)
-        if self.listing is None:
-            self.is_slow = await asyncio.to_thread(self._file.was_slow, self._clock.now())
-
-    async def record_slowness(self) -> None:
-        """Record that a turn waited in vain: for a while none waits for it again, in any process. Never raises."""
-        self.is_slow = True
-        await asyncio.to_thread(self._file.record_slowness)
 
     def start(self) -> "_Connection | None":
         """Return the connection, maybe one that is starting; None after a failure a moment ago."""
@@ -239,20 +226,16 @@ class McpServer:
         raise self._closed_error()
 
     async def relist(self) -> None:
-        """List the tools again, if the server reported a change. Never raises, and does not wait long."""
-        connection, previous, started = self._connection, self.listing, self._clock.monotonic()
-        if not self._changed or connection is None or not connection.is_open or started < self._next_relist:
+        """List the tools again, if it is connected. Never raises, and does not wait long."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
             return
         try:
             async with asyncio.timeout(self._timeouts.first_listing_s):
                 await self._list(connection.ready.result())
-        except Exception as error:  # isolate servers
-            self._changed = True
+        except Exception as error:  # isolate servers; asked again once it reports another change
             reason = error_text(error)
             logger.warning("The MCP server %s did not list its changed tools: %s", self.settings.name, reason)
-        finished = self._clock.monotonic()
-        if self.listing is previous or finished - started > _QUICK_LISTING_S:
-            self._next_relist = finished + _RELIST_PAUSE_S
 
     async def ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool = False) -> T:
         """Send a request. One that was lost before it reached the server, or is repeatable, is sent once more.
@@ -262,7 +245,23 @@ class McpServer:
         """
         self._busy += 1
         try:
-            return await self._ask(request, repeatable=repeatable)
+            for last in (False, True):
+                connection = await self.connect()
+                try:
+                    return await request(connection.ready.result())
+                except Exception as error:  # any error may mean that the connection is lost; else it is raised again
+                    if not _is_lost(connection, error):
+                        raise
+                    reason, not_done = await self._explain_loss(connection, error)
+                    if last or not (repeatable or not_done):
+                        if not_done:
+                            raise ServerFailedError(self._describe_unreachable(reason)) from error
+                        raise OutcomeUnknownError(
+                            f"The connection to the MCP server {self.settings.name} was lost during the call "
+                            f"({reason}). It may or may not have been done: check before you call again."
+                        ) from error
+                    logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, reason)
+            raise AssertionError("the second try returns or raises")
         finally:
             self._busy -= 1
             self._schedule_stop()
@@ -284,48 +283,16 @@ class McpServer:
             for task in self._tasks:
                 task.cancel()
 
-    # -- requests --------------------------------------------------------------------------------------------------
-
-    async def _ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool) -> T:
-        for last in (False, True):
-            connection = await self.connect()
-            try:
-                return await request(connection.ready.result())
-            except Exception as error:  # any error may mean that the connection is lost; else it is raised again
-                if not _is_lost(connection, error):
-                    raise
-                if connection.report.session_lost:
-                    reason, not_done = "it lost our session", True
-                else:
-                    if connection.task is not None:
-                        await asyncio.wait((connection.task,), timeout=_CAUSE_WAIT_S)
-                    reason = await self._describe_failure(connection.cause or error, connection.report)
-                    not_done = _was_never_sent(connection.cause)
-                if self._connection is connection:
-                    self._drop_connection()
-                if last or not (repeatable or not_done):
-                    if not_done:
-                        raise ServerFailedError(self._describe_unreachable(reason)) from error
-                    raise OutcomeUnknownError(
-                        f"The connection to the MCP server {self.settings.name} was lost during the call ({reason}). "
-                        "It may or may not have been done: check before you call again."
-                    ) from error
-                logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, reason)
-        raise AssertionError("the second try returns or raises")
-
     # -- connecting ------------------------------------------------------------------------------------------------
 
     async def _run(self, connection: _Connection) -> None:
         """Connect, list the tools, and stay until the connection is to be closed, or is lost."""
-
-        def give_up() -> None:
-            if not connection.ready.done():
-                connection.start_closing(TimeoutError())
-
-        timeout = asyncio.get_running_loop().call_later(self._timeouts.to_connect_s, give_up)
+        timeout = asyncio.get_running_loop().call_later(
+            self._timeouts.to_connect_s, connection.start_closing, TimeoutError()
+        )
         use_legacy = self.listing is not None and self.listing.is_legacy
         try:
-            await self._serve(connection, use_legacy)
+            await self._serve(connection, use_legacy, timeout)
         except asyncio.CancelledError:  # it is closing, or takes too long
             pass
         except Exception as error:  # isolate servers: the callers get the reason
@@ -349,7 +316,7 @@ class McpServer:
         log("The MCP server %s cannot be used: %s", self.settings.name, self._reason)
         connection.ready.set_exception(ServerFailedError(self._describe_unreachable(self._reason)))
 
-    async def _serve(self, connection: _Connection, use_legacy: bool) -> None:
+    async def _serve(self, connection: _Connection, use_legacy: bool, timeout: asyncio.TimerHandle) -> None:
         await asyncio.to_thread(import_module, "mcp")  # 0.6 s of imports, off the event loop
         for name in ("mcp", "client"):  # the SDK's; we report lost connections ourselves, in a line
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -375,6 +342,7 @@ class McpServer:
                 if self._reason:
                     logger.info("The MCP server %s is back.", self.settings.name)
                 self._reason, self._pause_s, self._next_try = "", 0.0, 0.0
+                timeout.cancel()
                 connection.ready.set_result(client)
                 self._schedule_stop()
                 await connection.closing.wait()
@@ -386,7 +354,7 @@ class McpServer:
         from mcp.types import ToolListChangedNotification
 
         if isinstance(message, ToolListChangedNotification):
-            self._changed = True
+            self.has_changed = True
 
     async def _listen_for_changes(self, client: "Client") -> None:
         """Listen for changed tools, if the newest protocol has a stream of its own for them."""
@@ -396,10 +364,10 @@ class McpServer:
         with suppress(Exception):  # a server without such a stream: its tools are listed at the next connection
             async with client.listen(tools_list_changed=True) as changes:
                 async for _ in changes:
-                    self._changed = True
+                    self.has_changed = True
 
     async def _list(self, client: "Client") -> None:
-        self._changed = False
+        self.has_changed = False
         listing = await fetch_listing(client)
         if listing != self.listing:
             self.listing = listing
@@ -419,6 +387,19 @@ class McpServer:
         if may_stop and not self._busy and not self._closed:
             idle_s = min(self._timeouts.idle_s, _RETIRED_IDLE_S) if self._retired else self._timeouts.idle_s
             self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._drop_connection)
+
+    async def _explain_loss(self, connection: _Connection, error: Exception) -> tuple[str, bool]:
+        """Drop a lost connection. Return why it was lost, and whether the request surely had no effect."""
+        if connection.report.session_lost:
+            reason, not_done = "it lost our session", True
+        else:
+            if connection.task is not None:
+                await asyncio.wait((connection.task,), timeout=_CAUSE_WAIT_S)
+            reason = await self._describe_failure(connection.cause or error, connection.report)
+            not_done = _was_never_sent(connection.cause)
+        if self._connection is connection:
+            self._drop_connection()
+        return reason, not_done
 
     # -- texts -----------------------------------------------------------------------------------------------------
 

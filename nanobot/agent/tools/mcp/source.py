@@ -15,7 +15,7 @@ from nanobot.agent.tools.mcp.listing import Listing
 from nanobot.agent.tools.mcp.server import McpServer, McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.agent.tools.mcp.tool import tools_of
-from nanobot.agent.tools.mcp.tool_search import hide_heavy_tools, is_heavy
+from nanobot.agent.tools.mcp.tool_search import CallTool, FindTool, is_heavy
 from nanobot.agent.tools.mcp.transport import OpenClient, open_client
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.utils.clock import Clock
@@ -63,19 +63,12 @@ class McpServers:
         """Register what the servers offer now. Waits a moment for unknown servers; never raises."""
         async with self._refreshing:
             await self.load_listings()
-            unknown = {server: server.start() for server in self.servers if server.listing is None}
-            waiting = {
-                server: connection.ready
-                for server, connection in unknown.items()
-                if connection is not None and server not in self._awaited and not server.is_slow
-            }
+            unknown = [server for server in self.servers if server.listing is None]
+            starting = {server: connection.ready for server in unknown if (connection := server.start()) is not None}
+            if waiting := [ready for server, ready in starting.items() if server not in self._awaited]:
+                await asyncio.wait(waiting, timeout=self._timeouts.first_listing_s)
             self._awaited.update(unknown)
-            if waiting:
-                await asyncio.wait(waiting.values(), timeout=self._timeouts.first_listing_s)
-                await asyncio.gather(
-                    *(server.record_slowness() for server, ready in waiting.items() if not ready.done())
-                )
-            await asyncio.gather(*(server.relist() for server in self.servers))
+            await asyncio.gather(*(server.relist() for server in self.servers if server.has_changed))
             self._offer(registry)
 
     async def load_listings(self) -> None:
@@ -133,9 +126,8 @@ class McpServers:
             "%s of MCP servers are too many for every request: the model finds them with mcp_find.",
             count_noun(len(tools), "tool"),
         )
-        return hide_heavy_tools(
-            tools, {server.settings.name: len(server.offered_names()) for server in self.servers if server.listing}
-        )
+        counts = {server.settings.name: len(server.offered_names()) for server in self.servers if server.listing}
+        return [FindTool(tools, counts), CallTool(tools)]
 
     def _offer(self, registry: ToolRegistry) -> None:
         listings = {server: server.listing for server in self.servers}

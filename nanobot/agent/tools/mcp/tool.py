@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,12 +15,10 @@ from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.mcp.listing import ServerTool
 from nanobot.agent.tools.mcp.results import ReceivedFiles, convert_prompt, convert_resource, convert_result
-from nanobot.agent.tools.mcp.schema import names_schema, normalize_schema
 from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
-from nanobot.agent.tools.validation import find_problems
 from nanobot.messages.types import Provenance, ToolFailure
 from nanobot.net.urls import find_hosts
-from nanobot.security.redaction import find_secret
+from nanobot.security.secrets import find_secret
 from nanobot.utils.text import clip, clip_line
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_DESCRIPTION_CHARS = 2000
 MAX_CALL = timedelta(hours=1)
 """A call that reports progress may exceed the timeout, but not this."""
 _PROGRESS_INTERVAL_S = 0.2
@@ -104,21 +102,17 @@ class McpTool(_ServerTool):
     """One of a server's own tools."""
 
     def __init__(self, server: McpServer, tool: ServerTool, name: str, workspace: Path) -> None:
-        description = (
-            clip(tool.description.strip(), MAX_DESCRIPTION_CHARS)
-            or f"{tool.name} of the server {server.settings.name}."
-        )
+        description = tool.description or f"{tool.name} of the server {server.settings.name}."
         super().__init__(server, name, description, workspace)
-        self.parameters = normalize_schema(tool.schema)
-        self._names = names_schema(tool.schema)
+        self.parameters = tool.schema
         self._tool = tool
         if tool.reads or tool.repeatable:
             self.effect = Effect.READ if tool.reads else Effect.REPEATABLE
 
-    @property
+    @cached_property
     def wants_context(self) -> bool:
         """Whether to pass the turn's context; not if the server has a parameter `ctx` of its own."""
-        return "ctx" not in self._names.get("properties", {})
+        return "ctx" not in self.parameters["properties"]
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         """Call the tool. Any argument names are the server's, even `self`."""
@@ -157,8 +151,8 @@ class McpTool(_ServerTool):
         return (Access(AccessKind.TOOL, self.name, detail=detail),)
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
-        """Check the names only: the server has the last word about the values."""
-        return find_problems(params, self._names)
+        """Leave it to the server: the normalized schema says less than its own."""
+        return []
 
 
 class ResourcesTool(_ServerTool):

@@ -27,11 +27,6 @@ def is_heavy(tools: Iterable[Tool]) -> bool:
     return estimate_tokens(json.dumps([tool.to_schema() for tool in tools])) > HEAVY_TOKENS
 
 
-def hide_heavy_tools(tools: Sequence[Tool], servers: dict[str, int]) -> list[Tool]:
-    """Return the two tools that replace all of these. `servers`: the number of tools of each server."""
-    return [FindTool(tools, servers), CallTool(tools)]
-
-
 _SOURCE = "the MCP servers"
 
 

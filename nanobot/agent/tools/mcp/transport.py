@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 OpenClient = Callable[[str, Mapping[str, str]], Awaitable["httpx2.AsyncClient"]]
 """Returns a client for requests to this URL, with these headers."""
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
-"""The SDK joins a line from parts of 64 kB, copying it each time."""
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-MAX_LIST_ITEMS = 2000
-"""Tools, resources, parts of a result; the rest of a longer list is dropped before the SDK validates each item."""
 _STDERR_TAIL_BYTES = 4096
 _EXIT_WAIT_S = 0.3
 _NOISE = re.compile(rf"npm notice|npm error( \d+)?$|npm error A complete log|{EXIT_CODE_PREFIX}")
@@ -164,8 +160,7 @@ async def _start_program(
     env = server_environment(os.environ, settings)
     command = [await asyncio.to_thread(_prepare_program, settings, env, folder), *settings.args]
     if sys.platform != "win32":
-        guard = [sys.executable, "-I", "-S", process_guard.__file__, str(os.getpid()), str(MAX_LINE_BYTES)]
-        command = [*guard, *command]
+        command = [sys.executable, "-I", "-S", process_guard.__file__, *command]
     program = StdioServerParameters(
         command=command[0], args=command[1:], env=env, cwd=folder, encoding_error_handler="replace"
     )
@@ -239,7 +234,7 @@ async def _filter_messages(
                 async for item in source:
                     message = _repair(item, report) if isinstance(item, Exception) else item
                     if message is not None:
-                        await sink.send(_truncate_lists(message))
+                        await sink.send(message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         finally:
@@ -273,12 +268,3 @@ def _repair(error: Exception, report: ServerReport) -> "SessionMessage | None":
             pass
     report.garbage = report.garbage or line[:200]
     return None
-
-
-def _truncate_lists(message: "SessionMessage") -> "SessionMessage":
-    result = getattr(message.message, "result", None)
-    if isinstance(result, dict):
-        for name, value in result.items():
-            if isinstance(value, list):
-                result[name] = value[:MAX_LIST_ITEMS]
-    return message

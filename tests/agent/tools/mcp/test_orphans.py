@@ -50,8 +50,8 @@ def test_a_kill_that_nobody_can_hear_leaves_no_survivors(tmp_path: Path):
 
 async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tmp_path: Path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
-    lamp = await bench(child("lamp", "daemon", mark))
-    wait_until(lambda: len(alive(mark)) >= 2)
+    lamp = await bench(child("lamp", "daemon", env={"MARK": mark}))
+    wait_until(lambda: len(alive(mark)) >= 3)
     begun = time.monotonic()
 
     await lamp.registry.close()

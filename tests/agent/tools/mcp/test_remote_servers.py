@@ -7,7 +7,7 @@ import pytest
 from nanobot.agent.tools.mcp.server import Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.messages.types import ToolFailure
-from nanobot.security.redaction import secrets_scope
+from nanobot.security.secrets import secrets_scope
 from nanobot.testing.model_server import FakeModels
 from tests.fakes.mcp_remote_server import remote_server
 from tests.support.mcp import OpenBench

@@ -15,8 +15,8 @@ from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.mcp.listing import MAX_TOOLS
 from nanobot.agent.tools.mcp.server import McpTimeouts, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
-from nanobot.agent.tools.mcp.transport import MAX_LIST_ITEMS
 from nanobot.messages.types import Provenance
+from tests.support.eventually import eventually
 from tests.support.mcp import LONG_TIMEOUTS, MCP_SERVER, OpenBench, child
 
 
@@ -94,47 +94,29 @@ async def test_the_owner_chooses_which_tools_are_offered(bench: OpenBench):
     assert none.registry.names == []
 
 
-async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_others(bench: OpenBench):
+async def test_servers_that_fail_or_hang_do_not_hold_up_the_others_and_are_told_of(bench: OpenBench):
     await bench(child("lamp"))
-    timeouts = McpTimeouts(first_listing_s=1.5)
-    begun = time.perf_counter()
     all_of_them = await bench(
         child("hung", "hangs"),
         child("noisy", "babbles"),
         ServerSettings("missing", command="no-such-program"),
         ServerSettings("empty"),
         child("lamp"),
-        timeouts=timeouts,
+        timeouts=McpTimeouts(to_connect_s=2.0, first_listing_s=1.0),
     )
-    waited = time.perf_counter() - begun
+    hung, noisy, missing, empty, lamp = all_of_them.servers.servers
 
     result = await all_of_them.call("mcp_lamp_echo", n=1)
 
-    assert waited < 10  # the hanging one would have twenty seconds more
     assert result.content == '{"n": 1}'
     assert {name.split("_")[1] for name in all_of_them.registry.names} == {"lamp"}
-    phases = {server.settings.name: server.state.phase for server in all_of_them.servers.servers}
-    assert phases == {
-        "hung": Phase.STARTING,
-        "noisy": Phase.STARTING,
-        "missing": Phase.FAILED,
-        "empty": Phase.FAILED,
-        "lamp": Phase.READY,
-    }
-    begun = time.perf_counter()
-    await bench(child("hung", "hangs"), timeouts=timeouts)
-    assert time.perf_counter() - begun < 1, "who kept somebody waiting in vain is not waited for again"
-
-
-async def test_a_server_that_never_shakes_hands_fails_with_what_it_said(bench: OpenBench):
-    timeouts = McpTimeouts(to_connect_s=1.0, first_listing_s=20)
-
-    noisy = await bench(child("noisy", "babbles"), timeouts=timeouts)
-
-    state = noisy.servers.servers[0].state
-    assert state.phase is Phase.FAILED
-    assert "did not answer in time" in state.reason
-    assert "Loading... 42%" in state.reason
+    phases = [server.state.phase for server in (hung, noisy, missing, empty, lamp)]
+    assert phases == [Phase.STARTING, Phase.STARTING, Phase.FAILED, Phase.FAILED, Phase.READY]
+    await eventually(lambda: noisy.state.phase is Phase.FAILED)
+    assert "did not answer in time" in noisy.state.reason
+    assert "Loading... 42%" in noisy.state.reason
+    assert noisy.state.retry_in_s > 0
+    assert noisy.start() is None
 
 
 def working_directory_of(name: str, **more: Any) -> ServerSettings:
@@ -185,7 +167,8 @@ async def test_a_server_that_cannot_start_says_why(bench: OpenBench):
 
 async def test_many_calls_of_a_server_that_cannot_start_start_it_once(bench: OpenBench, tmp_path: Path):
     broken, starts = tmp_path / "broken", tmp_path / "starts"
-    script = f"if [ -e {broken} ]; then echo >> {starts}; sleep 1; exit 3; fi; exec {sys.executable} -I -S {MCP_SERVER}"
+    fails = f"if [ -e {broken} ]; then echo >> {starts}; sleep 0.3; exit 3; fi"
+    script = f"{fails}; exec {sys.executable} -I -S {MCP_SERVER}"
     lamp = ServerSettings("lamp", command="sh", args=("-c", script))
     await bench(lamp)
     broken.touch()
@@ -264,24 +247,18 @@ async def test_calls_of_one_server_run_side_by_side(bench: OpenBench):
     assert time.perf_counter() - begun < 1.8  # one after the other would take 2 s
 
 
-@pytest.mark.timeout(180)
-async def test_megabytes_arrive_whole_and_a_message_nobody_can_hold_costs_only_its_call(bench: OpenBench):
-    lamp = await bench(child("lamp", tool_timeout_s=120))
+async def test_megabytes_arrive_whole(bench: OpenBench):
+    lamp = await bench(child("lamp"))
 
     result = await lamp.call("mcp_lamp_big", size=4_000_000)
-    huge = await lamp.call("mcp_lamp_big", size=20_000_000)
-    after = await lamp.call("mcp_lamp_echo", n=1)
 
     assert result.content == "x" * 4_000_000
-    assert huge.error
-    assert "a line of more than 16 MB" in str(huge.content)
-    assert after.content == '{"n": 1}'
 
 
 async def test_of_an_endless_list_of_tools_the_rest_is_not_looked_at(bench: OpenBench):
     many = await bench(child("many", "many"))
 
-    assert many.servers.servers[0].left_out == MAX_LIST_ITEMS - MAX_TOOLS
+    assert many.servers.servers[0].left_out > 3000 - MAX_TOOLS
 
 
 def resident_bytes() -> int:
@@ -338,16 +315,6 @@ async def test_a_new_tool_is_offered_to_the_next_turn(bench: OpenBench):
     assert "mcp_lamp_dance" in after
 
 
-async def test_a_server_that_tells_of_changes_where_there_are_none_is_not_asked_each_time(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-
-    for _ in range(5):
-        told = await lamp.call("mcp_lamp_cries_wolf")
-        await lamp.refresh()
-
-    assert int(str(told.content).split()[0]) <= 3
-
-
 async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
     bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ):
@@ -390,12 +357,3 @@ async def test_a_program_nobody_asks_is_let_go_and_started_again(bench: OpenBenc
 
     assert state is Phase.IDLE
     assert first.content != second.content
-
-
-async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(bench: OpenBench):
-    missing = await bench(ServerSettings("missing", command="no-such-program"))
-    (server,) = missing.servers.servers
-
-    assert server.state.phase is Phase.FAILED
-    assert 0 < server.state.retry_in_s <= 1
-    assert server.start() is None

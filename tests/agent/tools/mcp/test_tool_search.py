@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, integer, takes
-from nanobot.agent.tools.mcp.tool_search import HEAVY_TOKENS, hide_heavy_tools, is_heavy
+from nanobot.agent.tools.mcp.tool_search import HEAVY_TOKENS, CallTool, FindTool, is_heavy
 from nanobot.agent.tools.registry import ToolRegistry
 from tests.support.mcp import OpenBench, child
 
@@ -29,7 +29,7 @@ def registry() -> ToolRegistry:
         *(Lamp(f"mcp_office_thing_{number}", "Something else.") for number in range(50)),
     ]
     made = ToolRegistry()
-    for tool in hide_heavy_tools(lamps, {"home": 2, "office": 50}):
+    for tool in (FindTool(lamps, {"home": 2, "office": 50}), CallTool(lamps)):
         made.register(tool)
     return made
 

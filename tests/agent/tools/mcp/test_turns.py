@@ -40,7 +40,7 @@ async def test_a_model_calls_a_tool_of_a_server_and_another_server_hangs(tmp_pat
 
     assert answer == "done"
     assert rows["mcp_lamp_echo"] == '{"n": 1}'
-    assert "lamp: connected, 16 tools" in report
+    assert "lamp: connected, 15 tools" in report
     assert "hung: starting, not met yet" in report
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, number, takes
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
-from nanobot.agent.tools.own.source import OwnTools
-from nanobot.agent.tools.own.tool import OwnTool
+from nanobot.agent.tools.own import OwnTool, OwnTools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance

@@ -1,4 +1,5 @@
-"""Untrusted content: which rows contain it, and whether a call repeats some from an earlier turn.
+"""Untrusted content: which rows contain it, whether a call repeats some from an earlier turn, and whether the model may
+have composed a URL for somebody.
 
 Deterministic, and fast for a window of half a million characters: texts are compared without spaces and case, first by
 shingles of eight characters.
@@ -9,13 +10,25 @@ import binascii
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
-from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted, stored_provenance, text_of
+from nanobot.agent.tools.access import Access
+from nanobot.agent.tools.hooks import PlannedCall
+from nanobot.messages.types import (
+    ChatMessage,
+    Provenance,
+    ToolFailure,
+    is_outside,
+    least_trusted,
+    stored_provenance,
+    text_of,
+)
+from nanobot.providers.base import parse_arguments
 
 LONG_ENOUGH = 16
 """A common substring this long (in characters, without spaces) is not a coincidence."""
@@ -26,6 +39,8 @@ _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2}){12,}")
 _MAX_DECODED = 200
 """Base64 or hex strings that are decoded per text."""
+MAX_PER_HOST = 8
+"""URLs of one host that a turn fetches unasked: the choice of pages can spell something out."""
 
 
 def own_provenance(row: ChatMessage, session_key: str = "") -> str:
@@ -190,3 +205,45 @@ def _argument_text(arguments: str) -> str:
         return "\n".join(_strings(json.loads(arguments)))
     except (ValueError, RecursionError):
         return arguments
+
+
+def is_known_url(access: Access, planned: PlannedCall) -> bool:
+    """Whether a plain URL carries nothing new to its host: it was fetched before, or anybody wrote it before the model
+    did. Results of our own tools do not count: they may echo the model. Searches the whole window: blocking.
+    """
+    rows, context = planned.rows, planned.context
+    url = _normalize_url(access.detail)
+    fetched, waiting = _fetched_urls(row for row in rows if row.get("turn_id") == context.turn_id)
+    fetched |= {other for _, other in takewhile(lambda item: item[0] != planned.call.id, waiting.items())}
+    if sum(_host(other) == _host(url) for other in fetched - {url}) >= MAX_PER_HOST:
+        return False
+    if url in _fetched_urls(rows)[0]:
+        return True
+    first = next((row for row in rows if url in texts_in(row).lower()), None)
+    if first is None or first["role"] == "assistant":
+        return False
+    provenance = own_provenance(first, context.session_key)
+    return is_outside(provenance) or (first["role"] == "user" and provenance == Provenance.OWNER)
+
+
+def _fetched_urls(rows: Iterable[ChatMessage]) -> tuple[set[str], dict[str, str]]:
+    """Return the URLs that were fetched, and by call id those of calls that have no result yet."""
+    fetched: set[str] = set()
+    waiting: dict[str, str] = {}
+    for row in rows:
+        for call in row.get("tool_calls") or ():
+            if call["function"]["name"] == "web_fetch":
+                arguments, _ = parse_arguments(call["function"]["arguments"])
+                waiting[call["id"]] = _normalize_url(str(arguments.get("url", "")))
+        url = waiting.pop(row.get("tool_call_id", ""), None)
+        if url is not None and row.get("failure") != ToolFailure.NOT_RUN:
+            fetched.add(url)
+    return fetched, waiting
+
+
+def _normalize_url(url: str) -> str:
+    return url.partition("://")[2].rstrip("/").lower()
+
+
+def _host(url: str) -> str:
+    return url.partition("/")[0]
