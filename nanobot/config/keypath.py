@@ -94,6 +94,15 @@ def walk(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
             yield from walk(entry, (*path, key))
 
 
+def changed(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The paths of the values that differ between two trees of objects. Lists and texts are compared as a whole."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in {**before, **after}:
+            yield from changed(before.get(key), after.get(key), (*path, key))
+    elif before != after:
+        yield path
+
+
 def is_secret(path: KeyPath) -> bool:
     """Whether the value of a key must not be shown."""
     names = [part for part in path if isinstance(part, str)]

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from datetime import tzinfo
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nanobot.bus.events import Address
 from nanobot.cron.history import HistoryRow
-from nanobot.cron.schedule import check_schedule, instants, job_zone, next_instant
+from nanobot.cron.schedule import check_schedule, instants, job_zone, job_zone_or_host, next_instant
 from nanobot.cron.scheduler import EndedRun, LeasedRun, Scheduler, WasStarted
 from nanobot.cron.store import CronStore, JobFile
 from nanobot.cron.types import (
@@ -243,6 +244,16 @@ class CronService:
     def get_job(self, job_id: str) -> CronJob | None:
         """The job of this id, or None."""
         return deepcopy(self._fresh().get(job_id))
+
+    def find_jobs(self, wanted: str) -> list[CronJob]:
+        """The job of this id, or else those of this name, ignoring case."""
+        if (job := self.get_job(wanted)) is not None:
+            return [job]
+        return [job for job in self.list_jobs(include_disabled=True) if job.name.casefold() == wanted.casefold()]
+
+    def zone_of(self, job: CronJob) -> tzinfo:
+        """The zone to show a job's times in."""
+        return job_zone_or_host(job, self.timezone)
 
     def unreadable(self) -> list[str]:
         """A sentence for each invalid entry of the file."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from nanobot.cron.format import format_job, format_next, format_schedule, format_time, parse_schedule, parse_snooze
-from nanobot.cron.schedule import job_zone_or_host, to_ms
+from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronError, CronJob, CronPayload, JobSpec, Notify
 from nanobot.utils.text import format_when
@@ -88,7 +88,7 @@ class CronToolBackend:
         job = self._service.get_job(job_id)
         if job is None or not _belongs_to(job, chat):
             return _SETTLED
-        zone = job_zone_or_host(job, self._service.timezone)
+        zone = self._service.zone_of(job)
         until = parse_snooze(snooze, zone) if snooze else None
         if not self._service.settle_reminder(job_id, to_ms(until) if until else None):
             return _SETTLED
@@ -100,22 +100,20 @@ class CronToolBackend:
 
     def _find(self, wanted: str, chat: str) -> CronJob:
         """The job with this id, or the only one with this name. Raises CronError."""
-        jobs = self._jobs_of(chat)
-        found = [job for job in jobs if job.id == wanted]
-        found = found or [job for job in jobs if job.name.casefold() == wanted.casefold()]
+        found = [job for job in self._service.find_jobs(wanted) if _belongs_to(job, chat)]
         if len(found) > 1:
             raise CronError(f"Several jobs are named {wanted!r}: {', '.join(job.id for job in found)}. Give the id.")
         if not found:
-            known = ", ".join(f'{job.id} "{job.name}"' for job in jobs[:20]) or "none"
+            known = ", ".join(f'{job.id} "{job.name}"' for job in self._jobs_of(chat)[:20]) or "none"
             raise CronError(f"There is no job {wanted!r}. Jobs: {known}.")
         return found[0]
 
     def _format_job(self, job: CronJob) -> str:
-        zone = job_zone_or_host(job, self._service.timezone)
+        zone = self._service.zone_of(job)
         return "\n".join([format_job(job, zone, self._service.next_instants(job)), *self._notes()])
 
     def _format_line(self, job: CronJob) -> str:
-        zone = job_zone_or_host(job, self._service.timezone)
+        zone = self._service.zone_of(job)
         state = job.state
         parts = [f'{job.id} "{job.name}": {format_schedule(job.schedule, zone)}']
         if not job.enabled:

@@ -8,11 +8,11 @@ import plistlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from nanobot.config.paths import expand
 from nanobot.errors import ConfigError, InstanceLockedError, NanobotError
@@ -142,137 +142,164 @@ def run_program(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         raise ServiceError(f"{command[0]} cannot be run: {error.strerror}.") from error
 
 
-class Daemon(Protocol):
-    """A service manager. Methods return lines to show to the user, and raise ServiceError."""
+class Daemon(ABC):
+    """A service manager. Methods raise ServiceError; `install` and `uninstall` return lines to show to the user."""
 
-    def install(self, spec: ServiceSpec) -> list[str]:
-        """Write the service, start it, and enable it at login."""
-        ...
+    manager: tuple[str, ...]
+    """The program that is asked, and its first arguments."""
+    advice = ""
+    """What to do where it fails."""
 
-    def uninstall(self) -> list[str]: ...
+    def __init__(self, file: Path, text: Callable[[ServiceSpec], str | bytes], run: Run) -> None:
+        """`file` describes the service to the manager; `text` is what it holds."""
+        self._file = file
+        self._text = text
+        self._run = run
 
-    def start(self) -> list[str]: ...
+    @abstractmethod
+    def load(self) -> None:
+        """Start the service as the file says, and enable it at login."""
 
-    def stop(self) -> list[str]: ...
+    @abstractmethod
+    def unload(self) -> None:
+        """Stop the service, and disable it."""
 
-    def restart(self) -> list[str]: ...
+    @abstractmethod
+    def start(self) -> None: ...
 
-    def is_installed(self) -> bool: ...
+    @abstractmethod
+    def stop(self) -> None: ...
 
+    @abstractmethod
+    def restart(self) -> None: ...
+
+    @abstractmethod
     def is_active(self) -> bool:
         """Whether the service manager runs it now."""
-        ...
 
-
-class Systemd:
-    """A systemd user unit."""
-
-    def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
-        self._run = run
-        self._unit = (folder or expand("~/.config/systemd/user")) / UNIT
+    def is_installed(self) -> bool:
+        return self._file.exists()
 
     def install(self, spec: ServiceSpec) -> list[str]:
-        with _restore_on_failure(self._unit, lambda: self._run(["systemctl", "--user", "disable", UNIT])):
-            write_atomic(self._unit, systemd_unit(spec), mode=0o644)
-            self._ask("daemon-reload")
-            self._ask("enable", UNIT)
-            self._ask("restart", UNIT)
-        lines = _describe_install(self._unit, spec)
-        if self._run(["loginctl", "show-user", "--property=Linger", "--value", _user()]).stdout.strip() != "yes":
+        """Write the file and start the service. If that fails, everything is as before."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        before = self._file.read_bytes() if self.is_installed() else None
+        try:
+            write_atomic(self._file, self._text(spec), mode=0o644)
+            self.load()
+        except ServiceError:
+            if before is None:
+                with suppress(ServiceError):
+                    self.unload()
+                self._file.unlink(missing_ok=True)
+            else:
+                write_atomic(self._file, before, mode=0o644)
+            raise
+        return [
+            f"Written: {self._file}",
+            "The gateway is running and restarts automatically.",
+            f"Environment variables it needs: one NAME=value per line in {spec.env_file}",
+        ]
+
+    def uninstall(self) -> list[str]:
+        """Stop the service and delete the file, also if the service manager fails."""
+        if not self.is_installed():
+            return ["The service is not installed."]
+        lines = [f"Deleted: {self._file}"]
+        try:
+            self.unload()
+        except ServiceError as error:
+            lines.append(str(error))
+        self._file.unlink(missing_ok=True)
+        return lines
+
+    def _succeeds(self, *arguments: str) -> bool:
+        return self._run([*self.manager, *arguments]).returncode == 0
+
+    def _ask(self, *arguments: str) -> None:
+        command = [*self.manager, *arguments]
+        result = self._run(command)
+        if result.returncode:
+            reason = result.stderr.strip() or result.returncode
+            raise ServiceError(f"{' '.join(command)} failed: {reason}.{self.advice}")
+
+
+class Systemd(Daemon):
+    """A systemd user unit."""
+
+    manager = ("systemctl", "--user")
+    advice = " After sudo or su there is no session bus: log in as the user itself, or run `nanobot gateway`."
+
+    def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
+        super().__init__((folder or expand("~/.config/systemd/user")) / UNIT, systemd_unit, run)
+
+    def load(self) -> None:
+        self._ask("daemon-reload")
+        self._ask("enable", UNIT)
+        self._ask("restart", UNIT)
+
+    def unload(self) -> None:
+        self._ask("disable", "--now", UNIT)
+
+    def install(self, spec: ServiceSpec) -> list[str]:
+        lines = super().install(spec)
+        user = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
+        if self._run(["loginctl", "show-user", "--property=Linger", "--value", user]).stdout.strip() != "yes":
             lines.append("To keep it running while you are logged out: loginctl enable-linger")
         return lines
 
     def uninstall(self) -> list[str]:
-        if not self.is_installed():
-            return ["The service is not installed."]
-        lines = [f"Deleted: {self._unit}"]
-        try:
-            self._ask("disable", "--now", UNIT)
-        except ServiceError as error:  # delete the file all the same
-            lines.append(str(error))
-        self._unit.unlink(missing_ok=True)
-        self._run(["systemctl", "--user", "daemon-reload"])
+        lines = super().uninstall()
+        self._succeeds("daemon-reload")
         return lines
 
-    def start(self) -> list[str]:
+    def start(self) -> None:
         self._ask("start", UNIT)
-        return ["Started."]
 
-    def stop(self) -> list[str]:
+    def stop(self) -> None:
         self._ask("stop", UNIT)
-        return ["Stopped."]
 
-    def restart(self) -> list[str]:
+    def restart(self) -> None:
         self._ask("restart", UNIT)
-        return ["Restarted."]
-
-    def is_installed(self) -> bool:
-        return self._unit.exists()
 
     def is_active(self) -> bool:
-        return self.is_installed() and self._run(["systemctl", "--user", "is-active", UNIT]).returncode == 0
-
-    def _ask(self, *arguments: str) -> None:
-        result = self._run(["systemctl", "--user", *arguments])
-        if result.returncode:
-            raise ServiceError(
-                f"systemctl --user {' '.join(arguments)} failed: {result.stderr.strip() or result.returncode}. "
-                "After sudo or su there is no session bus: log in as the user itself, or run `nanobot gateway`."
-            )
+        return self.is_installed() and self._succeeds("is-active", UNIT)
 
 
-class Launchd:
-    """A launchd agent."""
+class Launchd(Daemon):
+    """A launchd agent. It is loaded while it runs: launchd would restart it otherwise."""
+
+    manager = ("launchctl",)
 
     def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
-        self._run = run
-        self._plist = (folder or expand("~/Library/LaunchAgents")) / f"{LABEL}.plist"
+        super().__init__((folder or expand("~/Library/LaunchAgents")) / f"{LABEL}.plist", launchd_agent, run)
         self._domain = f"gui/{os.getuid() if hasattr(os, 'getuid') else 0}"
 
-    def install(self, spec: ServiceSpec) -> list[str]:
-        with _restore_on_failure(self._plist):
-            write_atomic(self._plist, launchd_agent(spec), mode=0o644)
-            if self.is_active():
-                self._ask("bootout", f"{self._domain}/{LABEL}")
-            self._ask("bootstrap", self._domain, str(self._plist))
-        return _describe_install(self._plist, spec)
+    def load(self) -> None:
+        self.unload()
+        self._ask("bootstrap", self._domain, str(self._file))
 
-    def uninstall(self) -> list[str]:
-        if not self.is_installed():
-            return ["The service is not installed."]
+    def unload(self) -> None:
         if self.is_active():
-            self._ask("bootout", f"{self._domain}/{LABEL}")
-        self._plist.unlink(missing_ok=True)
-        return [f"Deleted: {self._plist}"]
+            self.stop()
 
-    def start(self) -> list[str]:
+    def start(self) -> None:
         if self.is_active():
             self._ask("kickstart", f"{self._domain}/{LABEL}")
         else:
-            self._ask("bootstrap", self._domain, str(self._plist))
-        return ["Started."]
+            self._ask("bootstrap", self._domain, str(self._file))
 
-    def stop(self) -> list[str]:
-        # unload it, since launchd would restart it
+    def stop(self) -> None:
         self._ask("bootout", f"{self._domain}/{LABEL}")
-        return ["Stopped."]
 
-    def restart(self) -> list[str]:
-        if not self.is_active():
-            return self.start()
-        self._ask("kickstart", "-k", f"{self._domain}/{LABEL}")
-        return ["Restarted."]
-
-    def is_installed(self) -> bool:
-        return self._plist.exists()
+    def restart(self) -> None:
+        if self.is_active():
+            self._ask("kickstart", "-k", f"{self._domain}/{LABEL}")
+        else:
+            self.start()
 
     def is_active(self) -> bool:
-        return self.is_installed() and self._run(["launchctl", "print", f"{self._domain}/{LABEL}"]).returncode == 0
-
-    def _ask(self, *arguments: str) -> None:
-        result = self._run(["launchctl", *arguments])
-        if result.returncode:
-            raise ServiceError(f"launchctl {' '.join(arguments)} failed: {result.stderr.strip() or result.returncode}.")
+        return self.is_installed() and self._succeeds("print", f"{self._domain}/{LABEL}")
 
 
 def find_daemon(platform: str = sys.platform, which: Callable[[str], str | None] = shutil.which) -> Daemon | None:
@@ -291,31 +318,3 @@ def require_daemon() -> Daemon:
             "container's restart policy, supervisor, Task Scheduler) that restarts it."
         )
     return daemon
-
-
-@contextmanager
-def _restore_on_failure(file: Path, disable: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Restore the file if the service manager fails; delete and disable it after a failed first install."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    before = file.read_bytes() if file.exists() else None
-    try:
-        yield
-    except ServiceError:
-        if before is None:
-            disable()
-            file.unlink(missing_ok=True)
-        else:
-            write_atomic(file, before, mode=0o644)
-        raise
-
-
-def _describe_install(file: Path, spec: ServiceSpec) -> list[str]:
-    return [
-        f"Written: {file}",
-        "The gateway is running and restarts automatically.",
-        f"Environment variables it needs: one NAME=value per line in {spec.env_file}",
-    ]
-
-
-def _user() -> str:
-    return os.environ.get("USER") or os.environ.get("LOGNAME") or ""

@@ -47,10 +47,6 @@ async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
 TellOwner = Callable[[str], Awaitable[object]]
 
 
-async def _notify_nobody(_text: str) -> None:
-    """For terminal chats."""
-
-
 def jobs_task(runtime: Runtime, tell_owner: TellOwner) -> SupervisedTask:
     """Return the scheduler's task, restarted if it stops ticking."""
     service = runtime.cron()
@@ -66,7 +62,7 @@ def jobs_task(runtime: Runtime, tell_owner: TellOwner) -> SupervisedTask:
 class JobRunner:
     """Runs due jobs."""
 
-    def __init__(self, runtime: Runtime, service: CronService, tell_owner: TellOwner = _notify_nobody) -> None:
+    def __init__(self, runtime: Runtime, service: CronService, tell_owner: TellOwner | None = None) -> None:
         self._runtime = runtime
         self._service = service
         self._tell_owner = tell_owner
@@ -139,7 +135,7 @@ class JobRunner:
             f"To enable it, once they are allowed again: nanobot cron enable {job.id}"
         )
         log.warning("%s", text)
-        if job.enabled:
+        if job.enabled and self._tell_owner is not None:
             await self._tell_owner(text)
         raise JobSkippedError(f"{reason}; the job is disabled")
 
@@ -148,9 +144,11 @@ class JobRunner:
         payload = job.payload
         channel = payload.channel or "cli"
         buttons: tuple[Button, ...] = ()
-        shown = f"Reminder, {due_time(job, due, self._timezone)}: {text}\n\n{failure}" if failure else text
-        if channel == "cli" and not failure:
-            at = due_time(job, due, self._timezone)
+        at = due_time(job, due, self._timezone)
+        shown = text
+        if failure:
+            shown = f"Reminder, {at}: {text}\n\n{failure}"
+        elif channel == "cli":
             names_job = job.name.casefold() in text.casefold()
             shown = f"**{at}**\n\n{text}" if names_job else f"**{job.name}**, {at}\n\n{text}"
         if payload.notify is Notify.ALWAYS and await self._mark_delivered(job, text):

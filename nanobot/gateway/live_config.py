@@ -7,11 +7,12 @@ reported once and changes nothing.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from nanobot.config import keypath
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.config.section import shapes
@@ -123,7 +124,7 @@ class LiveConfig:
         self.problem = None
         learn_secrets(named_secrets(new.model_dump(), {}))
         before, self._tree = self._tree, _tree(new)
-        changed = [*_changes(before, self._tree)]
+        changed = [*keypath.changed(before, self._tree)]
         if changed:
             await self._apply_channels(new, [path for path in changed if path[0] == "channels"])
             live = [path for path in changed if _is_live(path)]
@@ -196,15 +197,6 @@ def _tree(config: Config) -> dict[str, Any]:
     if "enabled" not in config.gateway.heartbeat.model_fields_set:  # a default is not an explicit false
         tree["gateway"]["heartbeat"]["enabled"] = None
     return tree
-
-
-def _changes(before: object, after: object, path: _Path = ()) -> Iterator[_Path]:
-    """Yield the paths of the values that differ. Lists and texts are compared as a whole."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for key in {**before, **after}:
-            yield from _changes(before.get(key), after.get(key), (*path, str(key)))
-    elif before != after:
-        yield path
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from collections import deque
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
-from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.channels.base import UNIFIED_SESSION
 from nanobot.channels.registry import find
 from nanobot.errors import StorageError
@@ -113,19 +113,13 @@ class DeadLetters:
         running = [name for name in manager.names if (channel := manager.get(name)) is not None and channel.is_running]
         async with aclosing(channels.owners_chats([name for name in running if name != message.channel])) as chats:
             async for chat in chats:
-                if await self._send_notice(channels, chat, text):
-                    return
-
-    async def _send_notice(self, channels: GatewayChannels, chat: Address, text: str) -> bool:
-        notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
-        self._notices = [*self._notices[-20:], notice]
-        receipt = await channels.runtime.bus.publish_outbound(notice)
-        try:
-            async with asyncio.timeout(NOTIFY_S):
-                await receipt.wait()
-        except (DeliveryFailedError, TimeoutError):
-            return False
-        return True
+                notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
+                self._notices = [*self._notices[-20:], notice]
+                receipt = await channels.runtime.bus.publish_outbound(notice)
+                with suppress(DeliveryFailedError, TimeoutError):
+                    async with asyncio.timeout(NOTIFY_S):
+                        await receipt.wait()
+                        return
 
 
 def _session_of(runtime: Runtime, message: OutboundMessage) -> str | None:

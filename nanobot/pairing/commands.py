@@ -97,11 +97,9 @@ class PairingCommands:
 def _format_state(state: PairingState, now: float) -> list[str]:
     """A line for each paired sender and each pending code."""
     lines = []
-    for channel in sorted(state.people()):
-        for sender_id in state.everyone(channel):
-            name = state.name_of(channel, sender_id)
-            role = " (owner)" if sender_id in state.owners.get(channel, ()) else ""
-            lines.append(f"{channel}: {sender_id}{f' {name}' if name else ''}{role}")
+    for sender in state.paired():
+        name, role = f" {sender.name}" if sender.name else "", " (owner)" if sender.is_owner else ""
+        lines.append(f"{sender.channel}: {sender.sender_id}{name}{role}")
     for entry in state.pending.values():
         name, age = f" {entry.name}" if entry.name else "", duration(now - entry.created_at)
         lines.append(f"{entry.channel}: {entry.sender_id}{name} waits with {entry.code}, since {age}")

@@ -136,6 +136,17 @@ class Pending:
         return Sender.of(self.sender_id).key == sender.key
 
 
+@dataclass(frozen=True, slots=True)
+class PairedSender:
+    """Somebody who may talk to the bot on a channel."""
+
+    channel: str
+    sender_id: str
+    name: str
+    """Empty if unknown."""
+    is_owner: bool
+
+
 class PairingState(BaseModel):
     """The content of pairing.json. Unknown keys are kept."""
 
@@ -177,6 +188,13 @@ class PairingState(BaseModel):
     def everyone(self, channel: str) -> list[str]:
         """The ids of all paired senders of a channel, owners first, each once."""
         return [*dict.fromkeys([*self.owners.get(channel, ()), *self.approved.get(channel, ())])]
+
+    def paired(self) -> Iterator[PairedSender]:
+        """All paired senders, by channel, owners first."""
+        for channel in sorted({**self.owners, **self.approved}):
+            for sender_id in self.everyone(channel):
+                is_owner = sender_id in self.owners.get(channel, ())
+                yield PairedSender(channel, sender_id, self.name_of(channel, sender_id), is_owner)
 
     def name_of(self, channel: str, sender_id: str) -> str:
         """The name of a paired sender; empty if unknown."""

@@ -250,8 +250,9 @@ class SessionManager:
     # --- sessions on the disk
 
     def list_sessions(self) -> list[dict[str, Any]]:
-        """Return a row for each session, live and archived, newest first: key, created_at, updated_at, path, archived,
-        messages (their number). Unreadable files and temporary sessions are left out.
+        """Return a row for each session, live and archived, newest first: name (as commands accept it), key,
+        created_at, updated_at, path, archived, messages (their number). Unreadable files and temporary sessions are
+        left out.
         """
         entries = (list_entry(path, archived) for path, archived in self._files.files())
         rows = [row for row in entries if row is not None and not is_temporary(str(row["key"]))]

@@ -186,8 +186,10 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
     modified = datetime.fromtimestamp(end.fingerprint.mtime_ns / 1e9)
     created = parse_time(record.get("created_at")) or modified
     updated = parse_time(b"".join(last_time).decode(errors="replace")) or parse_time(record.get("updated_at"))
+    key = session_key(record, path)
     return {
-        "key": session_key(record, path),
+        "name": path.stem if archived else key,
+        "key": key,
         "created_at": created.isoformat(),
         "updated_at": (updated or modified).isoformat(),
         "path": str(path),

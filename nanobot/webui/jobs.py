@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nanobot.cron.format import format_schedule, parse_schedule
-from nanobot.cron.schedule import job_zone_or_host
 from nanobot.cron.simulate import simulate
 from nanobot.cron.types import CronJob, CronSchedule
 from nanobot.runtime.audience import owners_chat
@@ -158,7 +157,7 @@ class JobEndpoints:
 
     def _shown(self, job: CronJob) -> dict[str, Any]:
         cron = self._services.runtime.cron()
-        zone = job_zone_or_host(job, cron.timezone)
+        zone = cron.zone_of(job)
         return {
             **job.to_json(),
             "schedule_text": format_schedule(job.schedule, zone),

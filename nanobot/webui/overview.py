@@ -97,14 +97,8 @@ class OverviewEndpoints:
         """Who is paired, by channel."""
         state = await asyncio.to_thread(self._services.runtime.pairing.load)
         people = [
-            {
-                "channel": channel,
-                "sender": sender,
-                "name": state.name_of(channel, sender),
-                "owner": sender in state.owners.get(channel, ()),
-            }
-            for channel in sorted({*state.owners, *state.approved})
-            for sender in state.everyone(channel)
+            {"channel": paired.channel, "sender": paired.sender_id, "name": paired.name, "owner": paired.is_owner}
+            for paired in state.paired()
         ]
         return json_response({"people": people})
 

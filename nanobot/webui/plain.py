@@ -7,7 +7,6 @@ from datetime import datetime
 from functools import cache
 from html import escape
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -75,9 +74,8 @@ class PlainEndpoints:
     def _list(self, words: Words) -> str:
         links = []
         for row in self._sessions.list_sessions():
-            name = Path(row["path"]).stem if row["archived"] else row["key"]
-            title = escape(self._title(name, row["metadata"]))
-            links.append(f'<li class="entry" dir="auto"><a href="{_address(name)}">{title}</a></li>')
+            title = escape(self._title(row["name"], row["metadata"]))
+            links.append(f'<li class="entry" dir="auto"><a href="{_address(row["name"])}">{title}</a></li>')
         return f"<ul>{''.join(links)}</ul>" if links else f"<p>{escape(words['chats_none'])}</p>"
 
     def _title(self, name: str, metadata: Mapping[str, Any]) -> str:

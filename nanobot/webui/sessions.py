@@ -131,14 +131,14 @@ class SessionEndpoints:
     def _list(self) -> list[dict[str, Any]]:
         shown = []
         for row in self._sessions.list_sessions():
-            path, metadata = Path(row["path"]), row["metadata"]
+            metadata = row["metadata"]
             title = metadata.get("title")
             if not isinstance(title, str) or not title:
                 identity = (row["path"], row["updated_at"])
-                title = self._titles[identity] = self._titles.get(identity) or session_title(path)
+                title = self._titles[identity] = self._titles.get(identity) or session_title(Path(row["path"]))
             shown.append(
                 {
-                    "name": path.stem if row["archived"] else row["key"],
+                    "name": row["name"],
                     "key": row["key"],
                     "channel": row["key"].partition(":")[0] if ":" in row["key"] else "cli",
                     "title": title,

@@ -3,14 +3,13 @@
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.config.keypath import dotted, is_secret, mask_value
+from nanobot.config.keypath import changed, dotted, get, is_secret, mask_value
 from nanobot.config.loader import find_key, load_config, set_key, unset_key
 from nanobot.config.paths import DataPaths
 from nanobot.config.saver import to_document
@@ -61,12 +60,14 @@ class SettingsEndpoints:
         def read() -> dict[str, Any]:
             config = load_config(self._file, secrets=False)
             dump: dict[str, Any] = {"mode": "json", "by_alias": True}
-            applied = config.model_dump(**dump)
+            applied, used = config.model_dump(**dump), self._services.runtime.config.model_dump(**dump)
+            # one side has references to secrets, the other their values
+            waiting = [path for path in changed(used, applied) if not is_secret(path)]
             return {
                 "file": str(self._file),
                 "set": mask_value((), to_document(config)),
                 "applied": mask_value((), applied),
-                "waiting": sorted(_changed_keys(self._services.runtime.config.model_dump(**dump), applied)),
+                "waiting": sorted(dotted(path) for path in waiting if "${" not in str(get(applied, path))),
             }
 
         return json_response(await asyncio.to_thread(read))
@@ -108,21 +109,12 @@ class SettingsEndpoints:
             raise HttpError(500, "The checks failed. Run `nanobot doctor` in a terminal.") from error
 
     async def skills(self, request: Request, caller: Credential | None) -> Response:
-        skills = await asyncio.to_thread(self._services.runtime.context.skills.skills)
-        return json_response(
-            {
-                "skills": [
-                    {
-                        "name": skill.name,
-                        "description": skill.description,
-                        "source": skill.source,
-                        "available": skill.available,
-                        "missing": list(skill.missing),
-                    }
-                    for skill in skills
-                ]
-            }
-        )
+        loader = self._services.runtime.context.skills
+
+        def read() -> list[dict[str, object]]:
+            return [loader.facts(skill) for skill in loader.skills()]
+
+        return json_response({"skills": await asyncio.to_thread(read)})
 
     async def tools(self, request: Request, caller: Credential | None) -> Response:
         """The tools of a request, with the size of each definition in the prompt, in characters."""
@@ -159,12 +151,3 @@ class SettingsEndpoints:
                 ]
             }
         )
-
-
-def _changed_keys(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Keys whose values differ. Secrets are not compared: one side has references to them."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in before.keys() | after.keys():
-            yield from _changed_keys(before.get(name), after.get(name), (*path, name))
-    elif before != after and not is_secret(path) and "${" not in str(after):
-        yield dotted(path)

@@ -107,6 +107,20 @@ async def mail() -> AsyncIterator[FakeMail]:
         yield server
 
 
+async def talk(child: Any, *lines: tuple[str, str]) -> None:
+    """Wait in a terminal for each of the first, and type the second."""
+    for text, typed in lines:
+        await asyncio.to_thread(child.expect_exact, text)
+        child.send(typed)
+
+
+async def leaves(child: Any) -> int:
+    """The exit code, once it has ended."""
+    await asyncio.to_thread(child.expect, pexpect.EOF)
+    child.close()
+    return int(child.exitstatus)
+
+
 # onboarding
 
 
@@ -283,28 +297,18 @@ async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(teleg
     env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
     child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 100), timeout=20)
 
-    async def sees(words: str) -> None:
-        await asyncio.to_thread(child.expect_exact, words)
-
-    await sees("Bot token")
-    child.send(f"{TOKEN}\r")
-    await sees("Now write anything")
+    await talk(child, ("Bot token", f"{TOKEN}\r"), ("Now write anything", ""))
     await telegram.message(222, 222, "hi")
-    await sees("Zoe (@zoe), ID 222, just wrote: is that you? [Y/n]")
-    child.send("n\r")
-    await sees("Then write")
+    await talk(child, ("Zoe (@zoe), ID 222, just wrote: is that you? [Y/n]", "n\r"), ("Then write", ""))
     own = await telegram.message(111, 111, "hello bot")
-    await sees("Anna (@anna), ID 111, just wrote: is that you? [Y/n]")
-    child.send("\r")
-    await sees("it recognises you")
-    await asyncio.to_thread(child.expect, pexpect.EOF)
-    child.close()
+    await talk(child, ("Anna (@anna), ID 111, just wrote: is that you? [Y/n]", "\r"), ("it recognises you", ""))
 
-    assert child.exitstatus == 0
+    assert await leaves(child) == 0
     assert owners() == {"telegram": ["111"]}
     assert telegram.update_of(own) in telegram.waiting()  # the gateway will answer it
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 async def test_slack_waits_for_the_owners_first_message_too(slack):
     from tests.support.terminal import at_home, on_screen  # not on Windows
@@ -312,23 +316,18 @@ async def test_slack_waits_for_the_owners_first_message_too(slack):
     env = at_home(NANOBOT_CHANNELS__SLACK__API_BASE=f"{slack.workspace.url}/api")
     child = on_screen([*NANOBOT, "channels", "login", "slack"], env=env, dimensions=(40, 100), timeout=20)
 
-    await asyncio.to_thread(child.expect_exact, "Bot User OAuth Token")
-    child.send(f"{BOT_TOKEN}\r")
-    await asyncio.to_thread(child.expect_exact, "App-Level Token")
-    child.send(f"{APP_TOKEN}\r")
-    await asyncio.to_thread(child.expect_exact, "Now write anything")
+    tokens = ("Bot User OAuth Token", f"{BOT_TOKEN}\r"), ("App-Level Token", f"{APP_TOKEN}\r")
+    await talk(child, *tokens, ("Now write anything", ""))
     await eventually(lambda: slack.workspace.lines)
     own = await slack.says("hello")
-    await asyncio.to_thread(child.expect_exact, f"ID {slack.person}, just wrote: is that you?")
-    child.send("\r")
-    await asyncio.to_thread(child.expect, pexpect.EOF)
-    child.close()
+    await talk(child, (f"ID {slack.person}, just wrote: is that you?", "\r"))
 
-    assert child.exitstatus == 0
+    assert await leaves(child) == 0
     assert owners() == {"slack": [slack.person]}
     assert not slack.acknowledged(own)  # it comes again, to the gateway
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_the_long_connection(tmp_path):
     from tests.support.terminal import at_home, on_screen  # not on Windows
@@ -336,23 +335,15 @@ async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_t
     async with FeishuPlatform(tmp_path).open() as feishu:
         env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.feishu.url)
         child = on_screen([*NANOBOT, "channels", "login", "feishu"], env=env, dimensions=(40, 100), timeout=20)
-        await asyncio.to_thread(child.expect_exact, "Enter the App ID")
-        child.send("\x1b[B\r")
-        await asyncio.to_thread(child.expect_exact, "App ID, cli_")
-        child.send(f"{APP_ID}\r")
-        await asyncio.to_thread(child.expect_exact, "App Secret")
-        child.send(f"{FEISHU_SECRET}\r")
-        await asyncio.to_thread(child.expect_exact, "Your bot is nanobot")
-        await asyncio.to_thread(child.expect_exact, "Now write anything")
+        secret = ("App ID, cli_", f"{APP_ID}\r"), ("App Secret", f"{FEISHU_SECRET}\r")
+        await talk(child, ("Enter the App ID", "\x1b[B\r"), *secret)
+        await talk(child, ("Your bot is nanobot", ""), ("Now write anything", ""))
         await eventually(lambda: feishu.feishu.lines)
         own = await feishu.says("hello")
-        await asyncio.to_thread(child.expect_exact, f"ID {feishu.person} just wrote: is that you?")
-        child.send("\r")
-        await asyncio.to_thread(child.expect, pexpect.EOF)
-        child.close()
+        await talk(child, (f"ID {feishu.person} just wrote: is that you?", "\r"))
+        assert await leaves(child) == 0
         await eventually(lambda: not feishu.feishu.lines)
 
-    assert child.exitstatus == 0
     assert not feishu.acknowledged(own)  # it comes again, to the gateway
     assert owners() == {"feishu": [feishu.person]}
 
@@ -364,15 +355,12 @@ async def test_ctrl_c_while_it_waits_leaves_the_code(telegram):
     env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
     child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 60), timeout=20)
 
-    await asyncio.to_thread(child.expect_exact, "Bot token")
-    child.send(f"{TOKEN}\r")
+    await talk(child, ("Bot token", f"{TOKEN}\r"))
     await eventually(lambda: telegram.polls)
     child.sendintr()
-    await asyncio.to_thread(child.expect_exact, "pairing approve CODE --owner")
-    await asyncio.to_thread(child.expect, pexpect.EOF)
-    child.close()
+    await talk(child, ("pairing approve CODE --owner", ""))
 
-    assert child.exitstatus == 0
+    assert await leaves(child) == 0
     assert channels()["telegram"]["token"] == TOKEN
 
 
@@ -731,6 +719,7 @@ async def test_onboarding_goes_on_if_wechat_cannot_be_reached(weixin, monkeypatc
     assert channels() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 async def test_matrix_takes_who_invites_the_bot_for_its_owner_if_they_say_so(tmp_path):
     from tests.support.terminal import at_home, on_screen  # not on Windows
@@ -738,19 +727,12 @@ async def test_matrix_takes_who_invites_the_bot_for_its_owner_if_they_say_so(tmp
     async with MatrixPlatform(tmp_path).open() as matrix:
         env = at_home(NANOBOT_CHANNELS__MATRIX__HOMESERVER=matrix.url)
         child = on_screen([*NANOBOT, "channels", "login", "matrix"], env=env, dimensions=(40, 100), timeout=20)
-        await asyncio.to_thread(child.expect_exact, "User ID of the bot")
-        child.send(f"{MATRIX_BOT}\r")
-        await asyncio.to_thread(child.expect_exact, "Password of the bot")
-        child.send(f"{MATRIX_PASSWORD}\r")
-        await asyncio.to_thread(child.expect_exact, f"Your bot is {MATRIX_BOT}")
-        await asyncio.to_thread(child.expect_exact, "Now write anything")
+        await talk(child, ("User ID of the bot", f"{MATRIX_BOT}\r"), ("Password of the bot", f"{MATRIX_PASSWORD}\r"))
+        await talk(child, (f"Your bot is {MATRIX_BOT}", ""), ("Now write anything", ""))
         await matrix.server.invites("!new:example.org", matrix.person)
-        await asyncio.to_thread(child.expect_exact, f"ID {matrix.person}, just wrote: is that you?")
-        child.send("\r")
-        await asyncio.to_thread(child.expect, pexpect.EOF)
-        child.close()
+        await talk(child, (f"ID {matrix.person}, just wrote: is that you?", "\r"))
+        assert await leaves(child) == 0
 
-    assert child.exitstatus == 0
     assert owners() == {"matrix": [matrix.person]}
     assert matrix.server.rooms["!new:example.org"].members[MATRIX_BOT] == "invite"  # the gateway accepts it
     assert matrix.server.logouts == 1  # of the device that has waited

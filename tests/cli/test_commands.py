@@ -1,7 +1,9 @@
 """The table of commands: help, version, completion, wrong words, and what is not imported for them."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -110,6 +112,33 @@ def test_help_and_version_import_no_engine():
             "nanobot.utils",
             "nanobot.utils.garbage",
         }
+
+
+def test_looking_things_up_loads_no_sdk_no_engine_and_no_line_editor():
+    heavy = {"litellm", "openai", "mcp", "telegram", "prompt_toolkit", "httpx", "tiktoken", "jsonschema", "rich"}
+    heavy |= {"slack_sdk", "aiohttp", "nanobot.runtime.build"}
+    config = Path.home() / ".nanobot" / "config.json"
+    config.parent.mkdir()
+    on = {"enabled": True, "token": "1:x", "botToken": "xoxb-1"}
+    config.write_text(json.dumps({"channels": {"telegram": on, "slack": on}}), encoding="utf-8")
+    code = """
+import sys
+from nanobot.cli.main import app
+for words in (["usage"], ["pairing", "list"], ["status"]):
+    try:
+        app(words)
+    except SystemExit as end:
+        assert not end.code
+    print(*sys.modules, file=sys.stderr)
+"""
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    loaded = [set(line.split()) for line in done.stderr.splitlines() if "nanobot.cli.main" in line]
+    assert len(loaded) == 3, done.stderr
+    assert "nanobot.cli.commands.status" in loaded[2]
+    assert not {"nanobot.agent", "nanobot.providers"} & loaded[0]
+    assert not heavy & loaded[2]
 
 
 def test_a_port_that_is_none_is_a_slip_and_no_bug():

@@ -5,25 +5,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
-from tests.support.home import POSIX, Home
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+from nanobot.cli.main import app
+from tests.support.home import POSIX
 
 
-def write(home: Home, text: str) -> Path:
-    home.data.mkdir(exist_ok=True)
-    file = home.data / "config.json"
-    file.write_text(text, encoding="utf-8")
-    return file
+def config(*words: str, **environ: str) -> Result:
+    return CliRunner().invoke(app, ["config", *words], env=environ)
 
 
-def test_path_is_that_of_the_file_whether_or_not_it_exists(home: Home, tmp_path: Path):
-    assert home.run("config", "path").out == f"{home.data / 'config.json'}\n"
-    assert home.run("config", "path", "-c", str(tmp_path / "c.json")).out == f"{tmp_path / 'c.json'}\n"
+def path() -> Path:
+    return Path.home() / ".nanobot" / "config.json"
+
+
+def write(text: str) -> Path:
+    path().parent.mkdir()
+    path().write_text(text, encoding="utf-8")
+    return path()
+
+
+def test_path_is_that_of_the_file_whether_or_not_it_exists(tmp_path: Path):
+    assert config("path").stdout == f"{path()}\n"
+    assert config("path", "-c", str(tmp_path / "c.json")).stdout == f"{tmp_path / 'c.json'}\n"
 
 
 @pytest.mark.parametrize(
@@ -36,18 +40,18 @@ def test_path_is_that_of_the_file_whether_or_not_it_exists(home: Home, tmp_path:
         ("channels.telegram.allowFrom", '["1", "2"]', ["1", "2"]),
     ],
 )
-def test_a_value_is_stored_with_the_type_of_its_key_and_read_back(home: Home, key: str, given: str, stored: object):
-    done = home.run("config", "set", key, given)
+def test_a_value_is_stored_with_the_type_of_its_key_and_read_back(key: str, given: str, stored: object):
+    done = config("set", key, given)
 
-    shown = home.run("config", "get", key, "--json")
-    assert (done.code, done.aside) == (0, "")
-    assert json.loads(shown.out) == stored
+    shown = config("get", key, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(shown.stdout) == stored
 
 
-def test_what_others_wrote_stays(home: Home):
-    file = write(home, '{"mine": 1, "agents": {"defaults": {"maxTokens": 77}}}')
+def test_what_others_wrote_stays():
+    file = write('{"mine": 1, "agents": {"defaults": {"maxTokens": 77}}}')
 
-    home.run("config", "set", "agents.defaults.model", "m")
+    config("set", "agents.defaults.model", "m")
 
     assert json.loads(file.read_text()) == {"mine": 1, "agents": {"defaults": {"maxTokens": 77, "model": "m"}}}
 
@@ -62,38 +66,38 @@ def test_what_others_wrote_stays(home: Home):
     ],
     ids=str,
 )
-def test_what_does_not_load_is_refused_and_the_file_stays(home: Home, words: tuple[str, ...], hint: str):
-    file = write(home, "{}")
+def test_what_does_not_load_is_refused_and_the_file_stays(words: tuple[str, ...], hint: str):
+    file = write("{}")
 
-    done = home.run("config", *words)
+    done = config(*words)
 
-    assert done.code == 78
-    assert hint in done.complaint
+    assert done.exit_code == 78
+    assert hint in done.stderr
     assert file.read_text() == "{}"
 
 
-def test_secrets_are_masked(home: Home):
-    home.run("config", "set", "providers.openai.apiKey", "sk-test-0123456789abcdef")
+def test_secrets_are_masked():
+    config("set", "providers.openai.apiKey", "sk-test-0123456789abcdef")
 
-    shown = [home.run("config", "get", *key).out for key in ((), ("providers.openai.apiKey",), ("providers",))]
+    shown = [config("get", *key).stdout for key in ((), ("providers.openai.apiKey",), ("providers",))]
 
     assert "cdef" in shown[0]
     assert not [text for text in shown if "0123456789" in text]
 
 
 @POSIX
-def test_the_editor_saves_what_loads_and_nothing_else(home: Home, tmp_path: Path):
+def test_the_editor_saves_what_loads_and_nothing_else(tmp_path: Path):
     editor = tmp_path / "editor"
     editor.write_text(f"#!{sys.executable}\nimport os, sys\nopen(sys.argv[1], 'w').write(os.environ['TYPED'])\n")
     editor.chmod(0o755)
-    file = write(home, "{}")
+    file = write("{}")
 
-    refused = home.run("config", "edit", environ={"EDITOR": str(editor), "TYPED": '{"agents": 5}'})
-    assert refused.code == 1
-    assert "agents must be an object" in refused.aside
+    refused = config("edit", EDITOR=str(editor), VISUAL="", TYPED='{"agents": 5}')
+    assert refused.exit_code == 1
+    assert "agents must be an object" in refused.stderr
     assert file.read_text() == "{}"
 
-    saved = home.run("config", "edit", environ={"EDITOR": str(editor), "TYPED": '{"mine": 1}'})
-    assert saved.code == 0
+    saved = config("edit", EDITOR=str(editor), VISUAL="", TYPED='{"mine": 1}')
+    assert saved.exit_code == 0
     assert file.read_text() == '{"mine": 1}'
-    assert [child.name for child in home.data.iterdir() if "draft" in child.name] == []
+    assert [child.name for child in path().parent.iterdir() if "draft" in child.name] == []

@@ -62,6 +62,7 @@ def test_a_time_without_a_zone_is_the_user_s():
     add("--at", "2126-07-01T09:00")
 
     assert rows("list")[0]["state"]["nextRunAtMs"] == datetime(2126, 7, 1, 7, tzinfo=UTC).timestamp() * 1000
+    assert "2126-07-01 09:00" in run("list").stdout
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_a_job_without_a_text_or_a_time_or_with_two_is_refused(words: tuple[str,
 
 
 def test_a_job_answers_in_the_owners_own_chat_unless_it_is_to_be_silent():
-    nowhere = run("add", "-m", "Stretch", "-e", "60", "--force")
+    nowhere = run("add", "-m", "Stretch", "-e", "5", "--force")
     pairing = {"owners": {"telegram": ["12345|ann"]}, "approved": {"telegram": ["12345|ann"]}}
     (home() / "pairing.json").write_text(json.dumps(pairing), encoding="utf-8")
 

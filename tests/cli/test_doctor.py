@@ -14,10 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nanobot.agent.tools.mcp.server import McpTimeouts
+from nanobot.cli.commands.doctor import HEALTH, SECURITY
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, note, run_checks
-from nanobot.cli.doctor.connections import server_checks
-from nanobot.cli.doctor.model import ModelCapabilities, capability_findings
-from nanobot.cli.doctor.table import HEALTH, SECURITY
+from nanobot.cli.doctor.connections import connection_checks
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths, use_config
 from nanobot.config.schema import Config
@@ -397,15 +396,19 @@ def test_a_model_that_refuses_is_an_error_that_names_the_key(data):
     assert "canary-key-0001" not in json.dumps(told)
 
 
-def test_a_model_that_only_talks_is_an_error():
-    found = [
-        *capability_findings(
-            ModelCapabilities("ollama, tiny", streams=False, calls_tools=False, sees=False, window_tokens=8000)
-        )
-    ]
+def test_a_model_that_only_talks_is_an_error(data):
+    with FakeModels(default=Say("N")) as server:
+        with_model(data, server, "k")
+        settings = json.loads((data / "config.json").read_text())
+        settings["agents"]["defaults"]["contextWindowTokens"] = 8000
+        configured(data, **settings)
 
-    assert [one.severity for one in found] == ["note", "error", "warning", "note", "note"]
-    assert "cannot read files or act" in found[1].text
+        checks, _ = examination("model")
+
+    found = checks["model"]["findings"]
+    assert found[0]["text"] == "m (custom): answers; a window of 8,000 tokens"
+    assert [one["severity"] for one in found] == ["note", "error", "warning", "note", "note"]
+    assert "cannot read files or act" in found[1]["text"]
 
 
 def test_a_channel_that_is_not_let_in_is_an_error(data):
@@ -487,7 +490,7 @@ def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
 
 
 def test_the_check_of_an_mcp_server_outlasts_its_first_download():
-    (check,) = server_checks(["npx"])
+    (check,) = connection_checks(Config.model_validate({"tools": {"mcpServers": {"npx": {"command": "npx"}}}}))
 
     assert check.limit_s > McpTimeouts().to_connect_s
 

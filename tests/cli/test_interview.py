@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.cli.setup.provider import DetectedProviders, ProviderChoice, ask_provider, default_model
+from nanobot.cli.setup.provider import ProviderChoice, ask_provider, default_model
 from nanobot.config.provider_table import spec_for
 from nanobot.config.schema import Config
 
@@ -25,9 +25,8 @@ def config_with(**ollama: str) -> Config:
 )
 def test_an_address_is_stored_only_where_it_has_to_be_said(in_config: str, found: str, stored: str | None):
     config = config_with(apiBase=in_config)
-    servers = DetectedProviders({}, {"ollama": (found, ("m",))})
 
-    wish = ask_provider(config, ProviderChoice(OLLAMA, "m"), ProviderChoice(), servers, may_keep=False)
+    wish = ask_provider(config, ProviderChoice(OLLAMA, "m"), ProviderChoice(), {"ollama": found}, may_keep=False)
 
     assert wish == ProviderChoice(OLLAMA, "m", api_base=stored)
 

@@ -61,7 +61,7 @@ def test_the_help_of_a_group_says_what_each_command_does_in_whole_sentences(grou
     ("words", "plain"),
     [
         (["status"], {"NO_COLOR": "1"}),
-        (["status"], {"TERM": "dumb"}),
+        pytest.param(["status"], {"TERM": "dumb"}, marks=pytest.mark.slow),
         (["doctor", "--offline"], {}),
         (["memory", "why", "nothing of this name"], {}),
     ],

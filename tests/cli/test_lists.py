@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +178,7 @@ def test_a_terminal_too_narrow_for_the_columns_gets_each_row_as_a_block_with_who
 
 
 def test_a_pipe_gets_no_escape_sequences():
-    done = subprocess.run([sys.executable, "-m", "nanobot", "skills", "list"], capture_output=True)
+    done = run("skills", "list")
 
-    assert b"\x1b" not in done.stdout
-    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert done.exit_code == 0

@@ -1,4 +1,4 @@
-"""The process: exit codes, streams and the way out. Each test is a real process."""
+"""The process: exit codes, streams and the way out, in real processes; and words that no command has."""
 
 import os
 import subprocess
@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.support.home import Home
+from nanobot.cli.main import app
 
 RUN = """
 import sys
@@ -140,8 +141,8 @@ def test_a_crash_leaves_no_picture_of_our_memory():
     ],
     ids=str,
 )
-def test_an_unknown_command_is_answered_with_the_one_that_is_meant(tmp_path: Path, words: list[str], hint: str):
-    done = Home(tmp_path).run(*words)
+def test_an_unknown_command_is_answered_with_the_one_that_is_meant(words: list[str], hint: str):
+    done = CliRunner().invoke(app, words, prog_name="nanobot")
 
-    assert done.code == 2
-    assert hint in done.aside
+    assert done.exit_code == 2
+    assert hint in done.stderr

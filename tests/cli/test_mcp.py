@@ -1,6 +1,7 @@
 """`nanobot mcp`: what is set up, what it offers, and why it cannot be reached."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,19 @@ def test_a_server_that_is_met_is_remembered_and_its_tools_are_listed():
     assert [name for name in names if name.startswith("mcp_")] == ["mcp_lamp_echo", "mcp_lamp_pid"]
     assert facts["met"] is True
     assert "echo" in facts["tools"]
+
+
+def test_a_server_whose_command_needs_a_secret_is_remembered_too(config: Path):
+    config.with_name("token").write_text("geheim-geheim", encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("geheim-geheim", "${file:token}", 1), encoding="utf-8")
+
+    tested, listed = run("mcp", "test", "lamp"), run("mcp", "list")
+
+    assert tested.exit_code == 0, tested.output
+    assert re.search(r"^lamp\tstdio\t\d+\t", listed.stdout, re.MULTILINE)
+    assert "mcp_lamp_echo\t" in run("tools", "list").stdout
+    assert "geheim" not in listed.stdout
 
 
 def test_a_server_that_cannot_be_reached_fails_with_the_reason():

@@ -1,8 +1,6 @@
 """`nanobot pairing`: the owner's side, in the terminal."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +133,3 @@ def test_an_id_steers_no_terminal(store: PairingStore):
     code_for(store, "irc", "\x1b[2Jx\ny")
 
     assert run("list").stdout.startswith("irc\tx y\twaiting\t")
-
-
-def test_it_is_quick_since_no_sdk_is_imported(store: PairingStore):
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "nanobot", "pairing", "list"], capture_output=True, text=True
-    )
-
-    assert done.returncode == 0
-    assert not [name for name in ("litellm", "telegram", "httpx") if f" {name}\n" in done.stderr]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -127,23 +126,23 @@ def test_the_prompt_is_shown_as_it_was_sent(home: Path):
     assert "list_dir" in [tool["function"]["name"] for tool in sent["tools"]]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("cli:dirct",), 1, "There is no session 'cli:dirct'. Did you mean 'cli:direct'? See `nanobot sessions list`."),
-        (("cli:direct", "-4"), 1, "There is no turn -4: session 'cli:direct' has 3."),
-        (("cli:direct", "zzz"), 1, "nanobot replay cli:direct --list"),
-        (("cli:direct", "-2", "--prompt"), 1, "called no model"),
-        (("cli:direct", "--unknown"), 2, "There is no option --unknown."),
-        (("cli:direct", "-1", "--list"), 2, "--list takes no turn"),
-        (("cli:direct", "--prompt", "--against", "m"), 2, "cannot be combined"),
-    ],
-)
-def test_what_cannot_be_shown_is_said_in_a_line(home: Path, words, code, said):
-    result = run(*words)
+WRONG = [
+    (("cli:dirct",), 1, "There is no session 'cli:dirct'. Did you mean 'cli:direct'? See `nanobot sessions list`."),
+    (("cli:direct", "-4"), 1, "There is no turn -4: session 'cli:direct' has 3."),
+    (("cli:direct", "zzz"), 1, "nanobot replay cli:direct --list"),
+    (("cli:direct", "-2", "--prompt"), 1, "called no model"),
+    (("cli:direct", "--unknown"), 2, "There is no option --unknown."),
+    (("cli:direct", "-1", "--list"), 2, "--list takes no turn"),
+    (("cli:direct", "--prompt", "--against", "m"), 2, "cannot be combined"),
+]
 
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert said in result.stderr
+
+def test_what_cannot_be_shown_is_said_in_a_line(home: Path):
+    for words, code, said in WRONG:
+        result = run(*words)
+
+        assert (result.exit_code, result.stdout) == (code, ""), words
+        assert said in result.stderr
 
 
 def test_of_a_session_that_was_in_another_workspace_only_no_turn_is_known(home: Path):
@@ -181,8 +180,7 @@ def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(ho
     assert "First difference: other arguments in step 1, list_dir" in result.stdout
     assert "This call was not run: the turn is being replayed" in result.stdout
     assert "-Some *files*.\n+Other files.\n And more.\n" in result.stdout
-    assert re.search(r"^recorded +2 +1,200 +1,000 +50 .*\$0\.004$", result.stdout, re.MULTILINE)
-    assert re.search(r"^now +2 ", result.stdout, re.MULTILINE)
+    assert len(re.findall(r"^Answered after .*: 2 steps, [\d,]+ tokens in .* out", result.stdout, re.MULTILINE)) == 2
     assert {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()} == before
     assert [row["role"] for row in sent[0]["messages"]] == ["system", "user"]
 
@@ -227,7 +225,3 @@ def test_deleting_a_conversation_deletes_its_traces(home: Path):
 
     assert run("cli:direct").exit_code == 1
     assert not [*(home / "state" / "traces").glob("*.jsonl")]
-
-
-def test_help_of_the_table_names_it() -> Any:
-    assert "replay" in CliRunner().invoke(app, ["--help"]).stdout

@@ -1,7 +1,7 @@
 """A recorded turn as lines for a person: nothing in it steers the terminal, everything stands where it happened."""
 
 from nanobot.agent.trace.reader import RecordedCall, RecordedStep, RecordedTurn
-from nanobot.cli.commands.replay_view import TurnPrinter
+from nanobot.cli.commands.replay import TurnPrinter
 from nanobot.cli.terminal import Paint
 
 

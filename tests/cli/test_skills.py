@@ -90,9 +90,14 @@ def test_what_hides_something_takes_more_than_a_yes(tmp_path: Path, said: str | 
 
 
 def test_nobody_to_ask_means_no(tmp_path: Path):
+    config = Path.home() / ".nanobot" / "config.json"
+    config.parent.mkdir()
+    config.write_text('{"agnets": {}}', encoding="utf-8")
+
     done = run("skills", "install", source(tmp_path))
 
     assert done.exit_code == 1
+    assert done.stderr.count("agnets is not a known key") == 1
     assert "Add --yes to install without asking." in done.stderr
 
 

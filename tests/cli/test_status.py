@@ -1,7 +1,6 @@
 """`nanobot status`: what is configured, where it comes from, and what it does not load for that."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,23 +225,6 @@ def test_a_probe_that_fails_is_one_line_and_exit_1(models: FakeModels):
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: The provider is overloaded or failing")
     assert result.stderr.count("\n") == 1
-
-
-def test_status_loads_no_sdk_and_no_line_editor():
-    heavy = {"litellm", "openai", "mcp", "telegram", "prompt_toolkit", "httpx", "tiktoken", "jsonschema", "rich"}
-    heavy |= {"slack_sdk", "aiohttp", "nanobot.runtime.build"}
-    on = {"enabled": True}
-    write_config(channels={"telegram": {**on, "token": "1:x"}, "slack": {**on, "botToken": "xoxb-1"}})
-    code = (
-        "import os, sys; os._exit = lambda code: None; sys.argv = ['nanobot', 'status'];"
-        "from nanobot.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-    loaded = set(done.stderr.split())
-    assert "nanobot.cli.commands.status" in loaded
-    assert not heavy & loaded
 
 
 def test_channels_and_jobs_are_told_also_while_no_gateway_runs():

@@ -3,7 +3,6 @@
 import json
 import re
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -131,19 +130,6 @@ def test_damaged_database_is_an_error_that_says_what_to_do():
 
     assert result.exit_code == 1
     assert "nanobot.db cannot be read" in result.stderr and "nanobot doctor" in result.stderr
-
-
-def test_it_imports_no_engine():
-    spend(0.5)
-    code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom nanobot.cli.main import app\n"
-        "CliRunner().invoke(app, ['usage'])\n"
-        "print([name for name in ('nanobot.agent', 'nanobot.providers', 'litellm', 'httpx') if name in sys.modules])"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-    assert done.stdout.split() == ["[]"], done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX")

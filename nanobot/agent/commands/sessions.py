@@ -53,7 +53,7 @@ def list_conversations(sessions: SessionManager, scope: Scope, session_key: str)
     rows = [row for row in sessions.list_sessions() if row["messages"] and is_listed(row["key"])]
     return [
         Conversation(
-            Path(row["path"]).stem if row["archived"] else row["key"],
+            row["name"],
             row["key"],
             session_title(Path(row["path"])) or "(no title)",
             row["messages"],

@@ -181,6 +181,21 @@ class SkillsLoader:
     def get(self, name: str) -> Skill | None:
         return next((skill for skill in self.skills() if skill.name == name), None)
 
+    def facts(self, skill: Skill) -> dict[str, object]:
+        """The skill as JSON data, for commands and the page."""
+        return {
+            "name": skill.name,
+            "description": skill.description,
+            "source": skill.source,
+            "path": str(skill.path),
+            "always": skill.always,
+            "available": skill.available,
+            "missing": list(skill.missing),
+            "hints": list(skill.missing_hints),
+            "needs": list(skill.needs),
+            "allowed_tools": list(self.needs_of(skill).tools),
+        }
+
     def needs_of(self, skill: Skill) -> SkillNeeds:
         """Return the requirements of a skill."""
         return self._manual(str(skill.path), skill.stamp)[1]

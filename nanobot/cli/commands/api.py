@@ -5,10 +5,11 @@ import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
+from nanobot.channels.registry import find, plugin_names
 from nanobot.cli.commands.gateway import run_process
 from nanobot.cli.common import (
     ConfigOption,
@@ -20,10 +21,11 @@ from nanobot.cli.common import (
     unknown_name_error,
 )
 from nanobot.cli.output import print_list, when
+from nanobot.config.schema import API_KEY_NAME, PERSON
 from nanobot.errors import UsageError
-
-if TYPE_CHECKING:
-    from nanobot.security.credentials import Credentials
+from nanobot.security.credentials import SCHEMA, CredentialKind, Credentials, HttpRole
+from nanobot.utils.clock import SystemClock
+from nanobot.utils.database import open_database
 
 T = TypeVar("T")
 _HAS_NO_KEY = "Make a key for each program: nanobot api key add NAME"
@@ -62,10 +64,6 @@ def add(
     config: ConfigOption = None,
 ) -> None:
     """Make a key and print it, once. Owners may do everything; guests talk like a person who is allowed to write."""
-    from nanobot.channels.registry import find, plugin_names
-    from nanobot.config.schema import API_KEY_NAME, PERSON
-    from nanobot.security.credentials import CredentialKind, HttpRole
-
     role = role or ("guest" if person else "owner")
     if not re.fullmatch(API_KEY_NAME, name):
         raise UsageError("A name has 1 to 40 letters, digits, dots, hyphens and underscores.")
@@ -84,7 +82,6 @@ def add(
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """List the keys; the keys themselves are not stored."""
-    from nanobot.security.credentials import CredentialKind
 
     def iso(at: float) -> str:
         return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
@@ -105,19 +102,14 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 def revoke(name: Annotated[str, typer.Argument(help="The key's name.")], config: ConfigOption = None) -> None:
     """Revoke a key. Programs that use it are refused at once."""
-    from nanobot.security.credentials import CredentialKind
-
     if not _ask(config, lambda credentials: credentials.revoke(CredentialKind.API_KEY, name)):
         known = _ask(config, lambda credentials: credentials.list(CredentialKind.API_KEY))
         raise unknown_name_error("key", name, [key.name for key in known], "nanobot api key list")
     typer.echo(f"Revoked {name}.")
 
 
-def _ask(config: Path | None, work: "Callable[[Credentials], Awaitable[T]]") -> T:
+def _ask(config: Path | None, work: Callable[[Credentials], Awaitable[T]]) -> T:
     """Do something with the stored keys, whether or not a gateway runs."""
-    from nanobot.security.credentials import SCHEMA, Credentials
-    from nanobot.utils.clock import SystemClock
-    from nanobot.utils.database import open_database
 
     async def ask() -> T:
         async with open_database(get_data_paths(config).database, SCHEMA, is_owner=False) as database:

@@ -20,7 +20,7 @@ from nanobot.cli.common import (
     require_gateway,
     unknown_name_error,
 )
-from nanobot.cli.output import format_timestamp, print_json, print_line, print_table, to_one_line
+from nanobot.cli.output import print_json, print_line, print_list, to_one_line, when
 from nanobot.config.keypath import camel
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError, UsageError
@@ -43,19 +43,16 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     if json:
         print_json({"running": report is not None, "channels": channels})
         return
-    rows = [
-        (
-            name,
-            row["state"],
-            format_timestamp(row.get("lastReceived") or "-"),
-            format_timestamp(row.get("lastSent") or "-"),
-            (row.get("lastError") or "").removeprefix(f"{name}: "),
-        )
-        for name, row in channels.items()
-    ]
-    print_table(
-        ("Channel", "State", "Last received", "Last sent", "Last error"),
-        rows,
+    print_list(
+        [{"name": name, "lastReceived": "", "lastSent": "", **row} for name, row in channels.items()],
+        {
+            "Channel": "name",
+            "State": "state",
+            "Last received": when("lastReceived"),
+            "Last sent": when("lastSent"),
+            "Last error": lambda row: (row["lastError"] or "").removeprefix(f"{row['name']}: "),
+        },
+        as_json=False,
         empty=f"No channel is enabled. Set one up with `nanobot channels login NAME`: {', '.join(BUILTIN_CHANNELS)}.",
     )
     if report is None and channels:
@@ -64,24 +61,20 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 def offline_status(config: Config) -> dict[str, dict[str, Any]]:
     """The state of each enabled channel while no gateway is running: `failed` if it could not start, else `off`."""
+    from nanobot.channels.platforms import find_platform
+
     states: dict[str, dict[str, Any]] = {}
     for name in config.channels.enabled:
+        problem = ""
         try:
             check_channel(name, config.plugins.disabled)
-            problem = _missing_settings(name, config)
+            if (platform := find_platform(name)) is not None:
+                missing = platform.missing_settings(config.channels.section(name))
+                problem = str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
         except NanobotError as error:
             problem = str(error)
         states[name] = {"state": "failed" if problem else "off", "lastError": problem}
     return states
-
-
-def _missing_settings(name: str, config: Config) -> str:
-    """Which required settings of a built-in channel are missing, as an error message; empty if none are."""
-    from nanobot.channels.platforms import find_platform
-
-    platform = find_platform(name)
-    missing = platform.missing_settings(config.channels.section(name)) if platform is not None else []
-    return str(MissingSettingsError(name, *map(camel, missing))) if missing else ""
 
 
 def login(

@@ -5,7 +5,6 @@ Every change takes the store's lock; a running gateway sees it within seconds.
 
 import asyncio
 from dataclasses import dataclass
-from datetime import tzinfo
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +22,7 @@ from nanobot.cli.common import (
 )
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_table, print_text, to_one_line
 from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
-from nanobot.cron.schedule import from_ms, job_zone_or_host, seconds_between_runs
+from nanobot.cron.schedule import from_ms, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
 from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify
@@ -65,24 +64,32 @@ class CronContext:
 
     def get(self, wanted: str) -> CronJob:
         """The job of this id, or the only one of this name. Raises NanobotError if there is none."""
-        if job := self.service.get_job(wanted):
-            return job
-        jobs = self.service.list_jobs(include_disabled=True)
-        named = [job for job in jobs if job.name.casefold() == wanted.casefold()]
-        if len(named) > 1:
-            raise NanobotError(f"Several jobs are named {wanted!r}: {', '.join(job.id for job in named)}. Give the ID.")
-        if not named:
+        found = self.service.find_jobs(wanted)
+        if len(found) > 1:
+            raise NanobotError(f"Several jobs are named {wanted!r}: {', '.join(job.id for job in found)}. Give the ID.")
+        if not found:
+            jobs = self.service.list_jobs(include_disabled=True)
             known = [name for job in jobs for name in (job.id, job.name)]
             raise unknown_name_error("job", wanted, known, "nanobot cron list -a")
-        return named[0]
+        return found[0]
 
-    def zone(self, job: CronJob) -> tzinfo:
-        """The zone its times are shown in."""
-        return job_zone_or_host(job, self.service.timezone)
+    def parse_schedule(
+        self, every: str | None, cron: str | None, at: str | None, tz: str | None, *, is_forced: bool = False
+    ) -> CronSchedule:
+        """The schedule of these options. Raises NanobotError for an interval below a minute, unless it is forced."""
+        every_s = None if every is None else parse_seconds(every)
+        schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=self.service.timezone)
+        interval_s = seconds_between_runs(schedule)
+        if interval_s < _MIN_INTERVAL_S and not is_forced:
+            raise NanobotError(
+                f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
+                "Choose a minute or more, or add --force."
+            )
+        return schedule
 
     def show(self, job: CronJob) -> None:
         """Print the job and its next runs."""
-        print_text(format_job(job, self.zone(job), self.service.next_instants(job)), wraps=True)
+        print_text(format_job(job, self.service.zone_of(job), self.service.next_instants(job)), wraps=True)
         if not self.service.is_served():
             print_line(NEEDS_GATEWAY, err=True)
 
@@ -129,10 +136,7 @@ def add(
     if [every, cron, at].count(None) != 2:
         raise UsageError(f"When should it run? Give one of -e SECONDS, -c EXPR and --at TIME, for example {_EXAMPLE}.")
     jobs = _open_jobs(config, workspace)
-    every_s = None if every is None else parse_seconds(every)
-    schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone)
-    if not force:
-        _check_interval(schedule)
+    schedule = jobs.parse_schedule(every, cron, at, tz, is_forced=force)
     has_target = channel is not None or to is not None
     chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
     if chat is not None:
@@ -174,9 +178,7 @@ def edit(
     jobs = _open_jobs(config, workspace)
     job, schedule = jobs.get(job_id), None
     if (every, cron, at) != (None, None, None):
-        every_s = None if every is None else parse_seconds(every)
-        schedule = parse_schedule(every_seconds=every_s, cron_expr=cron, at=at, tz=tz, user_zone=jobs.service.timezone)
-        _check_interval(schedule)
+        schedule = jobs.parse_schedule(every, cron, at, tz)
     elif message is None and name is None:
         raise UsageError(f"What should change? Give -m TEXT, -n NAME, or one of -e, -c and --at: {_EXAMPLE}.")
     jobs.service.change_job(job.id, name=name, message=message, schedule=schedule)
@@ -191,13 +193,13 @@ def list_(
 ) -> None:
     """List the jobs, next to run first."""
     jobs = _open_jobs(config, workspace)
-    selected = jobs.service.list_jobs(include_disabled=include_disabled)
+    selected, zone_of = jobs.service.list_jobs(include_disabled=include_disabled), jobs.service.zone_of
     columns: dict[str, Column] = {
         "Job": "id",
         "Name": "name",
-        "Schedule": lambda job: "once" if job.schedule.kind == "at" else format_schedule(job.schedule, jobs.zone(job)),
+        "Schedule": lambda job: "once" if job.schedule.kind == "at" else format_schedule(job.schedule, zone_of(job)),
         "For": _target,
-        "Next run": lambda job: format_next(job, jobs.zone(job)),
+        "Next run": lambda job: format_next(job, zone_of(job)),
         "Last": lambda job: "running" if job.state.running is not None else job.state.last_status,
     }
     print_list(selected, columns, as_json=json, empty=_NO_JOBS, to_json=CronJob.to_json)
@@ -267,7 +269,7 @@ def history(
     existing = {job.id: job for job in jobs.service.list_jobs(include_disabled=True)}
 
     def due(job: CronJob | None, at_ms: int) -> str:
-        return format_when(from_ms(at_ms, jobs.zone(job or CronJob("", ""))), relative=False)
+        return format_when(from_ms(at_ms, jobs.service.zone_of(job or CronJob("", ""))), relative=False)
 
     running = [
         (due(job, lease.due.at_ms), job.id, job.name, "running")
@@ -305,14 +307,6 @@ def rehearse(
     print_list(shown, columns, as_json=json, empty=empty, to_json=lambda event: event.to_json())
     if len(events) > limit:
         print_line(f"There is more; show it with --limit {limit * 5}.", err=True)
-
-
-def _check_interval(schedule: CronSchedule) -> None:
-    if (interval_s := seconds_between_runs(schedule)) < _MIN_INTERVAL_S:
-        raise NanobotError(
-            f"That runs every {interval_s:g} s, and each run is a model call: {86_400 / interval_s:,.0f} a day. "
-            "Choose a minute or more, or add --force."
-        )
 
 
 def _default_chat(setup: Setup) -> "Address | None":

@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,7 +63,11 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
             requests.stop()
 
         async def enforce_exit() -> None:
-            _exit_after_timeout(_restart if await requests.wait() is ExitReason.RESTART else _exit_now)
+            """End the process HARD_EXIT_S after the request even if something in it hangs."""
+            end = _restart if await requests.wait() is ExitReason.RESTART else partial(os._exit, 0)
+            timer = threading.Timer(HARD_EXIT_S, end)
+            timer.daemon = True
+            timer.start()
 
         with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], on_signal):
             enforcing = asyncio.create_task(enforce_exit())
@@ -95,17 +99,6 @@ def _set_variables(env_file: Path) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{env_file} cannot be read: {reason}. Correct it or its permissions.") from error
-
-
-def _exit_after_timeout(end: Callable[[], None]) -> None:
-    """End the process after HARD_EXIT_S even if something in it hangs."""
-    timer = threading.Timer(HARD_EXIT_S, end)
-    timer.daemon = True
-    timer.start()
-
-
-def _exit_now() -> None:
-    os._exit(0)
 
 
 def _restart() -> None:

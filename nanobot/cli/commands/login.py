@@ -60,7 +60,12 @@ def logout(name: NameArgument, config: ConfigOption = None) -> None:
     """Delete the tokens of an account."""
     spec = _get_login_provider(name)
     store = AccountStore.in_state(read_setup(config, None, secrets=False).paths.state)
-    if asyncio.run(_delete_account(store, spec.name)):
+
+    async def delete() -> bool:
+        async with store.lock(spec.name):  # a concurrent token renewal would write it again
+            return store.delete(spec.name)
+
+    if store.path(spec.name).exists() and asyncio.run(delete()):
         print_line(f"Logged out of {spec.display_name}; its tokens are deleted from this machine.")
     else:
         print_line(f"Not logged in to {spec.display_name}.")
@@ -94,13 +99,6 @@ async def _log_in(
     return account
 
 
-async def _delete_account(store: AccountStore, provider: str) -> bool:
-    if not store.path(provider).exists():
-        return False
-    async with store.lock(provider):  # a concurrent token renewal would write it again
-        return store.delete(provider)
-
-
 def has_browser() -> bool:
     """Whether a browser opened here appears on the screen of the person at this terminal."""
     if os.environ.get("BROWSER"):
@@ -132,18 +130,17 @@ class TerminalLoginScreen:
 
     def open(self, url: str) -> None:
         """Open the page in a thread: some browsers block the caller until they are closed."""
+        import webbrowser  # takes 10 ms
+
+        def open_page() -> None:
+            with suppress(webbrowser.Error, OSError, ValueError):  # the URL is on the screen as well
+                webbrowser.open(url)
+
         if self._browser and url.startswith(("https://", "http://")):
-            threading.Thread(target=_open_browser, args=(url,), name="browser", daemon=True).start()
+            threading.Thread(target=open_page, name="browser", daemon=True).start()
 
     async def read_line(self) -> str:
         """The next line from stdin. Waits forever once stdin has ended."""
         if not (line := await next_line()):
             await asyncio.Event().wait()
         return line.strip()
-
-
-def _open_browser(url: str) -> None:
-    import webbrowser  # takes 10 ms
-
-    with suppress(webbrowser.Error, OSError, ValueError):  # the URL is on the screen as well
-        webbrowser.open(url)

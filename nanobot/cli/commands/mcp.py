@@ -19,7 +19,6 @@ from nanobot.config.keypath import put
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
 from nanobot.config.saver import to_document
-from nanobot.config.schema import McpServerConfig
 from nanobot.errors import NanobotError, UsageError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.security.secrets import hold_secrets, named_secrets, redact_named
@@ -29,12 +28,9 @@ from nanobot.utils.text import count_noun
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List the configured servers and the tools each offered last time. Starts no server."""
-    setup = read_setup(config, workspace, secrets=False)
-    if any(_uses_secret_reference(server) for server in setup.config.tools.mcp_servers.values()):
-        setup = read_setup(config, workspace, warns=False)
-    servers = asyncio.run(known_servers(_servers(setup)))
+    setup = read_server_setup(config, workspace)
     print_list(
-        [_facts(server) for server in servers],
+        [_facts(server) for server in asyncio.run(known_servers(_servers(setup)))],
         {
             "Server": "name",
             "Transport": lambda row: row["transport"] or "none: set command or url",
@@ -169,9 +165,13 @@ def _show_listing(server: McpServer, took_s: float) -> None:
     )
 
 
-def _uses_secret_reference(server: McpServerConfig) -> bool:
-    """Whether its command or URL needs a secret resolved, so that its remembered tools can be found."""
-    return any("${file:" in value or "${cmd:" in value for value in (server.command, *server.args, server.url))
+def read_server_setup(config: Path | None, workspace: Path | None) -> Setup:
+    """The setup to find remembered tools with: they are stored by command and URL, whose secrets are resolved."""
+    setup = read_setup(config, workspace, secrets=False)
+    servers = setup.config.tools.mcp_servers.values()
+    parts = [part for server in servers for part in (server.command, *server.args, server.url)]
+    needs_secret = any("${file:" in part or "${cmd:" in part for part in parts)
+    return read_setup(config, workspace, warns=False) if needs_secret else setup
 
 
 def _servers(setup: Setup) -> McpServers | None:

@@ -17,7 +17,7 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup
 from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line
-from nanobot.utils.clock import Clock, SystemClock, find_zone
+from nanobot.utils.clock import SystemClock, find_zone
 
 ChatOption = Annotated[
     str | None, typer.Option("--chat", metavar="CHANNEL:ID", help="Use the memory of a chat with other people.")
@@ -63,13 +63,7 @@ def search(
     """Search all memory files (facts, archive, log, notes) for lines that contain all the words."""
     hits = _open_editor(config, workspace, chat)[1].search(text)[:limit]
     empty = f"No line of the memory contains {to_one_line(text)!r}."
-    print_list(
-        hits,
-        {"File": "file", "Line": "line", "Text": "text"},
-        as_json=json,
-        empty=empty,
-        to_json=lambda hit: {"file": hit.file, "line": hit.line, "text": hit.text},
-    )
+    print_list(hits, {"File": "file", "Line": "line", "Text": "text"}, as_json=json, empty=empty)
     if not hits:
         sys.exit(1)
 
@@ -135,8 +129,8 @@ def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: Worksp
         print_text(f"Undone: {format_change(change)}", wraps=True)
 
 
-def open_store(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, Clock]:
-    """The memory selected on the command line, and a clock in the user's time zone."""
+def _open_editor(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
+    """The memory selected on the command line, and its editor, which shows times in the user's zone."""
     setup = read_setup(config, workspace, secrets=False)
     defaults = setup.config.agents.defaults
     clock = SystemClock(find_zone(defaults.timezone))
@@ -147,11 +141,6 @@ def open_store(config: Path | None, workspace: Path | None, chat: str | None) ->
         budget_bytes=defaults.memory_budget_bytes,
         database=setup.paths.database,
     )
-    return store, clock
-
-
-def _open_editor(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
-    store, clock = open_store(config, workspace, chat)
     return store, MemoryEditor(store, clock)
 
 
@@ -187,7 +176,7 @@ def dream_log(
     """Show the last Dream passes, newest first: when, cost, and what changed."""
     from nanobot.agent.memory.dream_texts import format_log
 
-    store, _ = open_store(config, workspace, chat)
+    store, _ = _open_editor(config, workspace, chat)
     store.record_changes()
     if json:
         print_json([asdict(dream_pass) for dream_pass in store.revisions.passes()[:limit]])

@@ -80,15 +80,14 @@ def revoke(
 def _rows(state: PairingState) -> list[dict[str, Any]]:
     paired = [
         {
-            "channel": channel,
-            "sender_id": sender_id,
-            "name": state.name_of(channel, sender_id),
-            "state": "owner" if sender_id in state.owners.get(channel, ()) else "approved",
+            "channel": sender.channel,
+            "sender_id": sender.sender_id,
+            "name": sender.name,
+            "state": "owner" if sender.is_owner else "approved",
             "code": None,
             "created_at": None,
             "expires_at": None,
         }
-        for channel in sorted(state.people())
-        for sender_id in state.everyone(channel)
+        for sender in state.paired()
     ]
     return [*paired, *({**asdict(pending), "state": "waiting"} for pending in state.pending.values())]

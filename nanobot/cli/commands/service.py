@@ -3,18 +3,26 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import NO_GATEWAY, ConfigOption, JsonOption, ask_gateway, get_data_paths, read_setup
+from nanobot.cli.common import (
+    NO_GATEWAY,
+    ConfigOption,
+    JsonOption,
+    ask_gateway,
+    get_data_paths,
+    read_setup,
+    require_gateway,
+)
 from nanobot.cli.output import print_json, print_line, to_one_line
 from nanobot.cli.terminal import is_terminal, strip_control, wants_colour
-from nanobot.config.paths import DataPaths, absolute
+from nanobot.config.paths import absolute
 from nanobot.errors import NanobotError
-from nanobot.gateway.daemon import Daemon, ServiceSpec, find_daemon, nanobot_command, require_daemon
+from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.utils.log import short_lines
 from nanobot.utils.text import duration
@@ -42,21 +50,19 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     if json:
         print_json({"running": True, **report})
     else:
-        _show(report)
+        states = (f"{to_one_line(name)} {channel['state']}" for name, channel in report["channels"].items())
+        counts = report["messages"]
+        received = ", ".join(f"{counts[name]} {name}" for name in ("received", "answered", "refused", "queued"))
+        print_line(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {duration(report['uptimeS'])}")
+        print_line(f"Channels: {', '.join(states) or 'none'}")
+        print_line(f"Messages: {received}; {counts['waitingOut']} to be sent, {counts['failedOut']} not delivered")
+        print_line(
+            f"Turns: {report['runningTurns']} running; event loop lag {report['loopLagS'] * 1000:.0f} ms at most"
+        )
+        for problem in report["problems"]:
+            print_line(f"Problem: {to_one_line(problem)}")
     if report["status"] != "ok":
         raise typer.Exit(_NOT_WELL)
-
-
-def _show(report: dict[str, Any]) -> None:
-    states = (f"{to_one_line(name)} {channel['state']}" for name, channel in report["channels"].items())
-    counts = report["messages"]
-    received = ", ".join(f"{counts[name]} {name}" for name in ("received", "answered", "refused", "queued"))
-    print_line(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {duration(report['uptimeS'])}")
-    print_line(f"Channels: {', '.join(states) or 'none'}")
-    print_line(f"Messages: {received}; {counts['waitingOut']} to be sent, {counts['failedOut']} not delivered")
-    print_line(f"Turns: {report['runningTurns']} running; event loop lag {report['loopLagS'] * 1000:.0f} ms at most")
-    for problem in report["problems"]:
-        print_line(f"Problem: {to_one_line(problem)}")
 
 
 def logs(
@@ -119,28 +125,30 @@ def start() -> None:
     daemon = require_daemon()
     if not daemon.is_installed():
         raise NanobotError("The gateway is not installed as a service. Run `nanobot gateway install` first.")
-    _print_lines(daemon.start())
+    daemon.start()
+    print_line("Started.")
 
 
 def stop(config: ConfigOption = None) -> None:
     """Shut the gateway down cleanly: the service, or the one that runs in a terminal."""
-    _control(get_data_paths(config), "stop gateway", lambda daemon: daemon.stop())
+    places, daemon = get_data_paths(config), find_daemon()
+    if daemon is not None and daemon.is_active():  # it would restart a gateway that ends by itself
+        daemon.stop()
+        print_line("Stopped.")
+    else:
+        require_gateway(places, {"do": "stop gateway"})
+        print_line("The gateway is shutting down.")
 
 
 def restart(config: ConfigOption = None) -> None:
     """Shut the gateway down cleanly and start it again."""
-    _control(get_data_paths(config), "restart gateway", lambda daemon: daemon.restart())
-
-
-def _control(places: DataPaths, request: str, by_service: Callable[[Daemon], list[str]]) -> None:
-    """Go through the service manager where it runs the gateway, which would restart it; else ask the gateway."""
-    daemon = find_daemon()
+    places, daemon = get_data_paths(config), find_daemon()
     if daemon is not None and daemon.is_active():
-        _print_lines(by_service(daemon))
-        return
-    if ask_gateway(places, {"do": request}) is None:
-        raise NanobotError(NO_GATEWAY.format(data=places.data))
-    print_line("The gateway is shutting down." if request.startswith("stop") else "The gateway is restarting.")
+        daemon.restart()
+        print_line("Restarted.")
+    else:
+        require_gateway(places, {"do": "restart gateway"})
+        print_line("The gateway is restarting.")
 
 
 def _print_lines(lines: list[str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -54,12 +54,11 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
     """List all conversations, newest first, archived ones included."""
     rows = [
         {
-            "name": name,
-            **{key: row[key] for key in ("key", "updated_at", "messages", "archived")},
+            **{key: row[key] for key in ("name", "key", "updated_at", "messages", "archived")},
             "title": session_title(Path(row["path"])),
             "path": row["path"],
         }
-        for name, row in _sessions_by_name(_open_sessions(config, workspace)[1])
+        for row in _open_sessions(config, workspace)[1].list_sessions()
     ]
     columns = {"Session": "name", "Last used": when("updated_at"), "Messages": "messages", "Title": "title"}
     print_list(rows, columns, as_json=json, empty="There are no sessions yet. Start one with `nanobot agent`.")
@@ -174,15 +173,9 @@ def _read_session(sessions: SessionManager, name: str) -> Session:
     """Load a session by name. Raises NanobotError, with the nearest names, if there is none."""
     session = sessions.read(name)
     if session is None:
-        known = [name for name, _ in _sessions_by_name(sessions)]
+        known = [row["name"] for row in sessions.list_sessions()]
         raise unknown_name_error("session", name, known, "nanobot sessions list")
     return session
-
-
-def _sessions_by_name(sessions: SessionManager) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the other commands call a session, and its row in the list."""
-    for row in sessions.list_sessions():
-        yield Path(row["path"]).stem if row["archived"] else row["key"], row
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
@@ -201,9 +194,9 @@ def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
 
 def _session_files(sessions: SessionManager) -> Iterator[tuple[str, bytes]]:
     """The name and the content of every session, newest first, then of those in the archives of the months."""
-    for name, row in _sessions_by_name(sessions):
+    for row in sessions.list_sessions():
         try:
-            yield name, Path(row["path"]).read_bytes()
+            yield row["name"], Path(row["path"]).read_bytes()
         except OSError as error:
             raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
     yield from sessions.packed_files()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
-from nanobot.agent.skills.needs import MissingNeed, SkillNeeds
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.agent.skills.needs import MissingNeed
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import is_terminal
@@ -30,7 +30,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """List all skills, and whether each can be used here."""
-    loader = _loader(config, workspace)
+    loader, _ = _open(config, workspace)
     skills = loader.skills()
     columns: dict[str, Column] = {
         "Skill": "name",
@@ -43,7 +43,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         columns,
         as_json=json,
         empty="There are no skills.",
-        to_json=lambda skill: _facts(skill, loader.needs_of(skill)),
+        to_json=loader.facts,
     )
     if is_terminal(sys.stdout) and not json and any(skill.missing for skill in skills):
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
@@ -53,11 +53,11 @@ def show(
     name: NameArgument, config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False
 ) -> None:
     """Print the instructions a skill gives to the agent."""
-    loader = _loader(config, workspace)
+    loader, _ = _open(config, workspace)
     skill = _get_skill(loader, name)
     text = loader.load_skill(name)
     if json:
-        print_json({**_facts(skill, loader.needs_of(skill)), "text": text})
+        print_json({**loader.facts(skill), "text": text})
     elif text is None:
         raise NanobotError(f"The skill {name} cannot be read: {_readiness(skill)}. Correct {skill.path}.")
     else:
@@ -77,7 +77,8 @@ def install(
     """Show what a skill requires and contains, ask for confirmation, and install it into the workspace."""
     from nanobot.agent.skills.bundle import read_bundle  # only some commands need it
 
-    loader, installer = _loader(config, workspace), _installer(config, workspace)
+    loader, setup = _open(config, workspace)
+    installer = _installer(setup)
     try:
         offer = installer.offer(read_bundle(source.expanduser()), name)
     except OSError as error:
@@ -167,14 +168,16 @@ def validate(
     from nanobot.agent.skills.bundle import BundleError, read_bundle
     from nanobot.agent.skills.lint import LintFinding, lint_skill
 
-    loader = _loader(config, workspace)
+    loader, _ = _open(config, workspace)
     path = path.expanduser()
     if not path.exists() and (known := loader.get(str(path))) is not None:
         path = known.path.parent
     try:
         bundle = read_bundle(path)
         others = [skill.name for skill in loader.skills()]
-        faults = lint_skill(bundle, checks_folder_name=_has_own_folder(path, bundle.name), others=others)
+        # a zip may hold its files at the top level: then there is no folder whose name must match
+        has_folder = path.is_dir() or path.name == "SKILL.md" or bundle.name != path.stem
+        faults = lint_skill(bundle, checks_folder_name=has_folder, others=others)
         name = bundle.name
     except BundleError as error:
         faults, name = [LintFinding(str(error), path=str(path))], path.stem
@@ -188,45 +191,36 @@ def validate(
     else:
         for fault in faults:
             print_line(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.summary)}")
-        print_line(_format_verdict(name, errors, len(faults) - errors))
+        warnings = len(faults) - errors
+        counts = [count_noun(errors, "error")] * bool(errors) + [count_noun(warnings, "warning")] * bool(warnings)
+        print_line(f"{to_one_line(name)}: {' and '.join(counts) or 'no problems'}.")
     if errors:
         raise typer.Exit(1)
-
-
-def _has_own_folder(path: Path, name: str) -> bool:
-    """Whether the skill has a folder, whose name must match: a zip may hold its files at the top level."""
-    return path.is_dir() or path.name == "SKILL.md" or name != path.stem
-
-
-def _format_verdict(name: str, errors: int, warnings: int) -> str:
-    counts = [count_noun(errors, "error")] * bool(errors) + [count_noun(warnings, "warning")] * bool(warnings)
-    return f"{to_one_line(name)}: {' and '.join(counts) or 'no problems'}."
 
 
 def remove(
     name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
 ) -> None:
     """Remove a skill from the workspace. It is kept in a hidden folder beside the others."""
-    loader = _loader(config, workspace)
+    loader, setup = _open(config, workspace)
     skill = _get_skill(loader, name)
     if skill.source != "workspace":
         raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
     if not prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
         print_line("Kept.")
         return
-    kept = _installer(config, workspace).remove(name)
+    kept = _installer(setup).remove(name)
     print_line(f"Removed {name}; it is kept in {kept}.")
 
 
-def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
+def _open(config: Path | None, workspace: Path | None) -> tuple[SkillsLoader, Setup]:
     setup = read_setup(config, workspace, secrets=False)
-    return skills_loader(setup.config, setup.paths, setup.workspace)
+    return skills_loader(setup.config, setup.paths, setup.workspace), setup
 
 
-def _installer(config: Path | None, workspace: Path | None) -> "Installer":
+def _installer(setup: Setup) -> "Installer":
     from nanobot.agent.skills.install import Installer  # only some commands need it
 
-    setup = read_setup(config, workspace, secrets=False)
     return Installer(setup.workspace / "skills", setup.paths.skills / "installing.lock")
 
 
@@ -235,21 +229,6 @@ def _get_skill(loader: SkillsLoader, name: str) -> Skill:
     if skill is None:
         raise unknown_name_error("skill", name, [known.name for known in loader.skills()], "nanobot skills list")
     return skill
-
-
-def _facts(skill: Skill, needs: SkillNeeds) -> dict[str, object]:
-    return {
-        "name": skill.name,
-        "description": skill.description,
-        "source": skill.source,
-        "path": str(skill.path),
-        "always": skill.always,
-        "available": skill.available,
-        "missing": list(skill.missing),
-        "hints": list(skill.missing_hints),
-        "needs": list(skill.needs),
-        "allowed_tools": list(needs.tools),
-    }
 
 
 def _readiness(skill: Skill) -> str:

@@ -8,8 +8,7 @@ import typer
 from nanobot.cli.common import ConfigOption, JsonOption, read_setup
 from nanobot.cli.output import print_json, print_line, print_table
 from nanobot.cli.terminal import is_terminal
-from nanobot.usage.budget import SpendingLimits
-from nanobot.usage.sums import By, UsageSum, UsageSummary, format_sum, read_usage
+from nanobot.usage.sums import By, UsageSum, format_sum, read_usage
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock, find_zone
 
@@ -24,40 +23,26 @@ def usage(
     setup = read_setup(config, None, secrets=False)
     now = SystemClock(find_zone(setup.config.agents.defaults.timezone)).now()
     report = read_usage(setup.paths.database, setup.config.limits.spending_limits(), now, by, days)
-    summary, limits = report.summary, report.limits
+    summary = report.summary
     if json:
         print_json(report.to_json())
         return
     if summary.month.calls or summary.groups:
-        _print_totals(summary, limits)
+        print_line(f"Today: {format_sum(summary.today)}")
+        print_line(f"This month: {format_sum(summary.month)}")
+        for line in report.limits.left(summary.today.spent, summary.month.spent):
+            print_line(line)
+        typer.echo()
     headings = (by.capitalize(), "Calls", "Failed", "In", "Cached", "Out", "Cost")
-    format_row = _format_row if is_terminal(sys.stdout) else _plain_row
-    rows = [(name or "-", *format_row(total)) for name, total in summary.groups.items()]
+    rows = [(name or "-", *_cells(total)) for name, total in summary.groups.items()]
     empty = f"No model was used in the last {days} days."
     print_table(headings, rows, empty=empty, spare=("Failed", "Cached", "Out", "In"))
 
 
-def _print_totals(summary: UsageSummary, limits: SpendingLimits) -> None:
-    print_line(f"Today: {format_sum(summary.today)}")
-    print_line(f"This month: {format_sum(summary.month)}")
-    for line in limits.left(summary.today.spent, summary.month.spent):
-        print_line(line)
-    typer.echo()
-
-
-def _format_row(total: UsageSum) -> tuple[object, ...]:
+def _cells(total: UsageSum) -> tuple[object, ...]:
+    counts = total.calls, total.failed, total.prompt_tokens, total.cached_tokens, total.completion_tokens
+    if not is_terminal(sys.stdout):  # for a program: no separators, no units; empty for an unknown price
+        return *counts, None if total.usd is None else round(total.usd, 6)
+    calls, failed, sent, _, received = (f"{count:,}" for count in counts)
     share = f"{total.cached_share:.0%}" if total.prompt_tokens else "-"
-    return (
-        f"{total.calls:,}",
-        f"{total.failed:,}",
-        f"{total.prompt_tokens:,}",
-        share,
-        f"{total.completion_tokens:,}",
-        format_dollars(total.usd),
-    )
-
-
-def _plain_row(total: UsageSum) -> tuple[object, ...]:
-    """Numbers for a program that reads the pipe: no separators, no units; empty for an unknown price."""
-    usd = None if total.usd is None else round(total.usd, 6)
-    return total.calls, total.failed, total.prompt_tokens, total.cached_tokens, total.completion_tokens, usd
+    return calls, failed, sent, share, received, format_dollars(total.usd)

@@ -1,1 +1,1 @@
-"""The checks of `nanobot doctor`: functions in these modules, listed in `table`."""
+"""The checks of `nanobot doctor`: functions in these modules, listed in `cli/commands/doctor.py`."""

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from nanobot.agent.tools.mcp.server import McpServer
@@ -12,6 +13,7 @@ from nanobot.channels.registry import load_channel
 from nanobot.cli.common import require_gateway, unknown_name_error
 from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error, note, warning
 from nanobot.cli.output import print_line
+from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.runtime.tool_sources import mcp_servers
 from nanobot.utils.clock import SystemClock
@@ -24,17 +26,17 @@ _SERVER_LIMIT_S = 65.0
 _CHANNEL_LIMIT_S = 25.0
 
 
-def server_checks(names: Iterable[str]) -> list[DoctorCheck]:
-    return [
-        DoctorCheck(
-            f"mcp.{name}",
-            f"The MCP server {name} answers",
-            partial(_server_answers, name),
-            _SERVER_LIMIT_S,
-            uses_network=True,
-        )
-        for name in names
+def connection_checks(config: Config) -> list[DoctorCheck]:
+    """A check for each configured MCP server and each enabled channel."""
+    servers = [
+        DoctorCheck(f"mcp.{name}", f"The MCP server {name} answers", partial(_server_answers, name), _SERVER_LIMIT_S)
+        for name in config.tools.mcp_servers
     ]
+    channels = [
+        DoctorCheck(f"channels.{name}", f"{name} accepts the login", partial(_can_log_in, name), _CHANNEL_LIMIT_S)
+        for name in config.channels.enabled
+    ]
+    return [replace(check, uses_network=True) for check in (*servers, *channels)]
 
 
 def _server_answers(name: str, context: CheckContext) -> Iterator[Finding]:
@@ -89,19 +91,6 @@ async def connect_once(name: str, configured: McpServers | None) -> tuple[McpSer
     finally:
         notice.cancel()
         await server.close()
-
-
-def channel_checks(names: Iterable[str]) -> list[DoctorCheck]:
-    return [
-        DoctorCheck(
-            f"channels.{name}",
-            f"{name} accepts the login",
-            partial(_can_log_in, name),
-            _CHANNEL_LIMIT_S,
-            uses_network=True,
-        )
-        for name in names
-    ]
 
 
 def _can_log_in(name: str, context: CheckContext) -> Iterator[Finding]:

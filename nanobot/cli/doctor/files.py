@@ -40,20 +40,13 @@ def folders_are_there(context: CheckContext) -> Iterator[Finding]:
         elif not folder.is_dir():
             yield error(f"The {kind} {folder} is not a folder.", "Move that file away, or configure another folder.")
         elif not _writable(folder):
-            yield error(f"The {kind} {folder} is not writable.", _chmod_advice(folder))
+            is_own = os.name == "posix" and folder.stat().st_uid == os.geteuid()
+            others = f"Configure another folder, or take ownership: sudo chown -R $USER {folder}"
+            yield error(f"The {kind} {folder} is not writable.", f"chmod u+rwx {folder}" if is_own else others)
 
 
 def _writable(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.W_OK | os.X_OK)
-
-
-def _chmod_advice(folder: Path) -> str:
-    is_own = os.name == "posix" and folder.stat().st_uid == os.geteuid()
-    return (
-        f"chmod u+rwx {folder}"
-        if is_own
-        else f"Configure another folder, or take ownership: sudo chown -R $USER {folder}"
-    )
 
 
 def _make(folder: Path) -> str:
@@ -101,28 +94,29 @@ def files_are_private(context: CheckContext) -> Iterator[Finding]:
     rest = readable_by_others[_MAX_LISTED:]
     if rest:
         more = count_noun(len(rest), "more file", "more files")
-        yield error(f"{more} can be read by others.", "--fix makes them private.", partial(_make_all_private, rest))
+        yield error(f"{more} can be read by others.", "--fix makes them private.", partial(_make_private, *rest))
 
 
-def _make_private(path: Path) -> str:
-    path.chmod(PRIVATE_FOLDER if path.is_dir() else PRIVATE_FILE)
-    return f"made {path} private"
-
-
-def _make_all_private(paths: list[Path]) -> str:
+def _make_private(*paths: Path) -> str:
     for path in paths:
-        _make_private(path)
-    return f"made {count_noun(len(paths), 'more file')} private"
+        path.chmod(PRIVATE_FOLDER if path.is_dir() else PRIVATE_FILE)
+    return f"made {paths[0] if len(paths) == 1 else count_noun(len(paths), 'more file')} private"
 
 
 def files_belong_to_user(context: CheckContext) -> Iterator[Finding]:
     """No file belongs to another user, as after a start with sudo."""
     if os.name != "posix":
         return
-    if os.geteuid() == 0:
-        yield from _commands_can_write(context)
+    workspace = context.workspace
+    if os.geteuid() == 0:  # root can write anywhere, but a sandboxed command is root without capabilities
+        owner = workspace.stat().st_uid if workspace.exists() else 0
+        if owner != 0 and context.config.tools.exec.sandbox != "none":
+            yield warning(
+                f"The workspace belongs to user {owner} but nanobot runs as root: commands cannot write to it.",
+                f"Start nanobot as that user, or chown -R root {workspace}",
+            )
         return
-    for path in [*private_files(context), context.places.data, context.workspace]:
+    for path in [*private_files(context), context.places.data, workspace]:
         if path.exists() and path.stat().st_uid != os.geteuid():
             is_inside = path.is_relative_to(context.places.data)
             advice = (
@@ -132,17 +126,6 @@ def files_belong_to_user(context: CheckContext) -> Iterator[Finding]:
             )
             yield error(f"{path} belongs to another user.", advice)
             return
-
-
-def _commands_can_write(context: CheckContext) -> Iterator[Finding]:
-    """Root can write anywhere, but a sandboxed command is root without capabilities."""
-    workspace = context.workspace
-    owner = workspace.stat().st_uid if workspace.exists() else 0
-    if owner != 0 and context.config.tools.exec.sandbox != "none":
-        yield warning(
-            f"The workspace belongs to user {owner} but nanobot runs as root: commands cannot write to it.",
-            f"Start nanobot as that user, or chown -R root {workspace}",
-        )
 
 
 def disk_has_room(context: CheckContext) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nanobot.agent.skills.bundle import read_bundle
 from nanobot.agent.skills.lint import lint_skill
-from nanobot.agent.skills.loader import Skill, SkillsLoader
+from nanobot.agent.skills.loader import Skill
 from nanobot.cli.doctor.checks import CheckContext, Finding, note, warning
 from nanobot.errors import NanobotError
 from nanobot.runtime.skills import skills_loader
@@ -23,7 +23,11 @@ def skills_can_be_used(context: CheckContext) -> Iterator[Finding]:
         names = ", ".join(unusable)
         text = f"{count_noun(len(unusable), 'built-in skill')} cannot be used here: {names}."
         yield note(text, "`nanobot skills list` shows what each needs.")
-    yield from _hidden_findings(loader, skills, context)
+    for skill in skills:
+        variables = [name for name in loader.needs_of(skill).variables if context.environ.get(name)]
+        if hidden := ", ".join(name for name in variables if name not in context.config.tools.exec.allowed_env_keys):
+            text = f"The skill {skill.name} needs {hidden}, which commands do not get."
+            yield note(text, f"Add what its commands need to tools.exec.allowedEnvKeys: {hidden}")
     shelf = loader.catalog()
     if shelf.rest:
         yield note(
@@ -54,14 +58,3 @@ def _workspace_skill_findings(skill: Skill) -> Iterator[Finding]:
                 f"The skill {skill.name} works but has {count_noun(len(faults), 'format error')}: {faults[0].summary}"
             )
             yield note(text, f"nanobot skills validate {skill.path.parent}")
-
-
-def _hidden_findings(loader: SkillsLoader, skills: tuple[Skill, ...], context: CheckContext) -> Iterator[Finding]:
-    """Variables that a skill needs and that are set, but not passed to commands."""
-    passed = set(context.config.tools.exec.allowed_env_keys)
-    for skill in skills:
-        hidden = [name for name in loader.needs_of(skill).variables if name not in passed and context.environ.get(name)]
-        if hidden:
-            names = ", ".join(hidden)
-            text = f"The skill {skill.name} needs {names}, which commands do not get."
-            yield note(text, f"Add what its commands need to tools.exec.allowedEnvKeys: {names}")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 from nanobot.channels.registry import find
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
@@ -37,22 +36,17 @@ def sessions_can_be_read(context: CheckContext) -> Iterator[Finding]:
     count = 0
     for path, _ in SessionFolder(context.workspace, context.places.legacy_sessions).files():
         count += 1
-        damaged = _damaged_lines(path)
-        if damaged:
+        decoded = DecodedLines()
+        with open(path, "rb") as file:
+            for line in file:
+                decoded.add(line)
+                decoded.rows.clear()  # only counted
+        if decoded.damaged:
             yield note(
-                f"{path}: {count_noun(damaged, 'line')} cannot be read.",
+                f"{path}: {count_noun(len(decoded.damaged), 'line')} cannot be read.",
                 "The valid lines load; the others are moved to a .corrupt file beside it.",
             )
     yield note(count_noun(count, "conversation"))
-
-
-def _damaged_lines(path: Path) -> int:
-    decoded = DecodedLines()
-    with open(path, "rb") as file:
-        for line in file:
-            decoded.add(line)
-            decoded.rows.clear()  # only counted
-    return len(decoded.damaged)
 
 
 def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ saved, and nothing is saved before the last question.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
@@ -21,14 +20,14 @@ from nanobot.cli.setup.channels import next_steps, offer_channels, start_instruc
 from nanobot.cli.setup.probe import current_selection, try_model
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.cli.setup.provider import (
-    DetectedProviders,
     NonInteractiveError,
     ProviderChoice,
     ask_provider,
     complete_base_url,
     default_model,
-    first_offered_model,
+    find_local_servers,
     local_server_address,
+    offered_models,
 )
 from nanobot.config import paths
 from nanobot.config.loader import change_config, load_config, load_warnings, repair_config
@@ -72,62 +71,50 @@ def onboard(
         print_line(f"Config already exists: {target.config_path} (existing values preserved)")
 
     problem = ""
+    channels: list[ChannelSetup] = []
     if yes:
-        plan = SetupPlan(_with_defaults(given, target.load()))
-        problem = target.problem_with(plan.provider) if plan.provider else ""
+        choice = _with_defaults(given, target.load())
+        problem = target.problem_with(choice) if choice else ""
     else:
-        plan = _ask_setup(given, target)
+        choice, channels = _ask_setup(given, target)
 
-    target.save(plan)
-    chosen = current_selection(load_config(), paths.get_data_dir())
-    print_line(f"Model: {f'{chosen.model} ({chosen.provider})' if plan.provider else chosen}", indent=2)
+    target.save(choice, channels)
+    saved = load_config()
+    chosen = current_selection(saved, target.places.data)
+    print_line(f"Model: {f'{chosen.model} ({chosen.provider})' if choice else chosen}", indent=2)
     if problem:
         print_warning(
             f"{problem}\nThe settings are saved, but the model does not answer. Try again: nanobot status --probe"
         )
         raise typer.Exit(1)
-    _print_next_steps(plan, f" -c {config}" if config else "")
-
-
-@dataclass(frozen=True)
-class SetupPlan:
-    """The model and the channels to set up."""
-
-    provider: ProviderChoice
-    channels: Sequence[ChannelSetup] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.provider or self.channels)
-
-    def apply_to(self, config: Config) -> Config:
-        """Apply to the config and return it."""
-        self.provider.apply_to(config)
-        for channel in self.channels:
-            channel.apply_to(config)
-        return config
+    flag = f" -c {config}" if config else ""
+    typer.echo(NEXT_STEPS.format(config=flag))
+    if not saved.channels.enabled:
+        typer.echo(PHONE_STEP.format(config=flag))
+    if channels:
+        typer.echo(f"\n{start_instructions(target.places, flag)}")
+        for line in dict.fromkeys(next_steps(channel, target.places, flag) for channel in channels):
+            print_line(line)
 
 
 class SetupTarget:
     """The config file and the workspace to create or update."""
 
     def __init__(self, config_path: Path, workspace: Path | None, reset: bool) -> None:
+        """Prints what is left out of a file that cannot be used as it is."""
         self.config_path = config_path
+        self.places = DataPaths(config_path.parent)
         self.exists = config_path.exists() and not reset
-        self._had_config = config_path.exists()
         self._workspace = paths.absolute(workspace) if workspace else None
-        self._repaired = self._repair() if self.exists else None
-
-    def _repair(self) -> Config | None:
-        """The config without what makes the file unusable, if it is unusable. Prints what is left out."""
-        try:
-            load_config(self.config_path)
-        except ConfigError:
-            config, left_out = repair_config(self.config_path)
-            for line in left_out:
-                print_line(f"Left out: {line}", err=True)
-            print_line(f"The rest of {self.config_path} is used; saving keeps a copy of the old file.", err=True)
-            return config
-        return None
+        self._repaired: Config | None = None
+        if self.exists:
+            try:
+                load_config(config_path)
+            except ConfigError:
+                self._repaired, left_out = repair_config(config_path)
+                for line in left_out:
+                    print_line(f"Left out: {line}", err=True)
+                print_line(f"The rest of {config_path} is used; saving keeps a copy of the old file.", err=True)
 
     def load(self) -> Config:
         """The existing config, or the defaults. Raises ConfigError."""
@@ -148,46 +135,43 @@ class SetupTarget:
             except OSError as error:
                 raise storage_error(f"{folder} cannot be written", error) from error
 
-    @property
-    def places(self) -> DataPaths:
-        """The paths of the data folder, which is the config's."""
-        return DataPaths(self.config_path.parent)
-
-    def save(self, plan: SetupPlan) -> None:
-        """Create the workspace, save the config with the plan applied, and admit the owners.
-
-        An unchanged config is not written.
-        """
+    def save(self, provider: ProviderChoice, channels: Sequence[ChannelSetup]) -> None:
+        """Create the workspace, save the config, and admit the owners. An unchanged config is not written."""
         folder = self.load().workspace_path
         made = prepare_workspace(folder)
         print_line(f"Workspace: {folder} ({count_noun(len(made), 'new file') if made else 'complete'})", indent=2)
-        if not self.exists or plan or self._workspace is not None or self._repaired is not None:
-            self._save(plan)
-        for channel in plan.channels:
-            channel.admit_owner(self.places)
-
-    def _save(self, plan: SetupPlan) -> None:
-        if self._had_config and (not self.exists or self._repaired is not None):
+        if self.exists and self._repaired is None and not provider and not channels and self._workspace is None:
+            return
+        if self.config_path.exists() and (not self.exists or self._repaired is not None):
             backup = self.config_path.with_name(f"{self.config_path.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
             try:
                 write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
             except OSError as error:
                 raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
             print_line(f"The old config is saved as {backup}", indent=2)
-        change_config(self.load, plan.apply_to, self.config_path)
+
+        def apply(config: Config) -> Config:
+            provider.apply_to(config)
+            for channel in channels:
+                channel.apply_to(config)
+            return config
+
+        change_config(self.load, apply, self.config_path)
         print_line(f"Config saved: {self.config_path}", indent=2)
+        for channel in channels:
+            channel.admit_owner(self.places)
 
     def problem_with(self, provider: ProviderChoice) -> str:
         """Send one request to the model; return what is wrong, or an empty text."""
         typer.echo("Asking the model ...")
         try:
-            print_line(str(try_model(provider.apply_to(self.load()), self.config_path.parent)), indent=2)
+            print_line(str(try_model(provider.apply_to(self.load()), self.places.data)), indent=2)
         except (ProviderError, ConfigError) as error:
             return str(error)
         return ""
 
 
-def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
+def _ask_setup(given: ProviderChoice, target: SetupTarget) -> tuple[ProviderChoice, list[ChannelSetup]]:
     """Ask for a model, then for channels. Ctrl+C saves nothing."""
     print_heading("nanobot setup")
     if prompts.is_interactive():
@@ -198,10 +182,10 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
         print_heading("Step 2 of 3: Chat apps")
         channels = offer_channels(lambda: provider.apply_to(target.load()), target.places)
         print_heading("Step 3 of 3: Save")
-        return SetupPlan(provider, channels)
+        return provider, channels
     except NonInteractiveError:
         print_line("\nNo interactive input; continuing with defaults (--yes).")
-        return SetupPlan(ProviderChoice())
+        return ProviderChoice(), []
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("\nNothing was saved.", err=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -209,9 +193,9 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> SetupPlan:
 
 def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice:
     """Ask until a model answers or the user gives up. Raises NonInteractiveError."""
-    previous, detected = ProviderChoice(), DetectedProviders.detect()
+    previous, servers = ProviderChoice(), find_local_servers()
     while True:
-        provider = ask_provider(target.load(), given, previous, detected, may_keep=target.exists)
+        provider = ask_provider(target.load(), given, previous, servers, may_keep=target.exists)
         if provider is None:
             return ProviderChoice()
         problem = target.problem_with(provider)
@@ -257,7 +241,8 @@ def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
     spec = given.provider
     base = given.api_base or config.providers.by_name()[spec.name].api_base or local_server_address(spec, config)
     base = complete_base_url(base)
-    model = given.model or default_model(spec, config) or first_offered_model(spec, base)
+    model = given.model or default_model(spec, config)
+    model = model or next(iter(offered_models(ProviderChoice(spec, "any", given.api_key, base), config)), "")
     if not model:
         raise UsageError(
             f"{spec.display_name} does not answer, so its models are unknown. Start it, or give one with --model."
@@ -265,14 +250,3 @@ def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
             else f"{spec.display_name} has no default model. Give one with --model."
         )
     return ProviderChoice(spec, model, given.api_key, base)
-
-
-def _print_next_steps(plan: SetupPlan, config: str) -> None:
-    typer.echo(NEXT_STEPS.format(config=config))
-    if not any(load_config().channels.enabled_by_name().values()):
-        typer.echo(PHONE_STEP.format(config=config))
-    if plan.channels:
-        places = DataPaths(paths.get_data_dir())
-        typer.echo(f"\n{start_instructions(places, config)}")
-        for line in {next_steps(channel, places, config): None for channel in plan.channels}:
-            print_line(line)

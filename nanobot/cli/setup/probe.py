@@ -105,28 +105,37 @@ def try_model(config: Config, data_dir: Path) -> ProbeResult:
 
     The request is recorded in the ledger, unless there is no data folder yet.
     """
-    return asyncio.run(_ask(config, data_dir))
+
+    async def ask() -> ProbeResult:
+        started = time.monotonic()
+        async with select_metered(config, data_dir) as (chosen, provider):
+            with call_context_scope(CallContext("trial")):
+                response = await provider.chat(
+                    [{"role": "user", "content": QUESTION}], model=chosen.model, max_tokens=MAX_TOKENS
+                )
+        answer = to_one_line(response.content or "") or "(empty answer)"
+        return ProbeResult(chosen.name, chosen.model, answer, time.monotonic() - started)
+
+    return asyncio.run(ask())
 
 
 def rejected_key(config: Config) -> AuthenticationError | None:
     """Why the provider rejects its key; None if it does not, or if nothing can be said about the key yet."""
-    return asyncio.run(_rejected_key(config))
 
-
-async def _rejected_key(config: Config) -> AuthenticationError | None:
-    try:
+    async def check() -> None:
         chosen = await choose_provider(config, environ=os.environ)
-    except ConfigError:
-        return None
+        try:
+            async with asyncio.timeout(KEY_CHECK_S):
+                await chosen.provider.check_key()
+        finally:
+            await chosen.provider.close()
+
     try:
-        async with asyncio.timeout(KEY_CHECK_S):
-            await chosen.provider.check_key()
+        asyncio.run(check())
     except AuthenticationError as error:
         return error
-    except (ProviderError, TimeoutError):
-        return None
-    finally:
-        await chosen.provider.close()
+    except (ConfigError, ProviderError, TimeoutError):
+        pass
     return None
 
 
@@ -141,17 +150,6 @@ async def select_metered(config: Config, data_dir: Path) -> AsyncIterator[tuple[
             yield chosen, provider
         finally:
             await provider.close()
-
-
-async def _ask(config: Config, data_dir: Path) -> ProbeResult:
-    started = time.monotonic()
-    async with select_metered(config, data_dir) as (chosen, provider):
-        with call_context_scope(CallContext("trial")):
-            response = await provider.chat(
-                [{"role": "user", "content": QUESTION}], model=chosen.model, max_tokens=MAX_TOKENS
-            )
-    answer = to_one_line(response.content or "") or "(empty answer)"
-    return ProbeResult(chosen.name, chosen.model, answer, time.monotonic() - started)
 
 
 def _spending(config: Config, data_dir: Path) -> "Spending":

@@ -58,41 +58,33 @@ class ProviderChoice:
         return config
 
 
-@dataclass(frozen=True)
-class DetectedProviders:
-    """Providers usable without setup: API keys in the environment, and local servers with their models."""
+def find_local_servers() -> dict[str, str]:
+    """The addresses of the local model servers that answer, by provider; takes at most a third of a second."""
+    servers = default_servers(os.environ)
 
-    environ: Mapping[str, str]
-    servers: Mapping[str, tuple[str, tuple[str, ...]]]
+    async def ask_all() -> list[tuple[str, ...]]:
+        return await asyncio.gather(*(list_models(server.api_base) for server in servers))
 
-    @classmethod
-    def detect(cls) -> "DetectedProviders":
-        """Detect them; takes at most a third of a second."""
-        return cls(os.environ, asyncio.run(_local_servers(os.environ)))
-
-    def availability(self, spec: ProviderSpec) -> str:
-        """Why this provider can be used without setup; empty if it cannot."""
-        if spec.name in self.servers:
-            return f"running at {self.servers[spec.name][0]}"
-        variable = spec.env_variable(self.environ)
-        return f"{variable} is in the environment" if variable else ""
+    answers = zip(servers, asyncio.run(ask_all()), strict=True)
+    return {server.provider: server.api_base for server, models in answers if models}
 
 
 def ask_provider(
-    config: Config, given: ProviderChoice, previous: ProviderChoice, detected: DetectedProviders, *, may_keep: bool
+    config: Config, given: ProviderChoice, previous: ProviderChoice, servers: Mapping[str, str], *, may_keep: bool
 ) -> ProviderChoice | None:
     """Ask for what `given` leaves open, with `previous` answers as defaults. None means: no model for now.
 
+    `servers` are the addresses of local servers, by provider.
     Raises NonInteractiveError if there is no input at all, EOFError if a pipe ends in the middle.
     """
-    provider = given.provider or _ask_provider(previous.provider, detected, may_keep=may_keep)
+    provider = given.provider or _ask_provider(previous.provider, servers, may_keep=may_keep)
     if provider == LATER:
         return None
     if not isinstance(provider, ProviderSpec):
         return ProviderChoice()
     if provider != previous.provider:
         previous = ProviderChoice(provider)
-    base = complete_base_url(given.api_base or _ask_base(provider, config, previous, detected))
+    base = complete_base_url(given.api_base or _ask_base(provider, config, previous, servers))
     key, decision = given.api_key, KEEP if given.api_key is not None else ANOTHER
     while decision == ANOTHER:
         key = _ask_key(provider, config, previous)
@@ -105,16 +97,20 @@ def ask_provider(
     return ProviderChoice(provider, model, key, base)
 
 
-def _ask_provider(previous: ProviderSpec | None, detected: DetectedProviders, *, may_keep: bool) -> ProviderSpec | str:
+def _ask_provider(previous: ProviderSpec | None, servers: Mapping[str, str], *, may_keep: bool) -> ProviderSpec | str:
     """A provider, or KEEP or LATER. Providers usable without setup come first, then popular ones."""
     by_name = {spec.name: spec for spec in PROVIDERS if not spec.is_oauth}
-    available = [name for name, spec in by_name.items() if detected.availability(spec)]
+    available = {
+        name: f"running at {servers[name]}" if name in servers else f"{variable} is in the environment"
+        for name, spec in by_name.items()
+        if (variable := spec.env_variable(os.environ)) or name in servers
+    }
     last = [previous.name] if previous else []
     first = list(dict.fromkeys([*last, *available, *WELL_KNOWN]))
     options = []
     for name in first:
-        availability, title = detected.availability(by_name[name]), by_name[name].display_name
-        options.append((name, f"{title} ({availability})" if availability else title))
+        title = by_name[name].display_name
+        options.append((name, f"{title} ({available[name]})" if name in available else title))
     if may_keep:
         options.insert(0, (KEEP, "Keep the current configuration"))
     options += [(MORE, "More providers ..."), (LATER, "None for now: a stand-in model shows how everything works")]
@@ -130,10 +126,10 @@ def _ask_provider(previous: ProviderSpec | None, detected: DetectedProviders, *,
     return by_name.get(answer, answer)
 
 
-def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, detected: DetectedProviders) -> str | None:
+def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, servers: Mapping[str, str]) -> str | None:
     """Ask for the base URL of a custom endpoint, or of a local server that does not answer at its default."""
-    if spec.name in detected.servers:
-        return _base_url_to_store(spec, config, detected.servers[spec.name][0])
+    if spec.name in servers:
+        return _base_url_to_store(spec, config, servers[spec.name])
     default = previous.api_base or config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
     if spec.brings_credentials or not (spec.is_local or spec.default_api_base is None):
         return previous.api_base
@@ -151,15 +147,15 @@ def complete_base_url(base: str | None) -> str | None:
     if not base or urlsplit(base).path.strip("/"):
         return base
     with_v1 = f"{base.rstrip('/')}/v1"
-    is_without, is_with = asyncio.run(_are_model_servers(base, with_v1))
-    if is_without or not is_with:
+
+    async def are_servers() -> list[bool]:
+        urls = (base, with_v1)
+        return await asyncio.gather(*(is_model_server(url, timeout_s=LIST_MODELS_TIMEOUT_S) for url in urls))
+
+    if asyncio.run(are_servers()) != [False, True]:
         return base
     print_line(f"Found the API at {with_v1}.")
     return with_v1
-
-
-async def _are_model_servers(*bases: str) -> list[bool]:
-    return await asyncio.gather(*(is_model_server(base, timeout_s=LIST_MODELS_TIMEOUT_S) for base in bases))
 
 
 def _base_url_to_store(spec: ProviderSpec, config: Config, base: str) -> str | None:
@@ -211,8 +207,7 @@ def _check_key(spec: ProviderSpec, config: Config, key: str | None, base: str | 
 def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key: str | None, base: str | None) -> str:
     """Ask for a model: from the list of the endpoint if it has one, else by name."""
     default = previous.model or default_model(spec, config)
-    selected = ProviderChoice(spec, default or "any", key, base).apply_to(config.model_copy(deep=True))
-    offered = asyncio.run(_list_models(selected)) if spec.speaks_chat_completions else ()
+    offered = offered_models(ProviderChoice(spec, default or "any", key, base), config)
     if len(offered) == 1:
         print_line(f"Model: {offered[0]} (the only one it offers)")
         return offered[0]
@@ -226,16 +221,22 @@ def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key
     return model
 
 
-async def _list_models(config: Config) -> tuple[str, ...]:
-    """The models of the selected provider; empty if it lists none or cannot be used."""
-    try:
-        chosen = await choose_provider(config, environ=os.environ)
-    except ConfigError:
+def offered_models(choice: ProviderChoice, config: Config) -> tuple[str, ...]:
+    """The models that this provider lists; empty if it lists none or cannot be used."""
+
+    async def list_all() -> tuple[str, ...]:
+        chosen = await choose_provider(choice.apply_to(config.model_copy(deep=True)), environ=os.environ)
+        try:
+            return await chosen.provider.list_models()
+        finally:
+            await chosen.provider.close()
+
+    if choice.provider is None or not choice.provider.speaks_chat_completions:
         return ()
     try:
-        return await chosen.provider.list_models()
-    finally:
-        await chosen.provider.close()
+        return asyncio.run(list_all())
+    except ConfigError:
+        return ()
 
 
 def default_model(spec: ProviderSpec, config: Config) -> str:
@@ -252,20 +253,5 @@ def local_server_address(spec: ProviderSpec, config: Config) -> str | None:
     return _base_url_to_store(spec, config, addresses[spec.name]) if spec.name in addresses else None
 
 
-def first_offered_model(spec: ProviderSpec, base: str | None) -> str:
-    """The first model that a server lists; empty if it lists none."""
-    base_url = base or spec.default_api_base
-    offered = asyncio.run(list_models(base_url, timeout_s=LIST_MODELS_TIMEOUT_S)) if base_url else ()
-    return offered[0] if offered else ""
-
-
 def _mask(key: str) -> str:
     return str(mask_value(("apiKey",), key))
-
-
-async def _local_servers(environ: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    servers = default_servers(environ)
-    answers = await asyncio.gather(*(list_models(server.api_base) for server in servers))
-    return {
-        server.provider: (server.api_base, models) for server, models in zip(servers, answers, strict=True) if models
-    }
