@@ -91,6 +91,24 @@ class FeedItem:
     event: TurnEvent
 
 
+class _Waiters:
+    """Coroutines that wait for the next change."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
 @dataclass(slots=True)
 class TurnView:
     """What a running turn has shown so far. The page has the same reducer: webui/static/app/turn_view.js."""
@@ -106,22 +124,17 @@ class TurnView:
     """In the feed, of its start; -1 if it is no longer there."""
     version: int = 0
     """Counts the changes."""
-    _readers: list[asyncio.Future[None]] = field(default_factory=list)
+    _readers: _Waiters = field(default_factory=_Waiters)
 
     async def wait(self, version: int) -> None:
         """Wait until it has changed since this version."""
         while version == self.version:
-            reader = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            await reader
+            await self._readers.wait()
 
     def changed(self) -> None:
         """Wake the readers."""
         self.version += 1
-        readers, self._readers = self._readers, []
-        for reader in readers:
-            if not reader.done():
-                reader.set_result(None)
+        self._readers.wake()
 
     def apply(self, event: TurnEvent) -> None:
         """Apply the next event."""
@@ -192,7 +205,7 @@ class Feed:
         self._views: dict[str, TurnView] = {}
         self._ended: dict[str, TurnView] = {}
         """Of programs and terminals, which may come back for the rest of an answer."""
-        self._readers: list[asyncio.Future[None]] = []
+        self._readers = _Waiters()
         self._is_closed = False
 
     @property
@@ -222,9 +235,11 @@ class Feed:
         crash. None if the turn is over. Raises FeedClosedError.
         """
         while (view := self.view(turn_id)) is None and is_open():
-            with suppress(TimeoutError, FeedPositionError):
+            if self._is_closed:
+                raise FeedClosedError("nanobot stops")
+            with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await self.read(self.position)
+                    await self._readers.wait()
         return view or self.view(turn_id)
 
     def restore(self, turn_id: str, parts: Iterable[dict[str, Any]]) -> None:
@@ -254,7 +269,10 @@ class Feed:
             view.apply(event)
             if isinstance(event, events.TurnEnded):
                 self._views.pop(turn_id, None)
-                self._keep(view)
+                if message.origin in (Origin.API, Origin.CLI):
+                    self._ended[turn_id] = view
+                    if len(self._ended) > _MAX_ENDED:
+                        del self._ended[next(iter(self._ended))]
             self._publish(session, channel, event)
 
         return sink
@@ -268,19 +286,6 @@ class Feed:
         event = MessagePosted(turn_id=message.turn_id or "", text=message.content, media=message.media)
         self._publish(f"{message.channel}:{message.chat_id}", message.channel, event)
         return self.position
-
-    async def read(self, after: int) -> list[FeedItem]:
-        """Return the items after this position, at least one: wait for it.
-
-        Raises FeedPositionError, FeedClosedError.
-        """
-        while after == self.position:
-            if self._is_closed:
-                raise FeedClosedError("nanobot stops")
-            reader = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            await reader
-        return self.items_after(after)
 
     def items_after(self, position: int) -> list[FeedItem]:
         """The items after this position. Raises FeedPositionError."""
@@ -304,17 +309,18 @@ class Feed:
             position = int(number)
         elif after:
             yield None
-        while True:
+        while not (self._is_closed and position == self.position):
+            if position == self.position:
+                try:
+                    async with asyncio.timeout(ping_s):
+                        await self._readers.wait()
+                except TimeoutError:
+                    yield []
+                continue
+            if batch_s:
+                await asyncio.sleep(batch_s)
             try:
-                async with asyncio.timeout(ping_s):
-                    items = await self.read(position)
-                if batch_s:
-                    await asyncio.sleep(batch_s)
-                    items = await self.read(position)
-            except TimeoutError:
-                yield []
-            except FeedClosedError:
-                return
+                items = self.items_after(position)
             except FeedPositionError:
                 position = self.position
                 yield None
@@ -364,16 +370,10 @@ class Feed:
         if (view := self._views.get(turn_id)) is not None:
             self._publish(view.session, view.channel, LinesJoined(turn_id=turn_id, count=count))
 
-    def _keep(self, view: TurnView) -> None:
-        if view.started.origin in (Origin.API, Origin.CLI):
-            self._ended[view.started.turn_id] = view
-            while len(self._ended) > _MAX_ENDED:
-                del self._ended[next(iter(self._ended))]
-
     def close(self) -> None:
         """End the readers once they have read everything."""
         self._is_closed = True
-        self._wake_readers()
+        self._readers.wake()
 
     def _publish(self, session: str, channel: str, event: TurnEvent) -> None:
         self._items.append(FeedItem(self._next, session, channel, event))
@@ -382,13 +382,7 @@ class Feed:
         if len(self._items) > _MAX_ITEMS or self._size > _MAX_SIZE:
             del self._items[: (len(self._items) + 1) // 2]
             self._size = sum(_size_of(item.event) for item in self._items)
-        self._wake_readers()
-
-    def _wake_readers(self) -> None:
-        readers, self._readers = self._readers, []
-        for reader in readers:
-            if not reader.done():
-                reader.set_result(None)
+        self._readers.wake()
 
 
 def _parts_to_json(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:

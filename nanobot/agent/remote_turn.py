@@ -11,8 +11,8 @@ from nanobot.agent import events
 from nanobot.agent.events import Emitter, EventSink, TurnEnded, TurnEvent, event_from_json
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED
-from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError
-from nanobot.net.gateway_socket import connect as open_socket
+from nanobot.net import gateway_socket
+from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, ask
 
 RETRY_S = 1.0
 RETRIES = 30
@@ -29,6 +29,7 @@ class RemoteTurn:
 
     def __init__(self, sink: EventSink, turn_id: str = "") -> None:
         self.sink = sink
+        self.ended: TurnEnded | None = None
         self._reset(turn_id)
 
     def _reset(self, turn_id: str) -> None:
@@ -55,8 +56,22 @@ class RemoteTurn:
         """What a client that comes back has seen, as `TURN.EPOCH.SEQ`."""
         return f"{self.turn_id}.{self._epoch}.{self._seq}"
 
-    def begin(self, turn_id: str, epoch: str) -> None:
-        """Its events come now from this process. Those of another one may have broken off."""
+    def receive(self, frame: Frame) -> bool:
+        """Handle a frame of Feed.follow_turn; False if it is none."""
+        match frame:
+            case {"type": "turn", "turn_id": turn_id, "epoch": epoch}:
+                self._begin(turn_id, epoch)
+            case {"type": "turn_restored", "parts": parts}:
+                self._restore(parts)
+            case _ if (event := event_from_json(frame)) is not None:
+                self._seq = event.seq
+                self(event)
+            case _:
+                return False
+        return True
+
+    def _begin(self, turn_id: str, epoch: str) -> None:
+        """The turn's events come now from this process. Those of another one may have broken off."""
         if self.turn_id != turn_id:
             self._reset(turn_id)
         if self._epoch not in ("", epoch):
@@ -64,7 +79,7 @@ class RemoteTurn:
             self._expected, self._text, self._seq = self._text, "", -1
         self._epoch = epoch
 
-    def restore(self, parts: Sequence[Mapping[str, Any]]) -> None:
+    def _restore(self, parts: Sequence[Mapping[str, Any]]) -> None:
         """Pass on what the turn has shown before and the sink has not."""
         for part in parts:
             match part:
@@ -82,11 +97,6 @@ class RemoteTurn:
                     asked = event_from_json({**part, "type": events.ApprovalAsked.type})
                     assert asked is not None  # noqa: S101 the type exists
                     self(asked)
-
-    def take(self, event: TurnEvent) -> None:
-        """Take the next event."""
-        self._seq = event.seq
-        self(event)
 
     def __call__(self, event: TurnEvent) -> None:
         """Pass an event on."""
@@ -108,6 +118,7 @@ class RemoteTurn:
                 self._calls.add(call_id)
             case TurnEnded():
                 self._end_open_events()
+                self.ended = event
         key = getattr(event, "question", "") or getattr(event, "call_id", "") or name
         if step in ("started", "asked"):
             self._open[key] = event
@@ -175,32 +186,25 @@ async def follow_turn(
     events of the turn go to `on_frame`. Raises GatewayGoneError if nothing was sent, GatewayError if the gateway
     refuses or does not come back.
     """
-    failures, is_sent, is_missing = 0, False, False
+    failures, is_sent, turn.ended = 0, False, None
 
-    async def read() -> TurnEnded | None:
-        nonlocal failures, is_sent, is_missing
+    async def read() -> bool:
+        """Return whether the turn is over."""
+        nonlocal failures, is_sent
         async with aclosing(connect()) as frames:
             async for frame in frames:
-                is_sent, failures, is_missing = True, 0, frame["type"] == "nothing"
-                event = event_from_json(frame)
-                match frame:
-                    case {"type": "turn", "turn_id": turn_id, "epoch": epoch}:
-                        turn.begin(turn_id, epoch)
-                    case {"type": "turn_restored", "parts": parts}:
-                        turn.restore(parts)
-                    case _ if event is None:
-                        on_frame(frame)
-                    case _:
-                        turn.take(event)
-                if isinstance(event, TurnEnded):
-                    return event
-        return None
+                is_sent, failures = True, 0
+                if not turn.receive(frame):
+                    on_frame(frame)
+                if turn.ended is not None or frame["type"] == "nothing":
+                    return True
+        return False
 
     try:
         while True:
             try:
-                if (ended := await read()) is not None or is_missing:
-                    return ended
+                if await read():
+                    return turn.ended
             except GatewayGoneError:
                 if not is_sent:
                     raise
@@ -221,21 +225,13 @@ async def socket_frames(state: Path, request: Frame, turn: RemoteTurn) -> AsyncG
 
     Raises GatewayGoneError, GatewayError.
     """
-    async with open_socket(state) as connection:
+    async with gateway_socket.connect(state) as connection:
         if connection is None:
             raise GatewayGoneError
-        await connection.send({**request, "seen": turn.seen})
+        connection.send({**request, "seen": turn.seen})
         yield {"type": "sent"}
         while (frame := await connection.receive()) is not None:
             yield frame
-
-
-async def ask(state: Path, request: Frame) -> Frame:
-    """Send a request and return the gateway's answer. Raises GatewayGoneError, GatewayError."""
-    async with open_socket(state) as connection:
-        if connection is None:
-            raise GatewayGoneError
-        return await connection.request(request)
 
 
 async def stop_turn(state: Path, session: str, turn_id: str | None = None) -> bool:

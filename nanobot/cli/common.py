@@ -86,13 +86,12 @@ def ask_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any] | N
     """Send a request and return the answer, or None where no gateway is running. Raises GatewayError if it refuses."""
     import asyncio  # slow; not needed for --help
 
-    from nanobot.net.gateway_socket import connect
+    from nanobot.net.gateway_socket import GatewayGoneError, ask
 
-    async def ask() -> dict[str, Any] | None:
-        async with connect(paths.state) as connection:
-            return await connection.request(request) if connection is not None else None
-
-    return asyncio.run(ask())
+    try:
+        return asyncio.run(ask(paths.state, request))
+    except GatewayGoneError:
+        return None
 
 
 def require_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any]:

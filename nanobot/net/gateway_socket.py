@@ -18,6 +18,8 @@ Other requests, each on a connection of its own:
     {"do": "answer", "question": ..., "answer": "once"}          {"do": "resume", "session": ...}
     {"do": "background", "session": ...}     working (running), message (text) ..., delivered: the end
 
+The client of a terminal is `gateway/control/client.py`, the handlers are beside it in `requests.py`.
+
 Imports nothing heavy, for commands and programs that only talk to the gateway.
 """
 
@@ -37,6 +39,8 @@ LONGEST_LINE = 16 * 1024 * 1024
 LONGEST_PATH = 100
 """Longest socket path, in bytes; systems allow 104 or 108."""
 
+_MAX_UNREAD = 64 * 1024 * 1024
+"""Buffered bytes after which a peer that does not read is disconnected."""
 HELLO_S = 2.0
 """Timeout for connecting, until the gateway's hello."""
 
@@ -58,38 +62,37 @@ class GatewayGoneError(GatewayError):
         super().__init__("The gateway does not answer any more: nothing was sent to it. See `nanobot gateway status`.")
 
 
-class GatewayConnection:
-    """A connection to a running gateway, for one request."""
+class Connection:
+    """One end of a connection: frames as JSON lines."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Frame) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.hello = hello
-        """The gateway's first frame: version, pid, workspace."""
 
-    async def send(self, frame: Frame) -> None:
-        """Send a frame. Does not raise if the gateway is gone; `receive` reports that."""
-        with suppress(OSError):
-            self._writer.write(encode_frame(frame))
-            await self._writer.drain()
+    def send(self, frame: Frame) -> None:
+        """Send a frame. Never raises or waits; disconnects a peer that does not read."""
+        transport = self._writer.transport
+        if not transport.is_closing():
+            self._writer.write(json.dumps(frame, ensure_ascii=True, default=str).encode() + b"\n")
+            if transport.get_write_buffer_size() > _MAX_UNREAD:
+                transport.abort()
 
     async def receive(self) -> Frame | None:
-        """Return the next frame, or None if the gateway is gone. Raises GatewayError for an error frame."""
-        try:
-            frame = await _read_frame(self._reader)
-        except (OSError, ValueError):
+        """Return the next frame, or None if the peer has left. Raises OSError, ValueError for an invalid frame."""
+        line = await self._reader.readline()
+        if not line.endswith(b"\n"):
             return None
-        if frame is not None and frame.get("type") == "error":
-            raise GatewayError(str(frame.get("text")), int(frame.get("code", 1)))
+        try:
+            frame = json.loads(line)
+        except RecursionError:
+            raise ValueError("it is nested too deep") from None
+        if not isinstance(frame, dict):
+            raise ValueError("a frame is a JSON object")  # noqa: TRY004 as json's own errors are
         return frame
 
-    async def request(self, frame: Frame) -> Frame:
-        """Send a frame and return the answer. Raises GatewayError."""
-        await self.send(frame)
-        answer = await self.receive()
-        if answer is None:
-            raise GatewayError("The gateway stopped before it answered. See `nanobot gateway status`.")
-        return answer
+    def abort(self) -> None:
+        """Close at once; a pending `receive` returns None."""
+        self._writer.close()
 
     async def close(self) -> None:
         """Never raises."""
@@ -98,47 +101,65 @@ class GatewayConnection:
             await self._writer.wait_closed()
 
 
+class GatewayConnection(Connection):
+    """A client's connection to a running gateway, for one request."""
+
+    hello: Frame
+    """The gateway's first frame: version, pid, workspace."""
+
+    async def receive(self) -> Frame | None:
+        """Return the next frame, or None if the gateway is gone. Raises GatewayError for an error frame."""
+        try:
+            frame = await super().receive()
+        except (OSError, ValueError):
+            return None
+        if frame is not None and frame.get("type") == "error":
+            raise GatewayError(str(frame.get("text")), int(frame.get("code", 1)))
+        return frame
+
+    async def request(self, frame: Frame) -> Frame:
+        """Send a frame and return the answer. Raises GatewayError."""
+        self.send(frame)
+        answer = await self.receive()
+        if answer is None:
+            raise GatewayError("The gateway stopped before it answered. See `nanobot gateway status`.")
+        return answer
+
+
 @asynccontextmanager
 async def connect(state: Path) -> AsyncIterator[GatewayConnection | None]:
     """Connect to the gateway with this state folder; None if none answers (not running, or a stale socket)."""
-    connection = await _connect(state)
+    connection, is_ready = None, False
     try:
-        yield connection
+        with suppress(OSError, ValueError, TypeError, KeyError, TimeoutError):
+            async with asyncio.timeout(HELLO_S):
+                connection = await _open(state)
+                connection.hello = await connection.receive() or {}
+                is_ready = connection.hello.get("protocol") == PROTOCOL
+        yield connection if is_ready else None
     finally:
         if connection is not None:
             await connection.close()
 
 
-async def _connect(state: Path) -> GatewayConnection | None:
-    try:
-        async with asyncio.timeout(HELLO_S):
-            reader, writer = await _open(state)
-            try:
-                hello = await _read_frame(reader)
-            except BaseException:
-                writer.close()
-                raise
-    except (OSError, ValueError, TypeError, KeyError, TimeoutError):
-        return None
-    if hello is None or hello.get("protocol") != PROTOCOL:
-        writer.close()
-        return None
-    return GatewayConnection(reader, writer, hello)
-
-
-async def _open(state: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _open(state: Path) -> GatewayConnection:
     path = socket_file(state)
     if path.exists():
-        return await asyncio.open_unix_connection(path, limit=LONGEST_LINE)
+        return GatewayConnection(*await asyncio.open_unix_connection(path, limit=LONGEST_LINE))
     address = json.loads(port_file(state).read_text(encoding="utf-8"))
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(address["port"]), limit=LONGEST_LINE)
-    writer.write(encode_frame({"token": str(address["token"])}))
-    return reader, writer
+    connection = GatewayConnection(
+        *await asyncio.open_connection("127.0.0.1", int(address["port"]), limit=LONGEST_LINE)
+    )
+    connection.send({"token": str(address["token"])})
+    return connection
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> Frame | None:
-    line = await reader.readline()
-    return decode_frame(line) if line.endswith(b"\n") else None
+async def ask(state: Path, request: Frame) -> Frame:
+    """Send a request and return the gateway's answer. Raises GatewayGoneError, GatewayError."""
+    async with connect(state) as connection:
+        if connection is None:
+            raise GatewayGoneError
+        return await connection.request(request)
 
 
 def socket_file(state: Path) -> Path:
@@ -157,18 +178,3 @@ def settings_in(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name.upper().startswith("NANOBOT_") and "__" in name
     }
-
-
-def encode_frame(frame: Frame) -> bytes:
-    return json.dumps(frame, ensure_ascii=True, default=str).encode() + b"\n"
-
-
-def decode_frame(line: bytes) -> Frame:
-    """Raises ValueError."""
-    try:
-        frame = json.loads(line)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    if not isinstance(frame, dict):
-        raise ValueError("a frame is a JSON object")  # noqa: TRY004 as json's own errors are
-    return frame

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.events import Answer, ApprovalAsked, EventSink, TurnEvent
-from nanobot.agent.remote_turn import RemoteTurn, ask, follow_turn, socket_frames, stop_turn
+from nanobot.agent.remote_turn import RemoteTurn, follow_turn, socket_frames, stop_turn
 from nanobot.errors import NanobotError
-from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, connect
+from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, ask, connect
 from nanobot.sdk.request import RunRequest
 
 if TYPE_CHECKING:

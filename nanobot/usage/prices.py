@@ -209,14 +209,22 @@ def _plain(name: str) -> str:
 @lru_cache(maxsize=1)
 def _reduce_table(source: Path, size: int, changed_ns: int) -> tuple[dict[str, Any], str]:
     """The rows of chat models with a price, and the text of the copy; several bots may share a process."""
-    table = json.loads(source.read_bytes())
+
+    def reduce(entry: dict[str, Any]) -> dict[str, Any] | None:
+        """Reduce the entry of a model while the table is being parsed: the whole of it would take 10 MB."""
+        if "mode" not in entry:
+            return entry
+        return _reduce_entry(entry) if entry["mode"] in _CHAT_MODES else None
+
+    table = json.loads(source.read_text(encoding="utf-8"), object_hook=reduce)
     rows = {
         name: row
         for name, entry in (table.items() if isinstance(table, dict) else ())
-        if isinstance(entry, dict) and entry.get("mode") in _CHAT_MODES and (row := _reduce_entry(entry)) is not None
+        if isinstance(entry, dict) and (row := entry if "rates" in entry else _reduce_entry(entry)) is not None
     }
-    made_of = [_COPY_VERSION, str(source), size, changed_ns]
-    return rows, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":"))
+    made_of = json.dumps([_COPY_VERSION, str(source), size, changed_ns])
+    models = ",".join(f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in rows.items())
+    return rows, f'{{"made_of":{made_of},"models":{{{models}}}}}'
 
 
 def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:

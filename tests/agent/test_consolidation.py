@@ -296,7 +296,7 @@ async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Pa
     assert harness.cursor == 12
 
 
-STEPS = ("append_history", "append", "replace", "settle", "save")
+STEPS = ("append_history", "append", "add", "replace", "save")
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
 
@@ -320,7 +320,7 @@ async def what_a_kill_leaves(after: ConsolidationHarness, point: str) -> None:
         assert after.log == "[2026-02-26 13:21] Talked.\n\n"
         assert after.memory.read_long_term() == "- Likes tea.\n"
     assert bool(after.log) == (POINTS.index(point) not in (0, 2))
-    assert bool(after.memory.read_long_term()) == (POINTS.index(point) in (5, 6, 7, 8, 9))
+    assert bool(after.memory.read_long_term()) == (POINTS.index(point) in (7, 8, 9))
     assert bool(after.cursor) == (point == "after save")
     after.model.script(saving())
     result = await after.consolidate()

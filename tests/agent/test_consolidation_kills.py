@@ -44,11 +44,6 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     assert re.fullmatch(r"- Knows of \d+\.\n", MemoryStore(folder).read_long_term())
 
 
-@pytest.mark.timeout(240)
-def test_eight_kills_lose_no_words(tmp_path: Path):
-    kill_many(tmp_path, 8, 1)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(100, 120))

@@ -89,3 +89,12 @@ def test_facts_that_were_put_together_or_corrected_are_not_lost():
 
     assert find_lost_facts(before, "- Has a dog called Rex\n- Lives in Berlin, Kreuzberg\n") == []
     assert [fact.text for fact in find_lost_facts(before, "- Has a dog called Rex\n")] == ["Lives in Berlin"]
+
+
+def test_a_fact_that_leaves_joins_no_two_others():
+    text = "- Likes tea. (pinned)\nSpeaks Welsh.\n  named Rex (pinned)\n"
+    facts = parse_facts(text)
+
+    left = parse_facts(remove_facts(text, facts[1:2]))
+
+    assert [(fact.text, fact.pinned) for fact in left] == [("Likes tea.", True), ("named Rex", True)]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits, merge_concurrent_changes
+from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import fact_key, find_headings, parse_facts
 
 MEMORY = (
@@ -83,42 +83,3 @@ def test_any_edits_of_any_memory_keep_every_other_line(
     left = iter(after.splitlines())
     assert all(line in left for line in kept), "the others, in their order"
     assert done or after == text
-
-
-def test_what_two_changed_in_two_places_is_changed_in_both():
-    base = "- a1\n- b1\n\n## More\n- c1\n"
-
-    text, homeless = merge_concurrent_changes(
-        base, "* a1\n- b2\n\n## More\n- c1\n- d1", "- a1\n- b1\n- x9\n\n## More\n\n- c1\n- e1\n"
-    )
-
-    assert text == "- a1\n- b2\n- x9\n\n## More\n\n- c1\n- d1\n- e1\n"
-    assert homeless == []
-
-
-def test_a_section_that_comes_takes_no_line_of_another_with_it():
-    text, _ = merge_concurrent_changes("## A\n", "## A\n\n## B\n- b1\n", "## A\n- a1\n\n## C\n- c1\n")
-
-    assert text == "## A\n- a1\n\n\n## B\n- b1\n## C\n- c1\n"
-
-
-def test_what_both_changed_stays_as_it_is_and_the_other_is_said():
-    text, homeless = merge_concurrent_changes("- a1\n- b1\n- c1\n", "- a1\n- b2\n- d1\n", "- a1\n- b3\n- c1")
-
-    assert (text, homeless) == ("- a1\n- b3\n- c1", ["- b2", "- d1"])
-
-
-def test_what_one_took_out_and_the_other_too_is_no_quarrel():
-    assert merge_concurrent_changes("- a1\n- b1\n- c1\n", "- c1\n", "- a1\n- c1\n") == ("- c1\n", [])
-
-
-@given(st.lists(WORDS, max_size=8), st.lists(WORDS, max_size=8))
-def test_where_only_one_changed_it_that_is_the_text(one: list[str], two: list[str]):
-    base, update = "\n".join(one), "\n".join(two)
-
-    assert merge_concurrent_changes(base, base, update) == (update, [])
-    text, homeless = merge_concurrent_changes(base, update, base)
-    assert homeless == []
-    assert sorted({fact_key(line) for line in text.splitlines()}) == sorted(
-        {fact_key(line) for line in update.splitlines()}
-    )

@@ -142,10 +142,8 @@ def test_only_untrusted_words_make_no_transcript():
     assert build_transcript([row("user", "Dear Sir", provenance="mail"), row("assistant", "Dear Sir")]).text == ""
 
 
-_JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
+_JUNK = st.sampled_from(
+    [None, True, 7, "", "x\n[y", [], ["x", 1], {}, {"type": "text"}, [{"type": "text", "text": 3}], [{"function": 3}]]
 )
 _ROWS = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "tool", "robot"]), "content": _JUNK},
@@ -234,7 +232,6 @@ BAD: dict[str, tuple[LLMResponse, str]] = {
     "forgets": (answer(update="# Memory\n\nLikes tea."), "would remove"),
     "empties": (answer(update=""), "would remove"),
     "swells": (answer(update=MEMORY + "- plum\n" + "plum " * 10_000), "lengthen"),
-    "too many edits": (edited(*[{"action": "add", "text": "Likes tea."}] * 61), "61 edits"),
     "no list": (edited("everything"), "No edit"),  # type: ignore[arg-type]
     "unknown facts": (edited({"action": "drop", "ids": ["f99"]}), "no 'f99'"),
     "drops all": (edited(*[{"action": "drop", "ids": [f"f{n}"]} for n in range(1, 9)]), "would remove"),

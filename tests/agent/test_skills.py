@@ -7,10 +7,12 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import MAX_BYTES, SkillsLoader
+from nanobot.agent.skills.manual import parse_front_matter
 from nanobot.agent.skills.usage import SCHEMA, SkillUsage
 from nanobot.utils.database import writing
 from nanobot.utils.resources import skills_dir
@@ -39,6 +41,21 @@ def write_own(tmp_path: Path, name: str, text: str | bytes) -> Path:
 
 def missing(loader: SkillsLoader, name: str) -> tuple[str, ...]:
     return next(skill.missing for skill in loader.skills() if skill.name == name)
+
+
+def test_front_matter_is_read_as_yaml_reads_it():
+    values = ["Make tea", "https://a.b/c", "a#b", "a # b", "a: b", "a:", "- a", "*a", "'a'", "a\tb", "~", "1e5", ""]
+    values += ["\u00a0a", "true", "True", "yes", "Off", "null", "y", '"a: b"', '"a\\n"', "[]", '["a",]', '"a" # b']
+    values += ['{"a": {"b": ["c"]}}', '{"a": true}', '{"a": 1e5}', "{a: b}"]
+    for key in ("name", "on", "a b", "A-1"):
+        for value in values:
+            text = f"{key}: {value}\nname: tea\n"
+            try:
+                expected = yaml.safe_load(text)
+            except yaml.YAMLError:
+                continue  # a text with a colon is accepted all the same
+
+            assert parse_front_matter(text).front == expected, text
 
 
 def test_a_skill_is_listed_with_its_place(tmp_path, loader):

@@ -1,24 +1,20 @@
 """What a model may make of facts: their own words, and no number, name or "not" that is in none of them."""
 
-from typing import Any, cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.memory.dream import DreamInput, review_answer
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.history import HistoryEntry
-from nanobot.agent.memory.review import KnownFact, UnusableAnswerError, find_unknown_word
-from nanobot.testing import calls
+from nanobot.agent.memory.review import EditRules, KnownFact, UnusableAnswerError, find_unknown_word, review_edits
 
 MEMORY = "## People\n- Lives in Berlin.\n- Home: Berlin.\n- Has a dog.\n- Mine alone.\n\n## Plans\n- Flies to Oslo.\n"
-MATERIAL = DreamInput(
+RULES = EditRules(
     MEMORY,
     [KnownFact(fact, by_hand=fact.text == "Mine alone.") for fact in parse_facts(MEMORY)],
     [HistoryEntry("2026-02-26 13:21", "Moved to Hamburg.")],
-    "2026-02-26",
+    tidies=True,
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["f1", "h1", "drop"]),
@@ -62,11 +58,11 @@ STRANGE = [
 @given(st.lists(EDIT | JSON, max_size=4) | JSON)
 def test_whatever_a_model_answers_is_judged_and_takes_nothing_of_the_owners_own_and_not_half_of_the_rest(edits: object):
     try:
-        verdict = review_answer(calls(("tidy_memory", cast("dict[str, Any]", {"edits": edits}))), MATERIAL)
+        verdict = review_edits(edits, RULES)
     except UnusableAnswerError:
         return
 
-    after, done = apply_edits(MEMORY, [one.edit for one in verdict.edits])
+    after, done = apply_edits(MEMORY, verdict.edits)
     assert len(done) == len(verdict.edits), "what is not refused can be made"
     assert "- Mine alone.\n" in after
     assert len(parse_facts(after)) >= 2

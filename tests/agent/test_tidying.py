@@ -280,28 +280,6 @@ async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: 
     assert MemoryStore(tmp_path / "workspace").read_history() == []
 
 
-async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Half a memory window of messages after it was due it begins, whoever speaks."""
-    pauses, minded = asyncio.Semaphore(0), Minded(saving())
-
-    async def pause(seconds: float) -> None:
-        await pauses.acquire()
-
-    monkeypatch.setattr(ConsolidationScheduler, "sleep", staticmethod(pause))
-    async with bot_with(tmp_path, minded, window=20) as bot:
-        await talk(bot, 10)
-        for number in range(10, 15):
-            assert minded.requests == []
-            await talk(bot, 1, first=number)
-            pauses.release()
-            await asyncio.sleep(0)
-        await bot.settled()
-
-    assert len(minded.requests) == 1
-
-
 async def test_what_each_chat_said_goes_into_its_own_memory(tmp_path: Path):
     """Rows say whose memory their turn was told of; one pass takes one scope."""
     home = ConsolidationHarness(tmp_path)
@@ -417,28 +395,3 @@ async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_pat
 
     assert idle.outcome is NOTHING
     assert moved.moved == 12
-
-
-async def test_a_consolidation_that_is_ready_is_applied_by_the_turn_that_holds_the_session(tmp_path: Path):
-    home = ConsolidationHarness(tmp_path)
-    await home.talk(0, 10)
-    pause = Pause()
-    home.model.script(pause, saving())
-    moving = asyncio.create_task(home.move())
-    await pause.reached.wait()
-
-    async with home.sessions.hold(KEY) as session:
-        other = await home.consolidator.consolidate(KEY, lambda session: 8, held=session)
-        before = session.last_consolidated
-        pause.resume.set()
-        async with asyncio.timeout(5):
-            while not session.last_consolidated:
-                await home.consolidator.apply_ready(session)
-                await asyncio.sleep(0)
-        assert not moving.done()
-
-    moved = await moving
-    assert other.outcome is NOTHING
-    assert (before, home.cursor) == (0, 12)
-    assert (moved.outcome, moved.moved) == (ConsolidationOutcome.DONE, 12)
-    assert len(home.model.requests) == 1

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.cli.chat.backends import LocalBackend
 from nanobot.cli.chat.session import ChatSession
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
+from nanobot.gateway.control.backend import LocalBackend
 from nanobot.messages.types import text_of
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
 from nanobot.runtime.build import build_runtime

@@ -41,25 +41,22 @@ def test_a_pipe_gets_the_answer_and_nothing_else(home, server):
     assert home.run("agent", "-m", "what is here?") == (0, "Some *files*.\n", "")
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("agent",), ("agent", "-m", "-")], ids=["a pipe alone", "a pipe to agent", "-m -"]
-)
+@pytest.mark.parametrize("words", [(), ("agent", "-m", "-")], ids=["a pipe alone", "-m -"])
 def test_a_message_may_come_through_a_pipe(home, server, words):
     home.run(*words, stdin="what is 漢字?\n".encode())
 
     assert asked(server).startswith("what is 漢字?\n\n")
 
 
-@pytest.mark.parametrize("words", [("why?",), ("-m", "why?"), ("-m", "why?", "-s", "cli:work")])
-def test_piped_text_beside_a_message_is_part_of_it(home, server, words):
-    home.run("agent", *words, stdin=b"12:00 ERROR out of memory\n")
+def test_piped_text_beside_a_message_is_part_of_it(home, server):
+    home.run("agent", "-m", "why?", "-s", "cli:work", stdin=b"12:00 ERROR out of memory\n")
 
     assert asked(server).startswith("why?\n\n12:00 ERROR out of memory\n\n")
 
 
 @pytest.mark.parametrize(
     "words",
-    [("why is that?",), ("-m", "why"), ("--model=other", "why"), ("--continue", "why"), ("-s", "cli:work", "why")],
+    [("why is that?",), ("--model=other", "why"), ("-s", "cli:work", "why")],
     ids=str,
 )
 def test_nanobot_alone_takes_a_sentence_and_the_options_of_agent(home, server, words):
@@ -165,14 +162,7 @@ def test_a_message_of_a_megabyte_arrives_whole(home, server):
 
 @POSIX
 def test_bytes_that_are_no_text_do_not_break_anything(home, server):
-    process = subprocess.run(
-        [*NANOBOT, "agent", "-m", b"caf\xc3\xa9 \xff\xfe"],
-        env={**home.environ, "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-    )
-
-    assert process.returncode == 0
+    assert home.run("agent", "-m", os.fsdecode(b"caf\xc3\xa9 \xff\xfe")).code == 0
     assert asked(server).startswith("café ��\n")
 
 

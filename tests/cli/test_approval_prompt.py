@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.events import ApprovalAsked
-from nanobot.cli.chat.approval_prompt import format_choices
+from nanobot.cli.chat.typed_lines import format_choices
 from nanobot.session.file_names import stem_of
 from nanobot.testing.model_server import Calls, FakeModels, Say
 from tests.support.home import NANOBOT

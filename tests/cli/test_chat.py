@@ -15,7 +15,7 @@ if sys.platform == "win32":
 
 import pexpect
 
-from nanobot.cli.chat.inbound import terminal_command
+from nanobot.cli.chat.typed_lines import terminal_command
 from tests.support.terminal import on_screen
 
 ESCAPE, CTRL_C, CTRL_D, CTRL_R, TAB, END = "\x1b", "\x03", "\x04", "\x12", "\t", "\x05"
@@ -146,9 +146,8 @@ def test_ctrl_c_empties_the_prompt_and_leaves_only_when_it_is_pressed_twice_at_a
     assert terminal.child.exitstatus == 0
 
 
-@pytest.mark.parametrize("word", ["quit", "/EXIT", ":q"])
-def test_words_that_leave(terminal, word):
-    terminal.say(word)
+def test_words_that_leave(terminal):
+    terminal.say("/EXIT")
 
     terminal.child.expect(pexpect.EOF)
     terminal.child.close()
@@ -335,13 +334,13 @@ def test_a_window_that_changes_its_size_costs_no_word(terminal):
 def test_the_prompt_is_never_erased_without_being_drawn_again_in_the_same_update(terminal):
     terminal.say("say 200")
     terminal.see("2.0k in")
-    terminal.leave()
 
-    updates = re.findall(r"\x1b\[\?2026h(.*?)\x1b\[\?2026l", terminal.seen, re.DOTALL)
-    outside = re.sub(r"\x1b\[\?2026h.*?\x1b\[\?2026l", "", terminal.seen, flags=re.DOTALL)
+    seen = terminal.seen.rpartition("\x1b[?2026h")[0]  # the last update may not be complete
+    updates = re.findall(r"\x1b\[\?2026h(.*?)\x1b\[\?2026l", seen, re.DOTALL)
+    outside = re.sub(r"\x1b\[\?2026h.*?\x1b\[\?2026l", "", seen, flags=re.DOTALL)
     assert len(updates) > 5
     assert all("\x1b[J" in update and ">" in update for update in updates)
-    assert outside.count("\x1b[A\x1b[J") == 1  # the goodbye
+    assert "\x1b[A\x1b[J" not in outside
 
 
 def test_no_colour_is_written_where_none_is_wanted(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 
-from nanobot.agent.events import ToolEnded
-from nanobot.cli.chat.event_lines import clip_output, running_tool_lines, tool_call_lines
+from nanobot.agent.events import ToolEnded, TurnEnded, TurnOutcome
+from nanobot.cli.chat.event_lines import clip_output, format_turn_end, running_tool_lines, tool_call_lines
 from nanobot.cli.terminal import Paint
 
 PLAIN = Paint(colour=False)
@@ -76,3 +76,31 @@ def test_no_line_is_wider_than_the_terminal(argument):
 def test_clipping_never_cuts_a_wide_character_in_half():
     assert clip_output("漢字漢字", 6) == "漢字…"
     assert clip_output("漢字", 4) == "漢字"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "said", "expected"),
+    [
+        (TurnOutcome.ANSWERED, "the answer", ["the answer"], ("", "")),
+        (TurnOutcome.ANSWERED, "the answer", ["let me look", "the answer\n"], ("", "")),
+        (TurnOutcome.ANSWERED, "one two", ["one ", "two"], ("", "")),
+        (TurnOutcome.ANSWERED, "from a command", [], ("from a command", "")),
+        (TurnOutcome.ANSWERED, "", ["said"], ("", "")),
+        (
+            TurnOutcome.PARTIAL,
+            "half\n\n(Stopped at 40.)",
+            ["half"],
+            ("(Stopped at 40.)", "(this answer is partial)"),
+        ),
+        (TurnOutcome.STOPPED, "half", ["half"], ("", "(stopped)")),
+        (TurnOutcome.STOPPED, "a\n\nb", ["a", "b"], ("", "(stopped)")),
+        (TurnOutcome.STOPPED, "come back later", [], ("come back later", "(stopped)")),
+        (TurnOutcome.FAILED, "the key was refused", ["half"], ("", "the key was refused")),
+    ],
+)
+def test_what_was_not_said_yet_is_said_at_the_end_and_nothing_twice(outcome, text, said, expected):
+    assert format_turn_end(TurnEnded(outcome=outcome, text=text), said) == expected
+
+
+def test_a_failure_without_words_still_says_something():
+    assert format_turn_end(TurnEnded(outcome=TurnOutcome.FAILED, text=""), [])[1]

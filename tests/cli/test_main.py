@@ -56,8 +56,7 @@ def test_a_bug_of_ours_says_so_and_where_without_a_traceback():
     assert "--debug" in lines[1]
 
 
-@pytest.mark.parametrize("words", [(), ("--debug",)], ids=["plain", "debug"])
-@pytest.mark.parametrize("end", ["tell", "say_no"])
+@pytest.mark.parametrize(("end", "words"), [("tell", ("--debug",)), ("say_no", ())], ids=["debug", "plain"])
 def test_no_error_tells_a_secret(end: str, words: tuple[str, ...]):
     done = run(end, *words)
 
@@ -95,9 +94,8 @@ def test_output_that_could_not_be_written_is_a_failure():
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_output_is_utf8_whatever_the_locale(encoding: str):
-    done = run("speak", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C", "PATH": ""})
+def test_output_is_utf8_whatever_the_locale():
+    done = run("speak", env={"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "LC_ALL": "C", "PATH": ""})
 
     assert done.returncode == 0
     assert done.stdout.decode() == "héllo 你好 \\udc80\n"

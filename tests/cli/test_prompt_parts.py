@@ -7,9 +7,9 @@ from prompt_toolkit.document import Document
 
 from nanobot.agent.events import StepEnded
 from nanobot.cli.chat.completion import ChatCompleter, can_complete
-from nanobot.cli.chat.inbound import find_mentioned_files
 from nanobot.cli.chat.prompt import ChatHistory, PasteStore
 from nanobot.cli.chat.session import UsageMeter
+from nanobot.cli.chat.typed_lines import find_mentioned_files
 from nanobot.usage.types import format_tokens
 from tests.support.turn_events import step
 

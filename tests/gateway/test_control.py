@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nanobot.agent.events import TurnOutcome
+from nanobot.agent.events import TextDelta, TurnOutcome
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.chat.backends import choose_session
-from nanobot.cli.chat.gateway_backend import GatewayBackend, find_backend
-from nanobot.cli.chat.inbound import terminal_message
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
+from nanobot.gateway.control.backend import choose_session, terminal_message
+from nanobot.gateway.control.client import GatewayBackend, find_backend
 from nanobot.gateway.lock import single_instance
 from nanobot.gateway.shutdown import ExitReason
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
@@ -137,12 +136,12 @@ async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_
     async with running(pause, "dark night.") as here:
         async with connect(here.home / "state") as line:
             assert line is not None
-            await line.send(request)
+            line.send(request)
             first = await read_until(line, "text_delta")
         seen = f"a1b2c3d4.{first[0]['epoch']}.{first[-1]['seq']}"
         async with connect(here.home / "state") as line:
             assert line is not None
-            await line.send({**request, "seen": seen})
+            line.send({**request, "seen": seen})
             pause.resume.set()
             second = await read_until(line, "turn_ended")
         session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
@@ -153,12 +152,43 @@ async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_
     assert [row["role"] for row in session.messages] == ["user", "assistant"]
 
 
-async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway):
+async def test_a_chat_that_loses_its_connection_shows_each_text_once_and_follows_the_next_turn_too(
+    running: OpenGateway,
+):
+    first, second = Pause("It was a "), Pause("Then ")
+    async with running(first, "dark night.", second, "it rained.") as here:
+        about = {"session": "cli:direct", "commands": {}, "skills": {}}
+        bot, sink = GatewayBackend(here.home / "state", about, retry_s=0.1), RecordingSink()
+        turn = asyncio.create_task(bot.run_turn(terminal_message("tell me", "cli:direct"), sink))
+        await first.reached.wait()
+        await eventually(lambda: "text_delta" in sink.types)
+        for client in [*here.gateway._control._clients]:
+            client.abort()
+        await asyncio.sleep(0.05)
+        first.resume.set()
+        await turn
+        beside = asyncio.create_task(bot.run_turn(terminal_message("go on", "cli:direct")))
+        await second.reached.wait()
+
+        resumed = asyncio.create_task(bot.resume("cli:direct", sink))
+        await eventually(lambda: "Then" in text_of_deltas(sink))
+        second.resume.set()
+        await asyncio.gather(resumed, beside)
+
+    assert text_of_deltas(sink) == "It was a dark night.Then it rained."
+
+
+def text_of_deltas(sink: RecordingSink) -> str:
+    return "".join(event.text for event in sink.events if isinstance(event, TextDelta))
+
+
+async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanobot.gateway.control.requests.ABANDONED_S", 0.1)
     pause = Pause("It was a ")
     async with running(pause) as here:
         async with connect(here.home / "state") as line:
             assert line is not None
-            await line.send({"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"})
+            line.send({"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"})
             await read_until(line, "text_delta")
         sessions = SessionManager(here.home / "workspace")
         await eventually(lambda: sessions.get_or_create("cli:direct").message_count == 2)
@@ -175,7 +205,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
         return []
 
     async with running(calls(("exec", {"command": "sleep 0.3"})), "both done") as here:
-        bot, sink = await bot_of(here.home), RecordingSink()
+        bot, sink = await bot_of(here.home, "cli:work"), RecordingSink()
         turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
         running_turn = asyncio.create_task(turn)
         await eventually(lambda: "tool_started" in sink.types)
@@ -184,6 +214,7 @@ async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: Op
 
         assert (await running_turn).text == "both done"
         assert joined == [1]
+        assert SessionManager(here.home / "workspace").get_or_create("cli:work").message_count == 5
         assert "and the second" in str(here.model.requests[-1])
 
 
@@ -198,9 +229,9 @@ async def test_attachments_model_shell_and_commands_work_through_it(running: Ope
         assert str(note) in str(here.model.requests[0][-1]["content"])
         assert "/status" in help_text
         assert (await bot.session_info(bot.session_key)).model == "scripted"
-        assert await bot.shell("!echo hi", bot.session_key) == (["hi"], True)
-        assert await bot.check_for_terminal("!!true", bot.session_key) == ""
-        assert "was not run" in await bot.check_for_terminal("!!rm -rf /", bot.session_key)
+        assert await bot.shell("echo hi", bot.session_key, "") == ("hi\n\nExit code: 0", True)
+        assert await bot.check_for_terminal("true", "") == ""
+        assert "was not run" in await bot.check_for_terminal("rm -rf /", "")
         assert "new" in bot.commands()
 
 

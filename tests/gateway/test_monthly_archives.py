@@ -89,6 +89,7 @@ async def test_who_asks_for_one_gets_it_and_what_is_deleted_is_gone(running: Ope
     assert "blue one" in nanobot(it.home, "sessions", "show", "cli_direct-b")
     assert in_archives(old) == {"2025-03": ["cli_direct-a.jsonl"]}, "it was taken out"
     assert "Plum" in nanobot(it.home, "sessions", "search", "plum")
+    assert "2025-03.md" in nanobot(it.home, "memory", "search", "sold kayak")
     nanobot(it.home, "sessions", "delete", "cli_direct-a", "--yes")
     assert in_archives(old) == {}
     assert "Plum" not in nanobot(it.home, "sessions", "search", "plum")

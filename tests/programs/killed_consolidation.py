@@ -31,7 +31,7 @@ def kill_around(owner: type, name: str) -> None:
 
 
 kill_around(MemoryStore, "append_history")
-kill_around(RevisionLog, "settle")
+kill_around(RevisionLog, "add")
 kill_around(FileLocation, "append")
 kill_around(FileLocation, "replace")
 kill_around(SessionManager, "save")

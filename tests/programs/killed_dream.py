@@ -34,7 +34,6 @@ def kill_around(owner: type, name: str) -> None:
 kill_around(FileLocation, "append")
 kill_around(FileLocation, "replace")
 kill_around(RevisionLog, "add")
-kill_around(RevisionLog, "settle")
 kill_around(DueTimes, "put")
 
 for folder in map(Path, sys.argv[1:]):

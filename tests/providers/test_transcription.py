@@ -397,8 +397,8 @@ async def test_why_it_failed_or_that_nothing_is_set_up_is_in_the_tag():
 
 
 async def test_an_attached_recording_reaches_the_model_as_text_beside_its_path(hearing, recording, tmp_path, capsys):
-    from nanobot.cli.chat.backends import LocalBackend
     from nanobot.cli.chat.oneshot import ask
+    from nanobot.gateway.control.backend import LocalBackend
 
     config = Config.model_validate({"providers": {"groq": {"apiKey": KEY, "apiBase": hearing.v1}}})
     provider = ScriptedProvider("ok")

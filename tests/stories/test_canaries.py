@@ -125,11 +125,13 @@ def said(here: Planted, *words: str) -> bytes:
     return f"{done.out}\n{done.aside}".encode()
 
 
-def test_no_tool_lets_a_secret_out(tmp_path):
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_tool_lets_a_secret_out(tmp_path, every: int):
     """One turn with all the calls, seen as JSON; and what is kept of it, shown by the other commands."""
     with FakeModels() as server:
         here = planted(tmp_path, server.v1)
-        calls = calls_of(here)
+        calls = calls_of(here)[::every]
         a_secret = next(value for value, place in here.canaries.made.items() if place == "slack bot")
         steps = [Calls(*calls[at : at + 8]) for at in range(0, len(calls), 8)]
         server.script(*steps, Say(f"Done. It was {a_secret}, I think.", pieces=30, reasoning=f"Was it {a_secret}?"))

@@ -7,8 +7,7 @@ when it consolidates            agent/test_tidying (memoryWindow, half of it sta
                                 nobody waits), agent/test_idle (idleCompactAfterMinutes, the last 8 stay)
 what a summariser is shown      agent/test_save_memory (a line a message, one `save_memory` call, `memory_update` as
                                 text, object or JSON), stories/test_summarisers (bad answers over the wire)
-no message is lost              agent/test_consolidation (kills at each step), agent/test_consolidation_kills,
-                                agent/test_tidying_kills
+no message is lost              agent/test_consolidation (kills at each step), agent/test_consolidation_kills
 whose memory, whose words       here, stories/test_scopes, test_three_people, test_canaries
 /memory, `nanobot memory`       here, agent/test_memory_editing (bytes, undo, budget), cli/test_memory, webui/test_views
 pins                            here, agent/test_memory_editing (any update), agent/test_dream
@@ -16,10 +15,9 @@ pins                            here, agent/test_memory_editing (any update), ag
                                 cli/test_dream, agent/test_dream_kills, agent/test_dream_days (any order of days)
 lessons                         agent/test_lessons
 /reset --all                    here, stories/test_reset
-an idle week costs nothing      gateway/test_idle_week, stories/test_dream_days
+an idle week costs nothing      gateway/test_idle_week, runtime/test_dreams
 """
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from nanobot.agent.session_summary import summary_metadata
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance
-from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
 from tests.support.eventually import eventually
@@ -52,46 +49,6 @@ def by_owner(text: str, chat: str = "-100") -> InboundMessage:
 
 async def say(bot: Bot, message: InboundMessage) -> str:
     return (await bot.run_turn(message)).text
-
-
-class Clerk(Minded):
-    """Puts every sentence of people that it is shown into memory, word for word, and into the log."""
-
-    def _next(self) -> LLMResponse:
-        material = str(self.requests[-1][1]["content"])
-        memory = material.partition("# MEMORY.md as it stands\n\n")[2].partition("\n\n# ")[0]
-        heard = [line.partition(": ")[2] for line in material.splitlines() if "] USER" in line]
-        facts = "\n".join(f"- {one}" for one in heard)
-        return saving(" ".join(heard) or "Nothing.", f"{'' if memory == '(empty)' else memory}\n{facts}")
-
-
-@pytest.mark.parametrize("rounds", [10, pytest.param(30, marks=pytest.mark.slow)])
-async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_path: Path, rounds: int):
-    """Everybody's words are consolidated, again and again; each prompt holds the canary of its own chat alone."""
-    config: dict[str, Any] = {
-        "agents": {"defaults": {"memoryWindow": 16}},
-        "channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}},
-    }
-    people = {"ann": "1", "ben": "2", "cem": "3"}
-    clerk = Clerk()
-    async with open_bot(tmp_path, config=Config.model_validate(config), provider=clerk) as bot:
-        bot.consolidate_after(0)
-        for number in range(rounds):
-            turns = [say(bot, said(f"canary-{who} is {number}", who, chat)) for who, chat in people.items()]
-            turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
-            turns.append(bot.say(f"canary-owner is {number}"))
-            await asyncio.gather(*turns)
-            await bot.settled()
-
-    canaries = {f"canary-{name}" for name in (*people, "group", "owner")}
-    last: dict[str, str] = {}
-    for request in clerk.turns:
-        text = json.dumps(request)
-        own = next(one for one in canaries if one in str(request[-1]["content"]))
-        assert not [one for one in canaries - {own} if one in text]
-        last[own] = str(request[0]["content"])
-    assert len(clerk.requests) >= 5
-    assert all(canary in system for canary, system in last.items())  # and each is remembered in its own chat
 
 
 async def test_what_the_agent_writes_with_its_tools_is_a_version_that_can_be_taken_back(tmp_path: Path):

@@ -25,6 +25,7 @@ TABLE = {
         "output_cost_per_token_above_200k_tokens": 3e-05,
         "max_input_tokens": 1_000_000,
     },
+    "old": {"input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06, "max_tokens": 8000},
     "house/small": {"mode": "chat", "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06, "max_tokens": 8000},
     "dated-2026-01-01": {"mode": "chat", "input_cost_per_token": 1e-06, "output_cost_per_token": 1e-06},
     "dated-2026-06-01": {"mode": "chat", "input_cost_per_token": 2e-06, "output_cost_per_token": 2e-06},
@@ -79,6 +80,7 @@ def test_a_model_is_found_however_it_is_written(prices: PriceTable, model: str, 
     assert price is not None
     assert price.rates[0].input == 4e-06
     assert price.window == 1_000_000
+    assert prices.find("old") is not None  # no mode, as old rows of the table
 
 
 def test_the_provider_s_own_row_comes_first(source: Path):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import event_from_json
-from nanobot.agent.feed import TurnStarted, TurnView
+from nanobot.agent.feed import Changed, Feed, TurnStarted, TurnView
 from tests.support.browser import Tabs
 from tests.support.running_gateway import OpenGateway
 
@@ -45,3 +45,18 @@ async def test_the_view_in_the_page_is_as_the_vectors_say(running: OpenGateway, 
         tab = await tabs.open(here)
 
         assert await tab.evaluate(RUN, VECTORS) == [vector["parts"] for vector in VECTORS]
+
+
+async def test_a_reader_that_fell_behind_takes_a_snapshot_and_goes_on_until_the_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanobot.agent.feed._MAX_ITEMS", 4)
+    feed, topics = Feed(), "abcdefghij"
+    reader = feed.follow(feed.cursor)
+    for topic in topics:
+        feed.changed(topic)
+
+    assert await anext(reader) is None
+    feed.changed("later")
+    feed.close()
+    rest = [item.event async for items in reader for item in items or ()]
+
+    assert [event.topic for event in rest if isinstance(event, Changed)] == ["later"]

@@ -22,7 +22,6 @@ from nanobot.agent.memory.save_memory import (
     MemoryTranscript,
     SaveMemoryAnswer,
     add_provenance,
-    build_owner_transcript,
     build_transcript,
     request_consolidation,
     transcript_lines,
@@ -118,8 +117,6 @@ class Consolidator:
         self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
         self._moving: set[str] = set()
         """Keys of sessions being moved."""
-        self._ready: dict[str, _CheckedAnswer] = {}
-        """By session key, a checked answer that waits for the session."""
 
     async def consolidate(
         self,
@@ -133,8 +130,8 @@ class Consolidator:
         turn these start in.
 
         `held` is the session if the caller holds it. Otherwise it is held to plan and to apply only, so that its turns
-        go on during a model call; a turn may apply what is ready itself. Does nothing if the session is reset
-        meanwhile. Never raises for a model or the disk. Cancelling is safe: a part is kept completely or not at all.
+        go on during a model call. Does nothing if the session is reset meanwhile. Never raises for a model or the disk.
+        Cancelling is safe: a part is kept completely or not at all.
         """
         if session_key in self._moving:
             return ConsolidationResult(
@@ -151,7 +148,6 @@ class Consolidator:
             return replace(self._record_failure(session_key, error), moved=moved, share=share)
         finally:
             self._moving.discard(session_key)
-            self._ready.pop(session_key, None)
         return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved, share=share) if moved else _NOTHING
 
     async def _move_part(
@@ -167,20 +163,12 @@ class Consolidator:
         if plan is None:
             return None
         async with self._lock_of(plan.scope):
-            answer = self._ready[session_key] = await self._ask(plan)
+            answer = await self._ask(plan)
             async with hold() as session:
-                await self._apply_ready(session)
-                state = (session.created_at, session.last_consolidated)
-        if state != (plan.created_at, answer.end):
-            return None  # reset, or consolidated by another process
+                if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
+                    return None  # reset, or consolidated by another process
+                await finish(self._store(session, answer))
         return len(answer.rows), plan.share
-
-    async def apply_ready(self, session: Session) -> None:
-        """Apply a finished consolidation of a session that the caller holds. Never raises for the disk."""
-        try:
-            await self._apply_ready(session)
-        except NanobotError as error:
-            self._record_failure(session.key, error)
 
     async def consolidate_archived(self, session: Session) -> ConsolidationResult:
         """Move a part of an archived session and its cursor; its file stays unchanged. Never raises for a model or the
@@ -265,7 +253,7 @@ class Consolidator:
         own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
             person_is_owner = not self._others_write(plan.session_key)
-            own = build_owner_transcript(rows, room, person_is_owner=person_is_owner)
+            own = build_transcript(rows, room, is_trusted_only=True, person_is_owner=person_is_owner)
             if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
                 handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):
@@ -281,12 +269,6 @@ class Consolidator:
                     handover_trust=handover_trust,
                 )
         return _CheckedAnswer(plan, rows, own, saved)
-
-    async def _apply_ready(self, session: Session) -> None:
-        """Apply the finished consolidation of this session, unless the session changed since it was planned."""
-        answer, state = self._ready.pop(session.key, None), (session.created_at, session.last_consolidated)
-        if answer is not None and state == (answer.plan.created_at, answer.plan.cursor):
-            await finish(self._store(session, answer))
 
     async def _store(self, session: Session, answer: "_CheckedAnswer") -> None:
         """Write the memory first, then move the cursor."""

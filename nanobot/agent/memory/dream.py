@@ -6,7 +6,6 @@ revision it makes, so a kill leaves both or neither; the cursor moves after that
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,11 +16,10 @@ from typing import Any
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.consolidation import ModelSource
 from nanobot.agent.memory.due import Due, DueTimes
-from nanobot.agent.memory.edits import apply_edits
+from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import Fact, fact_key, parse_facts
 from nanobot.agent.memory.history import HistoryEntry, parse_entries_with_ends
 from nanobot.agent.memory.review import (
-    AcceptedEdit,
     EditAction,
     EditReview,
     EditRules,
@@ -53,6 +51,7 @@ from nanobot.security.provenance import IN_PART
 from nanobot.utils import codec
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, timestamp
+from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.text import clip, escape_brackets
 
@@ -66,8 +65,6 @@ _BACKOFF_S, _MAX_BACKOFF_S = 3600.0, 7 * 86_400.0
 _MAX_FORGOTTEN = 200
 _MAX_ENTRY_CHARS = 2_000
 """Characters shown of a log entry."""
-_ANCHOR_BYTES = 256
-"""Bytes of the log before the cursor that are hashed to detect a rewritten log."""
 _MAX_READ_BYTES = 4 << 20
 _LEFT = "The rest of the log is left for the next run."
 
@@ -124,15 +121,9 @@ class DreamRun:
 
 @dataclass(frozen=True, slots=True)
 class DreamCursor:
-    """What of the log and the revisions was read, and the last failure."""
+    """How far the log was read, None if never, and the last failure since."""
 
-    offset: int = 0
-    anchor: str = ""
-    """Hash of the log before `offset`; empty if it was never read."""
-    change: int = 0
-    """Number of the last revision read."""
-    failed_size: int = 0
-    """Size of the log at the last failure."""
+    offset: int | None = None
     error: str = ""
 
 
@@ -143,11 +134,27 @@ class DreamInput:
     memory: str
     facts: Sequence[KnownFact]
     entries: Sequence[HistoryEntry]
+    ends: Sequence[int]
+    """Where each of the entries ends in the log."""
+    end: int
+    """Up to where the log is read with it."""
     today: str
     forgotten: Sequence[str] = ()
     """Texts of facts that must not return."""
     shows_ages: bool = True
     """Whether to show the model how old the facts are."""
+
+    def cut(self, count: int) -> "DreamInput":
+        """Return the input with the first `count` entries, itself if it has no more."""
+        if len(self.entries) <= count:
+            return self
+        ends = self.ends[:count]
+        return replace(self, entries=self.entries[:count], ends=ends, end=ends[-1])
+
+    @property
+    def rules(self) -> EditRules:
+        """What the answer is checked against."""
+        return EditRules(self.memory, self.facts, self.entries, self.forgotten, tidies=True)
 
     def request(self) -> list[ChatMessage]:
         """Return the messages of the request."""
@@ -165,7 +172,7 @@ class DreamInput:
             + escape_brackets(clip(entry.content, _MAX_ENTRY_CHARS)).replace("</log", "< /log")
             for number, entry in enumerate(self.entries, 1)
         ]
-        facts, news = "\n".join(lines), "\n".join(entries) or "(nothing; the agent wrote facts down itself)"
+        facts, news = "\n".join(lines), "\n".join(entries)
         shown = f"Today is {self.today}.\n\n# The facts\n\n{facts}\n\n# New in the log\n\n<log>\n{news}\n</log>"
         return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": encodable(shown)}]
 
@@ -173,22 +180,6 @@ class DreamInput:
     def tokens(self) -> int:
         """Estimated size of the request."""
         return estimate_tokens(self.request()) + _SCHEMA_TOKENS
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """The input of a pass."""
-
-    material: DreamInput
-    ends: Sequence[int]
-    """Where each of its log entries ends."""
-    after: DreamCursor
-    """The cursor once the pass is done."""
-
-    def cut(self, count: int) -> "_Plan":
-        """Return a plan for the first `count` entries."""
-        material = replace(self.material, entries=self.material.entries[:count])
-        return _Plan(material, self.ends[:count], replace(self.after, offset=self.ends[count - 1]))
 
 
 class Dream:
@@ -223,16 +214,18 @@ class Dream:
 
         Never raises for a model or the disk. Cancelling is safe: a pass is applied completely or not at all.
         """
-        lock = ProcessLock(self._memory.revisions.dream_lock_file())
+        lock_file = self._memory.revisions.dream_lock_file()
+        lock = ProcessLock(lock_file)
 
         def try_lock() -> bool:
-            with self._memory.revisions.lock(), storage_errors("Dream cannot begin"):  # the first creates the folder
+            with storage_errors("Dream cannot begin"):
+                make_private_folder(lock_file.parent)
                 return lock.try_acquire()
 
         try:
             if not await asyncio.to_thread(try_lock):
                 return DreamRun(DreamOutcome.BUSY)
-        except NanobotError as error:
+        except StorageError as error:
             return DreamRun(DreamOutcome.FAILED, reason=str(error))
         try:
             return await self._run_passes(who, by_hand)
@@ -241,8 +234,7 @@ class Dream:
 
     def skip_news(self) -> None:
         """Treat everything in the log as read, after a reset of the memory. Blocks; raises StorageError."""
-        changes = self._memory.revisions.changes()
-        self._save_cursor(DreamCursor(self._log_size(), change=changes[-1].number if changes else 0))
+        self._save(DreamCursor(self._log_size()))
 
     async def _run_passes(self, who: str, by_hand: bool) -> DreamRun:
         done: list[DreamPass] = []
@@ -250,7 +242,7 @@ class Dream:
         while True:
             dream_pass = DreamPass(0, timestamp(self._clock), PassOutcome.UNCHANGED, who=who)
             try:
-                news = await asyncio.to_thread(self._plan)
+                news = await asyncio.to_thread(self._read_news)
                 if news is None:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
                 if not by_hand and not done and (error := await asyncio.to_thread(self._backoff_reason)):
@@ -258,10 +250,10 @@ class Dream:
                 if len(done) >= self._settings.max_iterations:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
                 model = await self._models.get(self._model)
-                plan, prompt, reply = await asyncio.to_thread(self._fit, news, model)
+                material, prompt, reply = await asyncio.to_thread(self._fit, news, model)
                 if done and spent + prompt + reply > self._settings.max_tokens:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
-                response = await self._ask(plan.material, model, reply)
+                response = await self._ask(material, model, reply)
                 dream_pass = replace(
                     dream_pass,
                     model=model.name,
@@ -269,29 +261,31 @@ class Dream:
                     prompt_tokens=response.usage.get("prompt_tokens", 0),
                     completion_tokens=response.usage.get("completion_tokens", 0),
                     usd=response.cost_usd,
-                    entries=len(plan.material.entries),
+                    entries=len(material.entries),
                 )
-                review = await asyncio.to_thread(review_answer, response, plan.material)
-                dream_pass = await finish(asyncio.to_thread(self._apply, plan, review, dream_pass))
+                review = await asyncio.to_thread(
+                    review_edits, call_arguments(response, TOOL_NAME).get("edits"), material.rules
+                )
+                dream_pass = await finish(asyncio.to_thread(self._apply, material, review, dream_pass))
             except (NanobotError, TimeoutError) as error:
                 failed = await asyncio.to_thread(self._record_failure, error, dream_pass)
                 return DreamRun(DreamOutcome.FAILED, [*done, failed], failed.reason)
             spent += dream_pass.prompt_tokens + dream_pass.completion_tokens or prompt + reply
             done.append(dream_pass)
 
-    def _fit(self, plan: _Plan, model: Model) -> tuple[_Plan, int, int]:
-        """Shorten the plan to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
+    def _fit(self, material: DreamInput, model: Model) -> tuple[DreamInput, int, int]:
+        """Shorten the input to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
         window = model.limits.window_tokens
         reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
         budget = min(window, self._settings.max_tokens) - reply
-        while (prompt := plan.material.tokens) > budget and len(plan.ends) > 1:
-            plan = plan.cut(len(plan.ends) // 2)
+        while (prompt := material.tokens) > budget and len(material.entries) > 1:
+            material = material.cut(len(material.entries) // 2)
         if prompt > budget or reply < _MIN_REPLY_TOKENS:
             raise ProviderError(
                 f"Tidying this memory takes about {prompt:,} input tokens and {reply:,} output tokens; {model.name} or "
                 "agents.defaults.dream.maxTokens allows less. Set dream.modelOverride to a larger model."
             )
-        return plan, prompt, reply
+        return material, prompt, reply
 
     async def _ask(self, material: DreamInput, model: Model, reply: int) -> LLMResponse:
         chat = self._memory.scope.chat
@@ -299,49 +293,44 @@ class Dream:
             async with asyncio.timeout(self._limit_s):
                 return await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
 
-    def _plan(self) -> _Plan | None:
-        """Plan a pass; None if nothing is new. Raises StorageError."""
-        memory, cursor = self._memory, self.state()[0]
+    def _read_news(self) -> DreamInput | None:
+        """Return the input of a pass; None if nothing is new. Only the last batch of entries, if the log was never read
+        or became shorter. Raises StorageError.
+        """
+        memory, size, read_until = self._memory, self._log_size(), self.state()[0].offset
         memory.record_changes()
-        changes, origins = memory.revisions.changes(), memory.revisions.origins()
-        own_changes = [change for change in changes if change.file == memory.memory_file.name]
-        agent_wrote = any(
-            change.number > cursor.change and change.by is ChangedBy.AGENT and change.added for change in own_changes
-        )
-        news, end = self._read_news(cursor)
+        if is_continued := read_until is not None and read_until <= size:
+            begin = read_until or 0
+        else:
+            begin = max(0, size - _MAX_READ_BYTES)
+        news = parse_entries_with_ends(self._read_log(begin, size), begin)
+        if not is_continued:
+            news = news[-self._settings.max_batch_size :]
         # the owner's memory is built from trusted entries only
         marks = IN_PART.values() if memory.scope.is_owners else ()
         news = [(entry, at) for entry, at in news if not any(mark in entry.content for mark in marks)]
         text = (memory.file_bytes(memory.memory_file) or b"").decode("utf-8", "surrogateescape")
+        origins = memory.revisions.origins()
         facts = {
             fact.key: fact for fact in parse_facts(text.removeprefix("\ufeff")) if not is_lesson(origins.get(fact.key))
         }
-        after = DreamCursor(end, change=changes[-1].number if changes else 0)
-        if not facts or not (news or agent_wrote):
-            if not cursor.anchor or (after.offset, after.change) != (cursor.offset, cursor.change):
-                self._save_cursor(after)
+        if not facts or not news:
+            if read_until != size:
+                self._save(DreamCursor(size))
             return None
-        first_revision = own_changes[0].number if own_changes else None
+        file = memory.memory_file.name
+        first_revision = next((change.number for change in memory.revisions.changes() if change.file == file), None)
         material = DreamInput(
             text,
             [_known_fact(fact, origins.get(fact.key), first_revision) for fact in facts.values()],
             [entry for entry, _ in news],
+            [at for _, at in news],
+            size,
             f"{self._clock.now():%Y-%m-%d (%A)}",
-            [forgotten for forgotten, _ in memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
+            [*memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
             self._settings.annotate_line_ages,
         )
-        plan = _Plan(material, [at for _, at in news], after)
-        return plan.cut(self._settings.max_batch_size) if len(news) > self._settings.max_batch_size else plan
-
-    def _read_news(self, cursor: DreamCursor) -> tuple[list[tuple[HistoryEntry, int]], int]:
-        """Return the log entries after the cursor, each with its end, and the end of the log. Only the last batch, if
-        the log was never read or was rewritten. Raises StorageError.
-        """
-        size = self._log_size()
-        is_continued = bool(cursor.anchor) and size >= cursor.offset and self._anchor(cursor.offset) == cursor.anchor
-        begin = cursor.offset if is_continued else max(0, size - _MAX_READ_BYTES)
-        entries = parse_entries_with_ends(self._read_log(begin, size), begin)
-        return entries if is_continued else entries[-self._settings.max_batch_size :], size
+        return material.cut(self._settings.max_batch_size)
 
     def _log_size(self) -> int:
         try:
@@ -349,11 +338,8 @@ class Dream:
         except OSError:
             return 0
 
-    def _anchor(self, offset: int) -> str:
-        return hashlib.sha256(self._read_log(max(0, offset - _ANCHOR_BYTES), offset)).hexdigest()[:16]
-
     def _read_log(self, begin: int, end: int) -> bytes:
-        if not self._log_size():
+        if begin == end:
             return b""
         with (
             storage_errors("HISTORY.md cannot be read"),
@@ -362,18 +348,14 @@ class Dream:
             file.seek(begin)
             return file.read(end - begin)
 
-    def _save_cursor(self, cursor: DreamCursor) -> None:
-        """Store the cursor with its anchor, which ends a backoff. Raises StorageError."""
-        self._save(replace(cursor, anchor=self._anchor(cursor.offset)), Due())
-
-    def _save(self, cursor: DreamCursor, due: Due) -> None:
+    def _save(self, cursor: DreamCursor, due: Due = Due()) -> None:  # noqa: B008 it cannot change
+        """Store the cursor, and the backoff; by default none. Raises StorageError."""
         self._due.put(self._memory.revisions.memory, replace(due, state=asdict(cursor)))
 
     def _backoff_reason(self) -> str:
-        """Return the last error while backing off; empty otherwise. Something new in the log ends the backoff."""
+        """Return the last error while backing off; empty otherwise."""
         cursor, due = self.state()
-        rests = due.failures and self._clock.now().timestamp() < due.at and self._log_size() == cursor.failed_size
-        return cursor.error if rests else ""
+        return cursor.error if due.failures and self._clock.now().timestamp() < due.at else ""
 
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
         """Record a failed pass, and back off."""
@@ -384,7 +366,7 @@ class Dream:
         with suppress(StorageError):
             cursor, due = self.state()
             due = due.after_failure(self._clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
-            self._save(replace(cursor, failed_size=self._log_size(), error=reason), due)
+            self._save(replace(cursor, error=reason), due)
             with memory.revisions.lock():
                 dream_pass = replace(dream_pass, number=self._next_number())
                 unchanged = memory.file_bytes(memory.memory_file)
@@ -394,7 +376,7 @@ class Dream:
     def _next_number(self) -> int:
         return max((known.number for known in self._memory.revisions.passes()), default=0) + 1
 
-    def _apply(self, plan: _Plan, review: EditReview, dream_pass: DreamPass) -> DreamPass:
+    def _apply(self, material: DreamInput, review: EditReview, dream_pass: DreamPass) -> DreamPass:
         """Apply the edits, then move the cursor. Raises StorageError; the memory is then unchanged."""
         memory, revisions = self._memory, self._memory.revisions
         with revisions.lock():
@@ -403,16 +385,15 @@ class Dream:
             before = (raw or b"").decode("utf-8", "surrogateescape")
             # what was pinned or forgotten while the model was asked
             pinned = {fact.key for fact in parse_facts(before) if fact.pinned}
-            forgotten = {text for text, _ in revisions.forgotten()}.difference(plan.material.forgotten)
+            forgotten = revisions.forgotten().keys() - material.forgotten
             allowed = [
-                edit.edit
+                edit
                 for edit in review.edits
-                if pinned.isdisjoint(edit.edit.keys)
-                and not (edit.edit.text and any(is_like(edit.edit.text, text) for text in forgotten))
+                if pinned.isdisjoint(edit.keys)
+                and not (edit.text and any(is_like(edit.text, text) for text in forgotten))
             ]
-            text, done = apply_edits(before, allowed)
-            applied = [edit for edit in review.edits if edit.edit in done]
-            late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit.edit not in done]
+            text, applied = apply_edits(before, allowed)
+            late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit not in applied]
             data = raw if text == before else text.encode("utf-8", "surrogateescape")
             dream_pass = replace(
                 dream_pass,
@@ -426,44 +407,38 @@ class Dream:
             archived = [
                 fact
                 for edit in applied
-                if edit.action is EditAction.ARCHIVE
+                if edit.is_archived
                 for text in edit.before
                 for fact in parse_facts(f"- {text}")
             ]
             source = ChangeSource(who=dream_pass.who, origins=self._merged_origins(applied))
-            change = memory.change(
-                memory.memory_file, data, ChangedBy.DREAM, source, archived=archived, dream=dream_pass
-            )
+            memory.change(memory.memory_file, data, ChangedBy.DREAM, source, archived=archived, dream=dream_pass)
             try:
-                self._save_cursor(replace(plan.after, change=max(plan.after.change, change.number if change else 0)))
+                self._save(DreamCursor(material.end))
             except StorageError as error:
                 log.warning("%s", error)
         return dream_pass
 
-    def _merged_origins(self, edits: Sequence[AcceptedEdit]) -> dict[str, dict[str, Any]]:
+    def _merged_origins(self, edits: Sequence[FactEdit]) -> dict[str, dict[str, Any]]:
         """Return the origin of each merged fact, by key: that of the first source with a quote."""
         origins = self._memory.revisions.origins()
         merged: dict[str, dict[str, Any]] = {}
         for edit in edits:
-            if edit.action is not EditAction.REPLACE:
+            if not edit.text:
                 continue
-            sources = [origins[key].details for key in edit.edit.keys if key in origins]
+            sources = [origins[key].details for key in edit.keys if key in origins]
             origin = next((source for source in sources if source.get("quote")), sources[0] if sources else {})
             kept = {name: value for name, value in origin.items() if name not in ("key", "text", "provenance")}
             trust = {"provenance": edit.provenance.value} if is_outside(edit.provenance) else {}
-            merged[fact_key(edit.edit.text)] = kept | trust
+            merged[fact_key(edit.text)] = kept | trust
         return merged
 
 
-def review_answer(response: LLMResponse, material: DreamInput) -> EditReview:
-    """Check the edits of an answer. Raises UnusableAnswerError if none can be applied, or too many facts go."""
-    rules = EditRules(material.memory, material.facts, material.entries, material.forgotten, tidies=True)
-    return review_edits(call_arguments(response, TOOL_NAME).get("edits"), rules)
-
-
-def _describe_edit(edit: AcceptedEdit) -> AppliedEdit:
-    text = edit.edit.text or edit.edit.under
-    return AppliedEdit(edit.action.value, [encodable(text) for text in edit.before], encodable(text), edit.why)
+def _describe_edit(edit: FactEdit) -> AppliedEdit:
+    after = edit.text or edit.under
+    kind = EditAction.REPLACE if edit.text else EditAction.MOVE if edit.under else EditAction.DROP
+    action = EditAction.ARCHIVE if edit.is_archived else kind
+    return AppliedEdit(action.value, [encodable(text) for text in edit.before], encodable(after), edit.why)
 
 
 def _known_fact(fact: Fact, origin: FactOrigin | None, first_revision: int | None) -> KnownFact:

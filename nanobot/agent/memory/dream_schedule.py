@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,16 +171,18 @@ class DreamScheduler:
 
     def _due(self) -> float:
         """Return when the next run is due, by the wall clock; a missed run is due now."""
-        from nanobot.cron.schedule import next_instant, to_ms
+        from nanobot.cron.schedule import next_instant
 
-        now, last = self._clock.now(), self._last_run()
+        now, last = self._clock.now(), self._last_run_at
+        with suppress(StorageError):
+            last = max(last, self._looks.get("dream").at)
         if not 0 < last <= now.timestamp():  # first start, or the clock was set back
             self._save_last_run()
             last = now.timestamp()
         zone = now.tzinfo
         assert zone is not None  # noqa: S101 a Clock returns aware times
         due = next_instant(self._schedule(), round(last * 1000), zone=zone, anchor_ms=round(last * 1000))
-        return due / 1000 if due is not None else to_ms(now) / 1000 + 366 * 86_400
+        return due / 1000 if due is not None else inf
 
     def _schedule(self) -> "CronSchedule":
         from nanobot.cron.schedule import check_schedule
@@ -202,11 +205,6 @@ class DreamScheduler:
             self._looks.put("dream", Due(self._last_run_at))
         except StorageError as error:
             log.warning("%s", error)
-
-    def _last_run(self) -> float:
-        with suppress(StorageError):
-            self._last_run_at = max(self._last_run_at, self._looks.get("dream").at)
-        return self._last_run_at
 
     def _now(self) -> float:
         return self._clock.now().timestamp()

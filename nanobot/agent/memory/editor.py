@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits, merge_concurrent_changes
+from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update
 from nanobot.agent.memory.facts import (
     PIN,
     Fact,
@@ -28,6 +28,7 @@ from nanobot.agent.memory.revisions import (
     ChangeSource,
     FactOrigin,
     Revision,
+    encodable,
     is_initial_snapshot,
     is_like,
 )
@@ -147,7 +148,9 @@ class MemoryEditor:
             def without_it(text: str) -> str:
                 return remove_facts(text, [fact for fact in parse_facts(text) if fact.key == key])
 
-            self._change(paths, without_it, ChangedBy.FORGET, forgot=list({fact.text: None for fact in removed}))
+            self._change(
+                paths, without_it, ChangedBy.FORGET, forgot=list({encodable(fact.text): None for fact in removed})
+            )
             return removed[:1]
 
     def _change(
@@ -206,13 +209,7 @@ class MemoryEditor:
             if memory.file_bytes(memory.memory_file) is None:
                 raise NanobotError("The memory was cleared after that pass. Bring it back first with /memory undo.")
             # what was forgotten since stays forgotten, with the facts that the passes had merged into it
-            undone = log.undone()
-            forgot = [
-                text
-                for change in log.changes()
-                if change.number > restored[-1].number and change.number not in undone
-                for text in change.forgot
-            ]
+            forgot = [text for text, change in log.forgotten().items() if change.number > restored[-1].number]
             for edit in [edit for change in restored if change.dream for edit in change.dream.edits]:
                 if edit.after and any(is_like(edit.after, text) for text in forgot):
                     forgot += edit.before
@@ -229,7 +226,7 @@ class MemoryEditor:
         known = {fact.key for fact in parse_facts(memory.file_text(path))}
         texts = [log.texts(change.number) for change in changes]
         for text in texts:
-            data = text.before if data == text.after else _rebase(text.after, data, text.before)
+            data = text.before if data == text.after else _take_back_facts(text.after, text.before, data)
         if data is not None and forgot:
             content = data.decode("utf-8", "surrogateescape")
             returning = [
@@ -298,7 +295,8 @@ class MemoryEditor:
         wanted = text.casefold().split()
         folder = self._memory.memory_dir
         logs = [self._memory.history_file, folder / "history.jsonl"]
-        names = [*self._all_files(), *logs, *sorted(folder.glob("????-??-??.md"), reverse=True)]
+        notes = [*folder.glob("????-??-??.md"), *folder.glob("????-??.md")]
+        names = [*self._all_files(), *logs, *sorted(notes, reverse=True)]
         return [
             FactMatch(path.name, number, line.strip())
             for path in dict.fromkeys(names)
@@ -373,17 +371,25 @@ def format_change(change: Revision, now: datetime | None = None) -> str:
     return f"{change.number}  {_format_when(change.at, now)}  {change.by}{undone}{who} {change.file}: {shown}"
 
 
-def _rebase(*sides: bytes | None) -> bytes:
-    """Apply the change from the first text to the second one to the third. Raises NanobotError on a conflict."""
-    base, update, current = ((side or b"").decode("utf-8", "surrogateescape") for side in sides)
-    text, conflicts = merge_concurrent_changes(base, update, current)
-    if conflicts:
+def _take_back_facts(after: bytes | None, before: bytes | None, current: bytes | None) -> bytes:
+    """Take back, fact by fact, a change from `before` to `after` in a text that changed since. Raises NanobotError on a
+    conflict.
+    """
+    old, new, text = ((side or b"").decode("utf-8", "surrogateescape") for side in (before, after, current))
+    known = {fact.key for fact in parse_facts(text)}
+    edits = [
+        edit
+        for edit in edits_of_update(new, old)
+        if fact_key(edit.text) not in known and (edit.text or known.intersection(edit.keys))
+    ]
+    result, done = apply_edits(text, edits)
+    if conflicts := [edit.text for edit in edits if edit not in done]:
         lines = "\n".join(conflicts[:5])
         raise NanobotError(
-            f"These lines were written later, over what that pass wrote, and would be lost:\n{lines}\nTake them back "
+            f"What was written in place of these facts was changed later and would be lost:\n{lines}\nTake that back "
             "first (/memory undo, or in an editor), then try again."
         )
-    return text.encode("utf-8", "surrogateescape")
+    return result.encode("utf-8", "surrogateescape")
 
 
 def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:

@@ -1,12 +1,11 @@
 """Editing a memory in place: what an edit does not name stays as it is, byte for byte.
 
-`apply_edits` changes single facts. `merge_concurrent_changes` is a three-way merge. Pure, no I/O.
+Pure, no I/O.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 from nanobot.agent.memory.facts import (
     ITEM,
@@ -18,6 +17,7 @@ from nanobot.agent.memory.facts import (
     parse_facts,
     section_end,
 )
+from nanobot.messages.types import Provenance
 
 _MARK = "\ufeff"
 
@@ -33,6 +33,13 @@ class FactEdit:
     keys: tuple[str, ...] = ()
     text: str = ""
     under: str = ""
+    is_archived: bool = False
+    """Whether the removed facts go to the archive."""
+    before: tuple[str, ...] = ()
+    """Texts of the facts with these keys."""
+    why: str = ""
+    provenance: Provenance = Provenance.OWNER
+    """The least trusted of its sources."""
 
 
 def apply_edits(text: str, edits: Sequence[FactEdit]) -> tuple[str, list[FactEdit]]:
@@ -82,49 +89,6 @@ def edits_of_update(memory: str, update: str) -> list[FactEdit]:
     return [*edits, *(FactEdit((key,)) for key in left)]
 
 
-def merge_concurrent_changes(base: str, update: str, current: str) -> tuple[str, list[str]]:
-    """Apply the changes from `base` to `update` to `current`. Return the text, and the added lines that conflict with
-    other changes of the same lines in `current`; these are left out.
-
-    Lines are compared by their normalised words; the spelling of `current` wins.
-    """
-    old, new, current_lines = (text.splitlines(keepends=True) for text in (base, update, current))
-    keys = [[fact_key(line) or line.strip() for line in lines] for lines in (old, new, current_lines)]
-    unchanged = {
-        block.a + at: block.b + at
-        for block in SequenceMatcher(None, keys[0], keys[2], autojunk=False).get_matching_blocks()
-        for at in range(block.size)
-    }
-    removed: set[int] = set()
-    additions: list[tuple[int, range]] = []
-    conflicts: list[str] = []
-    for change, begin, end, first, last in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
-        if change == "equal":
-            continue
-        if first < last and any(keys[0][at] and at not in unchanged for at in range(begin, end)):
-            present = {*keys[2]}
-            conflicts += [new[at].strip() for at in range(first, last) if keys[1][at] and keys[1][at] not in present]
-            continue
-        places = [unchanged[at] for at in range(begin, end) if at in unchanged]
-        removed.update(places)
-        place = places[0] if places else _position_after(unchanged, begin, len(current_lines))
-        if not places and find_headings(new[first:last]):  # a new section must not split an existing one
-            place = next((at for at, _ in find_headings(current_lines) if at >= place), len(current_lines))
-        additions.append((place, range(first, last)))
-    present = {key for at, key in enumerate(keys[2]) if at not in removed}
-    added_at: dict[int, list[str]] = {}
-    for place, line_numbers in additions:
-        added_at.setdefault(place, []).extend(
-            new[at] for at in line_numbers if not keys[1][at] or keys[1][at] not in present
-        )
-    lines = []
-    for at in range(len(current_lines) + 1):
-        lines += added_at.get(at, [])
-        if at < len(current_lines) and at not in removed:
-            lines.append(current_lines[at])
-    return _join(lines), conflicts
-
-
 def _apply_edit(text: str, edit: FactEdit) -> str | None:
     """Return the text with one edit; None if it cannot be applied."""
     if not edit.keys:
@@ -167,13 +131,6 @@ def _line_for(fact: Fact, lines: Sequence[str], text: str) -> str:
     item = ITEM.match(begin)
     lead = begin[: item.start(2)] if item else begin[: len(begin) - len(begin.lstrip())]
     return lead + text + last[len(last.rstrip("\r\n")) :]
-
-
-def _position_after(unchanged: dict[int, int], base: int, end: int) -> int:
-    """Return the line of `current` after the last unchanged line before `base`."""
-    before = [unchanged[at] for at in unchanged if at < base]
-    after = [unchanged[at] for at in unchanged if at >= base]
-    return max(before) + 1 if before else min(after) if after else end
 
 
 def _join(lines: Sequence[str]) -> str:

@@ -158,7 +158,11 @@ def remove_facts(text: str, removed: Sequence[Fact]) -> str:
     lines = text.splitlines(keepends=True)
     cut = {at for fact in removed for at in range(fact.begin, fact.end)}
     mark = BOM if 0 in cut and text.startswith(BOM) else ""
-    return mark + "".join(line for at, line in enumerate(lines) if at not in cut)
+    rest = mark + "".join(line for at, line in enumerate(lines) if at not in cut)
+    if [fact.key for fact in parse_facts(rest)] != [fact.key for fact in parse_facts(text) if fact.begin not in cut]:
+        # an indented line would continue the fact above it
+        rest = mark + "".join("\n" if at in cut else line for at, line in enumerate(lines))
+    return rest
 
 
 def add_fact(text: str, heading: str, item: str) -> str:

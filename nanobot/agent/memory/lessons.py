@@ -1,10 +1,10 @@
 """Lessons: a tool failure of the same kind in three turns becomes a dated line in the owner's memory, and leaves after
 60 days without it.
 
-Failures are counted by tool, program and kind, a turn once. A line is built from our own words, an error name and a
-word of the command that looks like a program; free text of an error is never stored. From the first untrusted content
-in a turn on nothing counts, since it may have been written to be learned. A lesson is a fact with an id, an origin and
-a revision; once forgotten by a person it is not learned again. No model is involved. Methods block.
+Failures are counted by tool, program and kind, a turn once. A line is built from our own words, an error name and the
+program of the command; free text of an error is never stored. From the first untrusted content in a turn on nothing
+counts, since it may have been written to be learned. A lesson is a fact with an id, an origin and a revision; once
+forgotten by a person it is not learned again. No model is involved. Methods block.
 """
 
 import re
@@ -27,12 +27,13 @@ RECURRING = 3
 QUIET_DAYS = 60
 """Days without a failure after which its lesson leaves and its count starts from zero."""
 MAX_LESSONS = 12
-MAX_COUNTED = 200
 _EXAMINED_CHARS = 4_000
 """Characters examined: the end of a command's output, the start of other results."""
-_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,39}")
-"""A program or its path; nothing that could be a sentence."""
-_NOT_PROGRAMS = frozenset({"sudo", "time", "nohup", "env", "exec", "cd"})
+_PROGRAM = re.compile(
+    r"\s*(?:cd\s+\S+\s*(?:&&|;)\s*)?(?:sudo\s+|\w+=\S*\s+)*(?:[\w.+-]*/)*([\w.+-]{1,40})(?:\s(?:[^;|&\n]|>&)*)?",
+    re.ASCII,
+)
+"""A command of one program, and its name without the folder."""
 _OWN = frozenset(
     {"read_file", "write_file", "edit_file", "list_dir", "glob", "grep", "notebook_edit", "web_fetch", "web_search"}
     | {"exec", "cron", "message", "spawn", "session_search", "inbox"}
@@ -42,10 +43,13 @@ _KINDS = tuple(
     (re.compile(pattern, re.DOTALL), kind)
     for pattern, kind in (
         (
-            r".*?(?:^|[\s:])(?P<program>[\w.+-]+): (?:command )?not found\b.*\nExit code: 127\b[^\n]*$",
+            r".*?(?:^|[\s:])(?P<program>[\w.+-]{1,40}): (?:command )?not found\b.*\nExit code: 127\b[^\n]*$",
             "no such command",
         ),
-        (r".*?[\s:](?P<program>[\w./+-]+): Permission denied\b.*\nExit code: 126\b[^\n]*$", "may not be run"),
+        (
+            r".*?[\s:](?:[\w.+-]*/)*(?P<program>[\w.+-]{1,40}): Permission denied\b.*\nExit code: 126\b[^\n]*$",
+            "may not be run",
+        ),
         (r".*(?:^|\n)Timed out after [\d.]+ s: the command [^\n]*$", "ran into its time limit; set timeout"),
         (rf".*\n({_ERRORS})(?:: [^\n]*)?\n\nExit code: 1\b[^\n]*$", "{0}"),
         (r".*No space left on device[^\n]*\n\nExit code: [1-9]", "the disk is full"),
@@ -104,23 +108,18 @@ class Lessons:
         self._clock = clock
         self._others_write = others_write
 
-    def learn(self, session_key: str, rows: Sequence[ChatMessage], earlier: Sequence[ChatMessage] = ()) -> None:
-        """Count the failures of a finished turn of the owner's. `rows` are its rows, `earlier` those before.
-
-        Raises NanobotError.
-        """
+    def learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
+        """Count the failures in the rows of a finished turn of the owner's. Raises NanobotError."""
         asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
         alone = asked_by_person and not self._others_write(session_key)
-        for failure in find_failures(rows, earlier, person_is_owner=alone):
+        for failure in find_failures(rows, person_is_owner=alone):
             self._count(failure, session_key, str(rows[-1].get("turn_id", "")))
 
     def drop_old(self) -> None:
         """Remove lessons and counts of failures that were not seen for `QUIET_DAYS`. Raises NanobotError."""
-        counts = self._counts.all()
         oldest = self._clock.now().timestamp() - QUIET_DAYS * 86_400
-        excess = sorted(counts, key=lambda key: (bool(counts[key].state["lesson"]), counts[key].at))[:-MAX_COUNTED]
-        for key, count in counts.items():
-            if count.at < oldest or key in excess:
+        for key, count in self._counts.all().items():
+            if count.at < oldest:
                 if count.state["lesson"]:
                     self._remove_lesson(count.state["lesson"])
                 self._counts.delete(key)
@@ -140,35 +139,32 @@ class Lessons:
         self._counts.put(failure.key, count)
 
     def _add_lesson(self, line: str, marker: str, session_key: str) -> str:
-        """Add a lesson to memory. Return the line, also if it was learned before or forgotten; empty without room."""
+        """Add a lesson to memory. Return the line, also if it was learned before or forgotten."""
         memory = self._memory
         with memory.revisions.lock():
-            if any(marker in forgotten for forgotten, _ in memory.revisions.forgotten()):
+            if any(marker in forgotten for forgotten in memory.revisions.forgotten()):
                 return line
             text = memory.file_text(memory.memory_file)
             existing = next((fact.text for fact in parse_facts(text) if marker in fact.text), "")
             if existing:  # killed before it was counted as learned, or the counts were lost
                 return existing
             lessons = self._lessons_in(text)
-            for evicted in range(max(len(lessons) + 1 - MAX_LESSONS, 0), len(lessons) + 1):
-                data = add_fact(remove_facts(text, lessons[:evicted]), SECTION, line).encode("utf-8", "surrogateescape")
-                if len(data) <= memory.budget_bytes:
-                    source = ChangeSource(session=session_key, who="nanobot")
-                    archived = lessons[:evicted]
-                    memory.change(memory.memory_file, data, ChangedBy.LESSON, source, archived=archived)
-                    return line
-            return ""
+            self._replace_lessons(text, lessons[: max(len(lessons) + 1 - MAX_LESSONS, 0)], line, session_key)
+            return line
 
     def _remove_lesson(self, line: str) -> None:
         """Move a lesson to the archive, unless a person has edited or pinned it."""
         memory = self._memory
         with memory.revisions.lock():
             text = memory.file_text(memory.memory_file)
-            lesson = [fact for fact in self._lessons_in(text) if fact.key == fact_key(line)]
-            if lesson:
-                data = remove_facts(text, lesson).encode("utf-8", "surrogateescape")
-                source = ChangeSource(who="nanobot")
-                memory.change(memory.memory_file, data, ChangedBy.LESSON, source, archived=lesson)
+            if lesson := [fact for fact in self._lessons_in(text) if fact.key == fact_key(line)]:
+                self._replace_lessons(text, lesson)
+
+    def _replace_lessons(self, text: str, archived: Sequence[Fact], line: str = "", session_key: str = "") -> None:
+        text = remove_facts(text, archived)
+        data = (add_fact(text, SECTION, line) if line else text).encode("utf-8", "surrogateescape")
+        source = ChangeSource(session=session_key, who="nanobot")
+        self._memory.change(self._memory.memory_file, data, ChangedBy.LESSON, source, archived=archived)
 
     def _lessons_in(self, text: str) -> list[Fact]:
         """Return the lessons of a memory that nobody edited or pinned, oldest first."""
@@ -180,13 +176,9 @@ class Lessons:
         ]
 
 
-def find_failures(
-    rows: Sequence[ChatMessage], earlier: Sequence[ChatMessage] = (), *, person_is_owner: bool = False
-) -> list[Failure]:
-    """Return each kind of failure of a turn once, up to the first untrusted content.
-
-    Programs named in untrusted rows of `earlier` are ignored. `person_is_owner`: no owner is configured and only one
-    person writes, so that person is the owner.
+def find_failures(rows: Sequence[ChatMessage], *, person_is_owner: bool = False) -> list[Failure]:
+    """Return each kind of failure of a turn once, up to the first untrusted content. `person_is_owner`: no owner is
+    configured and only one person writes, so that person is the owner.
     """
     if not rows or rows[0]["role"] != "user" or is_synthetic(rows[0]):
         return []  # unknown who asked
@@ -201,10 +193,7 @@ def find_failures(
         tool, command = calls.get(row.get("tool_call_id", ""), ("", ""))
         if row["role"] == "tool" and tool in _OWN and (failure := _find_kind(tool, command, row)) is not None:
             failures[failure] = None
-    untrusted = (row for row in earlier if _is_untrusted(row, person_is_owner=person_is_owner))
-    texts = [f"{text_of(row['content'])}\n{row.get('runtime_context', '')}" for row in untrusted] if failures else []
-    named_by_others = {_base(word.rstrip(".")) for text in texts for word in _NAME.findall(text)}
-    return [failure for failure in failures if failure.program not in named_by_others]
+    return [*failures]
 
 
 def _find_kind(tool: str, command: str, row: ChatMessage) -> Failure | None:
@@ -217,28 +206,13 @@ def _find_kind(tool: str, command: str, row: ChatMessage) -> Failure | None:
         return None
     program = ""
     if tool == "exec":
-        named, programs = match.groupdict().get("program"), _programs_in(command)
-        program = next((name for name in programs if named is None or name == _base(named)), "")
-        if not program:
-            return None  # named by somebody else, or a command that only a shell can parse
+        program = match.groupdict().get("program", "")
+        if not program and (single := _PROGRAM.fullmatch(command)):
+            program = single[1]
+        if not program or program not in re.split(r"[^\w.+-]+", command):
+            return None  # named by somebody else, or one of several commands
     what, semicolon, advice = kind.partition(";")
     return Failure(tool, program, what.format(*match.groups()), semicolon + advice)
-
-
-def _programs_in(command: str) -> list[str]:
-    """Return the programs that a command names, the last one first: of several commands, it sets the exit code."""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"|\d?>&\d", "''", command[:_EXAMINED_CHARS].partition("<<")[0])
-    sequences = [re.split(r"[|()]+", part) for part in re.split(r"[;&\n]+", text)]
-    programs = []
-    for part in [pipe[0] for pipe in reversed(sequences)] + [part for pipe in sequences for part in pipe[1:]]:
-        words = (word for word in part.split() if "=" not in word and word not in _NOT_PROGRAMS)
-        if (word := next(words, "")) and _NAME.fullmatch(word) and part.split()[0] != "cd":
-            programs.append(_base(word))
-    return programs
-
-
-def _base(program: str) -> str:
-    return program.rpartition("/")[2]
 
 
 def _is_untrusted(row: ChatMessage, *, person_is_owner: bool) -> bool:

@@ -17,7 +17,7 @@ from nanobot.agent.memory.facts import (
     parse_facts,
     remove_facts,
 )
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, is_like
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, encodable, is_like
 from nanobot.messages.shown import shown_text
 from nanobot.utils.clock import Clock
 
@@ -58,7 +58,7 @@ def apply_budget(
         )
 
     text, archived = fit_facts(text, budget, importance)
-    return RetainedFacts(text, archived, mentioned)
+    return RetainedFacts(text, archived, [encodable(key) for key in mentioned])
 
 
 def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> float:
@@ -77,7 +77,7 @@ def _is_stated(fact: Fact, statements: Sequence[set[str]]) -> bool:
 
 def _is_forgotten(fact: Fact, revisions: RevisionLog, source: ChangeSource) -> bool:
     """Whether it was forgotten after the last message about it."""
-    times = [at for text, at in revisions.forgotten() if is_like(fact.text, text)]
+    times = [change.at for text, change in revisions.forgotten().items() if is_like(fact.text, text)]
     if not times:
         return False
     words = fact_words(fact.text)

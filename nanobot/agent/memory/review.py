@@ -9,12 +9,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from nanobot.agent.memory.edits import FactEdit, apply_edits
-from nanobot.agent.memory.facts import Fact, fact_key, fact_words, find_headings, find_lost_facts, parse_facts
+from nanobot.agent.memory.facts import Fact, fact_key, find_headings, find_lost_facts, parse_facts
 from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
 from nanobot.errors import NanobotError, ProviderError
@@ -23,7 +23,6 @@ from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip_line
 
-MAX_EDITS = 60
 _MAX_TEXT_CHARS = 400
 _MAX_WHY_CHARS = 200
 _FEW_FACTS = 3
@@ -106,23 +105,10 @@ class EditRules:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedEdit:
-    """An edit that passed the checks."""
-
-    action: EditAction
-    edit: FactEdit
-    before: Sequence[str]
-    """Texts of the facts it names."""
-    why: str = ""
-    provenance: Provenance = Provenance.OWNER
-    """The least trusted of its sources."""
-
-
-@dataclass(frozen=True, slots=True)
 class EditReview:
     """The edits that may be applied, and why the others were refused."""
 
-    edits: Sequence[AcceptedEdit]
+    edits: Sequence[FactEdit]
     refused: Sequence[str]
 
 
@@ -139,19 +125,17 @@ def review_edits(value: object, rules: EditRules) -> EditReview:
     wanted = _edit_list(value)
     if wanted is None:
         raise UnusableAnswerError("The model's call has no list of edits.")
-    if len(wanted) > MAX_EDITS:
-        raise UnusableAnswerError(f"The model asks for {len(wanted)} edits at once; the limit is {MAX_EDITS}.")
-    checker = _EditChecker(rules)
+    checker, edits, refused = _EditChecker(rules), list[FactEdit](), list[str]()
     for number, edit in enumerate(wanted, 1):
         try:
-            checker.check(edit)
+            edits.append(checker.check(edit, edits))
         except _RefusedError as refusal:
-            checker.refused.append(f"edit {number}: {refusal}")
-    knows_all = not rules.tidies and all("already says" in refusal for refusal in checker.refused)
-    if wanted and not checker.edits and not knows_all:
-        raise UnusableAnswerError(f"No edit of the model's answer is allowed: {checker.refused[0]}")
-    check_losses(rules, [edit.edit for edit in checker.edits if edit.action is not EditAction.ARCHIVE])
-    return EditReview(checker.edits, checker.refused)
+            refused.append(f"edit {number}: {refusal}")
+    knows_all = not rules.tidies and all("already says" in refusal for refusal in refused)
+    if wanted and not edits and not knows_all:
+        raise UnusableAnswerError(f"No edit of the model's answer is allowed: {refused[0]}")
+    check_losses(rules, [edit for edit in edits if not edit.is_archived])
+    return EditReview(edits, refused)
 
 
 def check_losses(rules: EditRules, edits: Sequence[FactEdit]) -> None:
@@ -165,58 +149,52 @@ def check_losses(rules: EditRules, edits: Sequence[FactEdit]) -> None:
         raise UnusableAnswerError(f"The model would remove {len(lost)} facts from MEMORY.md at once.")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _EditChecker:
     """Checks edits one by one."""
 
     rules: EditRules
-    edits: list[AcceptedEdit] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    named: set[str] = field(default_factory=set)
-    archived: int = 0
 
-    def check(self, wanted: object) -> None:
-        """Add the edit to `edits`. Raises _RefusedError if it breaks a rule."""
+    def check(self, wanted: object, earlier: Sequence[FactEdit]) -> FactEdit:
+        """Return the edit, which comes after the `earlier` ones. Raises _RefusedError if it breaks a rule."""
         if not isinstance(wanted, Mapping):
             raise _RefusedError("it is not an object")
-        try:
-            action = EditAction(str(wanted.get("action")).lower())
-        except ValueError:
-            raise _RefusedError(f"there is no action {clip_line(str(wanted.get('action')), _SHOWN_CHARS)!r}") from None
+        action = _text(wanted.get("action")).lower()
+        actions = {*EditAction} - {EditAction.ADD} if self.rules.tidies else {*EditAction}
+        if action not in actions:
+            raise _RefusedError(f"there is no action {clip_line(str(wanted.get('action')), _SHOWN_CHARS)!r}")
         text, under = clean_text(_text(wanted.get("text"))), _text(wanted.get("under")).strip("# \t")
-        if action is EditAction.ADD and not self.rules.tidies:
-            edit = FactEdit((), self._check_text(text, [], []), _one_line(under))
-            self.edits.append(AcceptedEdit(action, edit, []))
-            return
+        if action == EditAction.ADD:
+            return FactEdit((), self._check_text(text, [], []), clip_line(" ".join(under.split()), _SHOWN_CHARS))
         facts, entries = self._sources(wanted.get("ids"))
-        if again := next((known for known in facts if known.fact.key in self.named), None):
-            raise _RefusedError(f"another edit already names {clip_line(again.fact.text, _SHOWN_CHARS)!r}")
-        if self.rules.tidies and (own := next((known for known in facts if known.by_hand), None)):
-            raise _RefusedError(f"the owner wrote {clip_line(own.fact.text, _SHOWN_CHARS)!r} by hand")
-        if pinned := next((known for known in facts if known.fact.pinned), None):
-            raise _RefusedError(f"{clip_line(pinned.fact.text, _SHOWN_CHARS)!r} is pinned")
-        keys = tuple(known.fact.key for known in facts)
-        is_old = action is EditAction.DROP and any(known.is_old for known in facts)
-        why = clip_line(" ".join(_text(wanted.get("why")).split()), _MAX_WHY_CHARS)
-        if action is EditAction.REPLACE:
-            edit = FactEdit(keys, self._check_text(text, facts, entries))
-        elif action is EditAction.MOVE:
-            edit = FactEdit(keys, under=self._target_heading(under, facts))
-        elif action is EditAction.ADD:
-            raise _RefusedError("there is no action 'add'")
-        else:
-            edit = FactEdit(keys)
-            if action is EditAction.DROP and self.rules.tidies and not why:
-                raise _RefusedError("it drops a fact without a reason")
-            action = EditAction.ARCHIVE if is_old else action
-        if action is EditAction.ARCHIVE:
-            self.archived += len(facts)
-            if self.archived > max(1, len(self.rules.facts) // 2):
-                raise _RefusedError("it would move half of the memory to the archive")
+        named = {key for edit in earlier for key in edit.keys}
+        for known in facts:
+            shown = repr(clip_line(known.fact.text, _SHOWN_CHARS))
+            if known.fact.key in named:
+                raise _RefusedError(f"another edit already names {shown}")
+            if known.by_hand and self.rules.tidies:
+                raise _RefusedError(f"the owner wrote {shown} by hand")
+            if known.fact.pinned:
+                raise _RefusedError(f"{shown} is pinned")
         marks = [kind for entry in entries for kind, mark in IN_PART.items() if mark in entry.content]
-        trust = least_trusted([*(known.provenance for known in facts), *marks])
-        self.edits.append(AcceptedEdit(action, edit, [known.fact.text for known in facts], why, trust))
-        self.named.update(keys)
+        edit = FactEdit(
+            tuple(known.fact.key for known in facts),
+            before=tuple(known.fact.text for known in facts),
+            why=clip_line(" ".join(_text(wanted.get("why")).split()), _MAX_WHY_CHARS),
+            provenance=least_trusted([*(known.provenance for known in facts), *marks]),
+        )
+        if action == EditAction.REPLACE:
+            return replace(edit, text=self._check_text(text, facts, entries))
+        if action == EditAction.MOVE:
+            return replace(edit, under=self._target_heading(under, facts))
+        if action == EditAction.DROP and not any(known.is_old for known in facts):
+            if self.rules.tidies and not edit.why:
+                raise _RefusedError("it drops a fact without a reason")
+            return edit
+        archived = sum(len(other.keys) for other in earlier if other.is_archived) + len(facts)
+        if archived > max(1, len(self.rules.facts) // 2):
+            raise _RefusedError("it would move half of the memory to the archive")
+        return replace(edit, is_archived=True)
 
     def _sources(self, ids: object) -> tuple[list[KnownFact], list[HistoryEntry]]:
         names = re.split(r"[\s,]+", ids.strip()) if isinstance(ids, str) else ids
@@ -258,11 +236,6 @@ class _EditChecker:
         sources = [*(known.fact.text for known in facts), *(entry.content for entry in entries)]
         if unknown := find_unknown_word(text, sources):
             raise _RefusedError(f"{unknown!r} is in none of its sources")
-        newer = [entry.content for entry in entries]
-        if all(_keeps_little(text, known.fact.text, newer) for known in facts):
-            raise _RefusedError(
-                f"it keeps little of {clip_line(facts[0].fact.text, _SHOWN_CHARS)!r} and adds nothing newer"
-            )
         for forgotten in self.rules.forgotten:
             if is_like(text, forgotten) and not any(is_like(known.fact.text, forgotten) for known in facts):
                 raise _RefusedError(f"{clip_line(text, _SHOWN_CHARS)!r} was forgotten on purpose")
@@ -300,13 +273,6 @@ def find_unknown_word(text: str, sources: Sequence[str]) -> str:
     return "the text without its negation" if denial is None and denied and all(denied) else ""
 
 
-def _keeps_little(text: str, fact: str, newer: Sequence[str]) -> bool:
-    """Whether a text keeps less than half of a fact's words and adds none from `newer`."""
-    words, kept = fact_words(fact), fact_words(text)
-    adds = any((kept - words) & fact_words(entry) for entry in newer)
-    return not adds and len(words & kept) * 2 < len(words)
-
-
 def _edit_list(value: object) -> list[object] | None:
     """Return the list of edits. Some models send JSON text of one, or a single edit."""
     if isinstance(value, str):
@@ -318,10 +284,6 @@ def _edit_list(value: object) -> list[object] | None:
 def clean_text(text: str) -> str:
     """Text of a model without characters that steer a screen or that only a model can read."""
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).encode("utf-8", "replace").decode().strip()
-
-
-def _one_line(heading: str) -> str:
-    return clip_line(" ".join(heading.split()), _SHOWN_CHARS)
 
 
 async def ask_model(

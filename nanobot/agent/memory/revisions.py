@@ -2,8 +2,8 @@
 
 A table of the database of nanobot's state. The memory files stay plain Markdown; a fact is identified by its words.
 
-A change is written as a pending revision, then to the file, then the revision is confirmed. After a kill in between,
-`MemoryStore` compares the file with both texts: a pending revision was either applied or is deleted. Methods block.
+A revision is written before the file. After a kill in between the file still has the text before it, and the next look
+of `MemoryStore` deletes the revision. Methods block.
 """
 
 import hashlib
@@ -29,10 +29,8 @@ from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import clip_line
 
 _QUOTED = 300
-_KEPT_CHANGES = 1_000
-"""The newest revisions keep their texts. Of older ones remains what memory still refers to: the origin of its facts,
-and what was forgotten."""
-_SWEEP_EVERY = 100
+_KEPT_TEXTS = 1_000
+"""So many of the newest revisions keep their texts."""
 _ALIKE = 0.7
 """Share of common words from which two facts count as the same when one of them is forgotten."""
 
@@ -191,6 +189,8 @@ class Revision:
 class RevisionTexts:
     """The texts of a revision, None for no file; `archived` is what it appended to the archive."""
 
+    number: int
+    by: ChangedBy
     before: bytes | None
     after: bytes | None
     archived: bytes
@@ -240,14 +240,22 @@ class RevisionLog:
 
     def texts(self, number: int) -> RevisionTexts:
         """Return the texts of a revision. Raises StorageError if they were dropped."""
+        if (texts := self._texts(number=number)) is None or texts.archived is None:
+            raise StorageError("This version is no longer stored.")
+        return texts
+
+    def last_texts(self, file: str) -> RevisionTexts | None:
+        """Return the texts of a file's newest revision. Raises StorageError."""
+        return self._texts(file=file)
+
+    def _texts(self, *, number: int | None = None, file: str | None = None) -> RevisionTexts | None:
         with reading(self.database, SCHEMA) as db:
             row = db.execute(
-                "SELECT before, after, archived FROM memory_revisions WHERE memory = ? AND number = ?",
-                (self.memory, number),
+                "SELECT number, json_extract(revision, '$.by'), before, after, archived FROM memory_revisions"
+                " WHERE memory = ? AND (number = ? OR file = ?) ORDER BY number DESC LIMIT 1",
+                (self.memory, number, file),
             ).fetchone()
-        if row is None or row[2] is None:
-            raise StorageError("This version is no longer stored.")
-        return RevisionTexts(*row)
+        return RevisionTexts(row[0], ChangedBy(row[1]), *row[2:]) if row is not None else None
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -268,7 +276,7 @@ class RevisionLog:
                 self._depth -= 1
 
     def dream_lock_file(self) -> Path:
-        """The lock file that a running Dream holds; its folder exists while `lock` is held."""
+        """The lock file that a running Dream holds."""
         return self._lock_file.with_suffix(".dream.lock")
 
     def add(
@@ -278,17 +286,11 @@ class RevisionLog:
         by: ChangedBy,
         source: ChangeSource = UNKNOWN_SOURCE,
         *,
-        is_pending: bool = False,
         archived: bytes = b"",
-        undoes: Sequence[int] = (),
-        group: int | None = None,
-        forgot: Sequence[str] = (),
-        mentioned: Sequence[str] = (),
-        dream: DreamPass | None = None,
+        **details: Any,
     ) -> Revision | None:
         """Store that a file has this content, or is about to. Return the revision, None if there is nothing to store.
-
-        Raises StorageError.
+        `details` are further fields of it. Raises StorageError.
         """
         with writing(self.database, SCHEMA) as db:
             row = db.execute(
@@ -296,7 +298,7 @@ class RevisionLog:
                 (self.memory, file),
             ).fetchone()
             before = row[0] if row is not None else None
-            if data == before and not (archived or forgot or mentioned or undoes or dream):
+            if data == before and not (archived or any(details.values())):
                 return None
             old, new = _facts(before), _facts(data)
             last = db.execute("SELECT MAX(number) FROM memory_revisions WHERE memory = ?", (self.memory,)).fetchone()
@@ -314,48 +316,25 @@ class RevisionLog:
                 ],
                 removed=[fact.text for key, fact in old.items() if key not in new],
                 who=source.who,
-                undoes=undoes,
-                group=group,
-                forgot=[encodable(text) for text in forgot],
-                mentioned=[encodable(key) for key in mentioned],
-                dream=dream,
+                **details,
+            )
+            text = codec.to_json(change, exclude_defaults=True)
+            db.execute(
+                "INSERT INTO memory_revisions VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (self.memory, change.number, file, before, data, archived, text),
             )
             db.execute(
-                "INSERT INTO memory_revisions VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    self.memory,
-                    change.number,
-                    file,
-                    is_pending,
-                    before,
-                    data,
-                    archived,
-                    codec.to_json(change, exclude_defaults=True),
-                ),
+                "UPDATE memory_revisions SET before = NULL, after = NULL, archived = NULL"
+                " WHERE memory = ?1 AND number <= ?2 AND archived IS NOT NULL AND number NOT IN"
+                " (SELECT MAX(number) FROM memory_revisions WHERE memory = ?1 GROUP BY file)",
+                (self.memory, change.number - _KEPT_TEXTS),
             )
-        if change.number % _SWEEP_EVERY == 0:
-            self._sweep()
         return change
 
-    def recorded(self) -> dict[str, bytes | None]:
-        """Return the last recorded content of each file, by its name. Raises StorageError."""
-        with reading(self.database, SCHEMA) as db:
-            query = "SELECT file, after, MAX(number) FROM memory_revisions WHERE memory = ? GROUP BY file"
-            return {file: data for file, data, _ in db.execute(query, (self.memory,))}
-
-    def pending(self) -> list[Revision]:
-        """Return revisions that were not confirmed, oldest first. Raises StorageError."""
-        with reading(self.database, SCHEMA) as db:
-            rows = db.execute(
-                "SELECT revision FROM memory_revisions WHERE memory = ? AND is_pending ORDER BY number", (self.memory,)
-            )
-            return [codec.from_json(Revision, text) for (text,) in rows]
-
-    def settle(self, change: Revision, *, was_applied: bool) -> None:
-        """Confirm a pending revision, or delete it if it was not applied. Raises StorageError."""
+    def delete(self, number: int) -> None:
+        """Delete a revision that was not applied. Raises StorageError."""
         with writing(self.database, SCHEMA) as db:
-            action = "UPDATE memory_revisions SET is_pending = 0" if was_applied else "DELETE FROM memory_revisions"
-            db.execute(f"{action} WHERE memory = ? AND number = ?", (self.memory, change.number))
+            db.execute("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", (self.memory, number))
 
     def undone(self) -> set[int]:
         """Return the numbers of the revisions that were taken back, and not brought back by undoing a restore."""
@@ -408,32 +387,10 @@ class RevisionLog:
                 mentions[key] = mentions.get(key, 0) + 1
         return {key: FactOrigin(origin.change, origin.details, mentions.get(key, 0)) for key, origin in origins.items()}
 
-    def forgotten(self) -> list[tuple[str, str]]:
-        """Return the forgotten facts and when each was forgotten, without undone ones."""
+    def forgotten(self) -> dict[str, Revision]:
+        """Return the forgotten facts and by which change each was forgotten, without undone ones."""
         undone = self.undone()
-        return [(text, change.at) for change in self.changes() if change.number not in undone for text in change.forgot]
-
-    def _sweep(self) -> None:
-        """Drop the texts of old revisions, and old revisions that nothing refers to."""
-        changes, origins, undone = self.changes(), self.origins(), self.undone()
-        newest = {change.file: change.number for change in changes}
-        current = {key for number in newest.values() for key in _facts(self.texts(number).after)}
-        with writing(self.database, SCHEMA) as db:
-            for change in changes[:-_KEPT_CHANGES]:
-                if change.number in newest.values():
-                    continue
-                this = (self.memory, change.number)
-                is_origin = any(
-                    fact["key"] in current and origins[fact["key"]].change is change for fact in change.added
-                )
-                if is_origin or (change.forgot and change.number not in undone):
-                    db.execute(
-                        "UPDATE memory_revisions SET before = NULL, after = NULL, archived = NULL"
-                        " WHERE memory = ? AND number = ?",
-                        this,
-                    )
-                else:
-                    db.execute("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", this)
+        return {text: change for change in self.changes() if change.number not in undone for text in change.forgot}
 
 
 def is_like(fact: str, other: str) -> bool:

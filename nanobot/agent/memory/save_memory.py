@@ -138,32 +138,31 @@ def add_provenance(rows: Sequence[ChatMessage], session_key: str) -> list[ChatMe
     ]
 
 
-def build_transcript(rows: Sequence[ChatMessage], max_tokens: int = 25_000) -> MemoryTranscript:
-    """Build the transcript of rows; a text beyond `max_tokens` keeps its beginning and end."""
+def build_transcript(
+    rows: Sequence[ChatMessage],
+    max_tokens: int = 25_000,
+    *,
+    is_trusted_only: bool = False,
+    person_is_owner: bool = False,
+) -> MemoryTranscript:
+    """Build the transcript of rows, of trusted ones only if wanted; a text beyond `max_tokens` keeps its beginning and
+    end. `person_is_owner`: no owner is configured and only one person writes, so that person is the owner.
+    """
+    if person_is_owner:  # answers to them keep the trust of what precedes them
+        rows = [
+            {**row, "provenance": Provenance.OWNER}
+            if row.get("role") in ("user", "assistant") and row.get("provenance") == Provenance.PERSON
+            else row
+            for row in rows
+        ]
+    if is_trusted_only:
+        rows = [row for row, kind in zip(rows, _provenances(rows), strict=True) if not is_outside(kind)]
     shown = [(line, kind) for line, kind in zip(transcript_lines(rows), _provenances(rows), strict=True) if line]
     text = "\n".join(line for line, _ in shown)
     tokens = estimate_tokens(text)
     if tokens > max_tokens:
         text = clip(text, len(text) * max_tokens // tokens)
     return MemoryTranscript(text, least_trusted(kind for _, kind in shown), len(shown))
-
-
-def build_owner_transcript(
-    rows: Sequence[ChatMessage], max_tokens: int = 25_000, *, person_is_owner: bool = False
-) -> MemoryTranscript:
-    """Like `build_transcript`, without untrusted rows. `person_is_owner`: no owner is configured and only one person
-    writes, so that person is the owner.
-    """
-    trusted = [_as_owners(row) for row in rows] if person_is_owner else rows
-    own = [row for row, kind in zip(trusted, _provenances(trusted), strict=True) if not is_outside(kind)]
-    return build_transcript(own, max_tokens)
-
-
-def _as_owners(row: ChatMessage) -> ChatMessage:
-    """Return a person's row as the owner's. Answers to it keep the trust of what precedes them."""
-    if row.get("role") not in ("user", "assistant") or row.get("provenance") != Provenance.PERSON:
-        return row
-    return {**row, "provenance": Provenance.OWNER}
 
 
 async def request_save_memory(
@@ -237,7 +236,7 @@ def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:
     if arguments.get("edits") or arguments.get("memory_update") is None:
         if "edits" not in arguments:
             raise UnusableAnswerError("The model left out edits.")
-        edits = [edit.edit for edit in review_edits(arguments["edits"], rules).edits]
+        edits = review_edits(arguments["edits"], rules).edits
     else:  # the documented form: the whole text
         edits = edits_of_update(memory, _updated_memory(arguments))
         check_losses(rules, edits)

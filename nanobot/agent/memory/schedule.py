@@ -10,10 +10,9 @@ exponential backoff. Backoffs and queue are in the database, so the next process
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from math import inf
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,12 +35,13 @@ KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
 _IDLE_KEEP = 8
 """Messages an idle session keeps, plus the rest of the turn they start in."""
-_MAX_CONCURRENT = 4
 _MIN_SHARE = 0.15
 """Share of the window a pass must free to be worth it."""
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
+_ARCHIVE = "archive/"
+"""Begins the keys of archived sessions among those of tasks; the rest is the stem of the file."""
 _COMPACT_NOW_S = 100.0
 """Time limit of `/compact`, below that of a command."""
 
@@ -69,8 +69,7 @@ class ConsolidationScheduler:
         pause_s: float = 1.0,
     ) -> None:
         """`open_consolidator` imports and creates it when first awaited. `database` has the due times. A
-        consolidation waits until nobody has spoken for `pause_s`; after `idle_s`, all but the last messages move
-        (0: never).
+        consolidation begins `pause_s` after a turn; after `idle_s`, all but the last messages move (0: never).
         """
         self._open_consolidator = open_consolidator
         self._sessions = sessions
@@ -82,65 +81,64 @@ class ConsolidationScheduler:
         self._archived = DueTimes(database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
         self._archive_lock = database.parent / "memory" / "archive.lock"
-        self._archive_at = 0.0
-        """When the next archived session is due; at first, that is unknown."""
-        self._current_stem = ""
-        """Stem of the archived session being consolidated."""
+        self._archive_turn = asyncio.Lock()
+        self._is_resumed = False
         self._stored_backoffs = DueTimes(database, "session")
-        self._backoffs: dict[str, Due] | None = None
-        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
-        self._counts: dict[str, int] = {}
-        """By session that waits for a pause, its number of messages after the last turn."""
         self._waits: dict[str, asyncio.Task[None]] = {}
-        """By session, what waits for it to be idle; "" waits for the next archived session."""
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+        """By session, what waits for it to be idle or due."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._notices: dict[str, list[str]] = {}
-        self._is_opened = False
         self._closed = False
+
+    @cached_property
+    def _backoffs(self) -> dict[str, Due]:
+        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
+        with suppress(StorageError):
+            return self._stored_backoffs.all()
+        return {}
 
     def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
         key, count = session.key, session.message_count
-        if key in self._counts:
-            self._counts[key] = count
-        elif self._is_due(session):
-            self._begin(key, partial(self._consolidate_in_pause, key, count))
+        if key not in self._tasks and self._is_due(session):
+            self._begin(key, partial(self._consolidate, key, count))
         if self._idle_s:
             consolidate = partial(self._run, key, count, self._rows_to_keep_idle)
             self._begin_after(self._idle_s, key, consolidate)
-        if self._now() >= self._archive_at:
+        if not self._is_resumed:
             self.resume_archived()
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Queue a session that was moved to this file of the archive. Never raises."""
         self.forget(session_key)
+        due = Due(self._now())
         try:
-            await asyncio.to_thread(self._archived.put, file.stem, Due(self._now()))
+            await asyncio.to_thread(self._archived.put, file.stem, due)
+            self._begin_archived(file.stem, due)
         except NanobotError as error:
             log.warning("%s could not be queued for consolidation: %s", file, error)
-        if (task := self._tasks.get("")) is not None:  # it may have seen the last one already
-            task.add_done_callback(lambda done: self.resume_archived())
-        self.resume_archived()
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session, and clear its backoff."""
         for task in (self._tasks.get(session_key), self._waits.pop(session_key, None)):
             if task is not None:
                 task.cancel()
-        (self._backoffs or {}).pop(session_key, None)
+        self._backoffs.pop(session_key, None)
         self._notices.pop(session_key, None)
 
     async def forget_archived(self, session_key: str) -> int:
         """Drop this session's archived conversations from the queue, and cancel the one in progress. Return how many.
-        The others stay queued until `resume_archived`. Raises StorageError.
+        Raises StorageError.
         """
         own = f"{stem_of(session_key)}-"
-        if self._current_stem.startswith(own) and (task := self._tasks.get("")) is not None:
-            task.cancel()
-            await asyncio.wait([task])
-        waiting = await asyncio.to_thread(self._archived.all)
-        for stem in (stems := [stem for stem in waiting if stem.startswith(own)]):
+        for key in [key for key in self._waits if key.startswith(_ARCHIVE + own)]:
+            self._waits.pop(key).cancel()
+        if tasks := [task for key, task in self._tasks.items() if key.startswith(_ARCHIVE + own)]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        stems = [stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(own)]
+        for stem in stems:
             await asyncio.to_thread(self._archived.delete, stem)
         return len(stems)
 
@@ -149,8 +147,16 @@ class ConsolidationScheduler:
         return self._archived.all()
 
     def resume_archived(self) -> None:
-        """Consolidate archived sessions that are due, also those of a previous process. Neither blocks nor raises."""
-        self._begin("", self._consolidate_archive)
+        """Consolidate the archived sessions in the queue, also those of a previous process. Neither blocks nor
+        raises.
+        """
+        self._is_resumed = True
+
+        async def begin_all() -> None:
+            for stem, due in (await asyncio.to_thread(self._archived.all)).items():
+                self._begin_archived(stem, due)
+
+        self._begin(_ARCHIVE, begin_all)
 
     def take_notices(self, session_key: str) -> Sequence[str]:
         """Return and clear the notices for the person in this session."""
@@ -158,16 +164,18 @@ class ConsolidationScheduler:
 
     def failure_count(self, session_key: str) -> int:
         """Return the number of consecutive failures of a session."""
-        return (self._backoffs or {}).get(session_key, Due()).failures
+        if "_backoffs" not in vars(self):  # not worth a look into the database in each turn
+            return 0
+        return self._backoffs.get(session_key, Due()).failures
 
     @property
     def is_busy(self) -> bool:
         """Whether a live session is being consolidated."""
-        return any(key for key in self._tasks)
+        return any(not key.startswith(_ARCHIVE) for key in self._tasks)
 
     async def wait_done(self, *, archived: bool = False) -> None:
         """Wait until no live session is being consolidated; with `archived`, no archived one either."""
-        while tasks := [task for key, task in self._tasks.items() if key or archived]:
+        while tasks := [task for key, task in self._tasks.items() if archived or not key.startswith(_ARCHIVE)]:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
@@ -180,15 +188,13 @@ class ConsolidationScheduler:
             await asyncio.wait(tasks)
 
     async def compact(self, session: Session) -> None:
-        """Compact a held session before its next prompt is built: apply a finished consolidation, or make one call if
-        the session was idle. Cancelling is safe; never raises for a model or the disk.
+        """Compact a held session that was idle before its next prompt is built, by one call. Cancelling is safe; never
+        raises for a model or the disk.
         """
-        if self._is_opened:
-            await (await self._open_consolidator()).apply_ready(session)
-        if self._is_idle(session):
-            has_failed = self._known_backoffs().get(session.key, Due()).failures > 0
-            if not has_failed or self._is_backoff_over(session):
-                await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
+        if not self._is_idle(session):
+            return
+        if not self._backoffs.get(session.key, Due()).failures or self._is_backoff_over(session):
+            await self._run(session.key, session.message_count, self._rows_to_keep_idle, held=session, max_calls=1)
 
     async def compact_now(self, session: Session) -> str:
         """Move all but the last messages of a held session into memory. Return why fewer moved; empty if all did."""
@@ -209,7 +215,7 @@ class ConsolidationScheduler:
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
 
-        task = asyncio.create_task(run_safely(), name=f"consolidation of {key or 'the archive'}")
+        task = asyncio.create_task(run_safely(), name=f"consolidation of {key}")
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._tasks.pop(key, None))
 
@@ -228,14 +234,6 @@ class ConsolidationScheduler:
         if not self._closed:
             self._waits[key] = asyncio.create_task(wait(), name="wait for a consolidation")
 
-    def _known_backoffs(self) -> dict[str, Due]:
-        """The backoffs; those of a previous process are read when first needed."""
-        if self._backoffs is None:
-            self._backoffs = {}
-            with suppress(StorageError):
-                self._backoffs = self._stored_backoffs.all()
-        return self._backoffs
-
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
         if unconsolidated < self._window and _window_start(session) <= session.last_consolidated:
@@ -243,7 +241,7 @@ class ConsolidationScheduler:
         return self._is_backoff_over(session)
 
     def _is_backoff_over(self, session: Session) -> bool:
-        due = self._known_backoffs().get(session.key, Due())
+        due = self._backoffs.get(session.key, Due())
         return self._now() >= due.at or session.message_count >= due.state.get("messages", 0)
 
     def _is_idle(self, session: Session) -> bool:
@@ -253,16 +251,8 @@ class ConsolidationScheduler:
         now = self._clock.now().replace(tzinfo=None)
         return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
 
-    async def _consolidate_in_pause(self, key: str, count: int) -> None:
-        """Consolidate once nobody speaks, but after at most half a memory window of new messages."""
-        self._counts[key] = count
-        try:
-            previous = -1
-            while previous != self._counts[key] and self._counts[key] < count + self._window // 2:
-                previous = self._counts[key]
-                await self.sleep(self.pause_s)
-        finally:
-            count = self._counts.pop(key)
+    async def _consolidate(self, key: str, count: int) -> None:
+        await self.sleep(self.pause_s)
         result = await self._run(key, count, self._rows_to_keep)
         if not result.reason:
             await self._set_backoff(key, self._due_after_pass(result, key, count))
@@ -274,10 +264,8 @@ class ConsolidationScheduler:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
         consolidator = await self._open_consolidator()
-        self._is_opened = True
-        async with self._slots if held is None else nullcontext():
-            result = await consolidator.consolidate(key, keep, held=held, **options)
-        before = self._known_backoffs().get(key, Due())
+        result = await consolidator.consolidate(key, keep, held=held, **options)
+        before = self._backoffs.get(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
             due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
             messages = count + self._few_messages * 2 ** min(before.failures, 8)
@@ -287,13 +275,9 @@ class ConsolidationScheduler:
         return result
 
     async def _set_backoff(self, key: str, due: Due) -> None:
-        """Set the backoff of a session, after a failure or without effect also for the next process."""
-        self._known_backoffs()[key] = due
-        is_kept = due.failures or due.state.get("ineffective")
+        self._backoffs[key] = due
         try:
-            await asyncio.to_thread(
-                lambda: self._stored_backoffs.put(key, due) if is_kept else self._stored_backoffs.delete(key)
-            )
+            await asyncio.to_thread(self._stored_backoffs.put, key, due)
         except StorageError as error:
             log.warning("%s", error)
 
@@ -302,7 +286,7 @@ class ConsolidationScheduler:
         at = self._now() + _MAX_BACKOFF_S
         if not result.moved:  # the last turns stay, and there are no others yet; no model was asked
             return Due(at, state={"messages": count + min(self._few_messages, KEPT_TURNS)})
-        before = self._known_backoffs().get(key, Due())
+        before = self._backoffs.get(key, Due())
         times = before.state.get("ineffective", 0) + 1 if result.share < _MIN_SHARE else 0
         if times == 2:
             self._notices.setdefault(key, []).append(_FREES_NOTHING)
@@ -322,37 +306,35 @@ class ConsolidationScheduler:
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    async def _consolidate_archive(self) -> None:
-        """Consolidate the archived sessions that are due, one after another, and wait for the next one."""
-        if await self._next_archived() is not None:
-            await self.sleep(self.pause_s)
-            await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
-            lock = ProcessLock(self._archive_lock)
-            if lock.try_acquire():
-                try:
-                    while (due := await self._next_archived()) is not None:
-                        await self._consolidate_archived(self._current_stem, due)
-                finally:
-                    self._current_stem = ""
-                    lock.release()
-            else:
-                self._archive_at = self._now() + _BACKOFF_S  # another process does it
-        if self._archive_at < inf:
-            self._begin_after(self._archive_at - self._now(), "", self._consolidate_archive)
+    def _begin_archived(self, stem: str, due: Due) -> None:
+        """Consolidate an archived session once it is due."""
+        work = partial(self._consolidate_archived, stem)
+        if due.at > self._now():
+            self._begin_after(due.at - self._now(), _ARCHIVE + stem, work)
+        else:
+            self._begin(_ARCHIVE + stem, work)
 
-    async def _next_archived(self) -> Due | None:
-        """Select the archived session that has been due longest; None if none is due yet."""
-        queue = await asyncio.to_thread(self._archived.all)
-        self._archive_at, self._current_stem = min(((due.at, stem) for stem, due in queue.items()), default=(inf, ""))
-        return queue[self._current_stem] if self._archive_at <= self._now() else None
+    async def _consolidate_archived(self, stem: str) -> None:
+        await self.sleep(self.pause_s)
+        await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
+        lock = ProcessLock(self._archive_lock)
+        async with self._archive_turn:
+            await lock.acquire()
+            try:
+                await self._consolidate_stem(stem)
+            finally:
+                lock.release()
 
-    async def _consolidate_archived(self, stem: str, due: Due) -> None:
+    async def _consolidate_stem(self, stem: str) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        consolidator = await self._open_consolidator()
+        due = (await asyncio.to_thread(self._archived.all)).get(stem)
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
+        if due is None:
+            return  # another process did it
         if session is not None:
+            consolidator = await self._open_consolidator()
             session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
             while (result := await consolidator.consolidate_archived(session)).outcome is ConsolidationOutcome.DONE:
                 due = replace(due, state={"done": session.last_consolidated})
@@ -361,6 +343,7 @@ class ConsolidationScheduler:
                 due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
                 if due.failures < _MAX_TRIES:
                     await asyncio.to_thread(self._archived.put, stem, due)
+                    self._begin_archived(stem, due)
                     return
                 await consolidator.note_archived(session, stem)
         await asyncio.to_thread(self._archived.delete, stem)

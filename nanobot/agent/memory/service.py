@@ -131,7 +131,7 @@ class MemoryService:
         if scope.is_owners:
             self._learn(session)
         if scope in self._recorded and self._recorded[scope] != self._stamps(scope):  # by a call that failed, perhaps
-            rows, _ = _last_turn(session)
+            rows = _last_turn(session)
             by_agent = any(
                 "memory" in call["function"]["arguments"].lower() for row in rows for call in row.get("tool_calls", ())
             )
@@ -139,7 +139,7 @@ class MemoryService:
 
     def _learn(self, session: Session) -> None:
         """Count failures of the last turn; then, and once a day while nanobot runs, remove old lessons."""
-        rows, earlier = _last_turn(session)
+        rows = _last_turn(session)
         failed, today = any("failure" in row for row in rows), self._clock.now().date()
         checked, self._lessons_checked = self._lessons_checked, today
         if not failed and checked in (None, today):
@@ -147,7 +147,7 @@ class MemoryService:
         session_key = str(session.metadata.get("subagent", {}).get("parent") or session.key)
 
         def count() -> None:
-            self._lessons.learn(session_key, rows, earlier)
+            self._lessons.learn(session_key, rows)
             self._lessons.drop_old()
 
         async def learn() -> None:
@@ -240,12 +240,9 @@ class MemoryService:
         key = call.session.key
         self.consolidation.forget(key)
         editor = MemoryEditor(self._memory_of(call.scope), self._clock, call.message.sender_id or "terminal")
-        try:
-            await self.dreams.clear(call.scope)
-            waiting = await self.consolidation.forget_archived(key)
-            cleared = await asyncio.to_thread(editor.clear)
-        finally:
-            self.consolidation.resume_archived()
+        await self.dreams.clear(call.scope)
+        waiting = await self.consolidation.forget_archived(key)
+        cleared = await asyncio.to_thread(editor.clear)
         restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None
         if waiting:
             cleared.append(f"{count_noun(waiting, 'earlier conversation')} waiting for consolidation (still archived)")
@@ -295,12 +292,10 @@ def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:
     return "\n".join(fact.text for fact in facts), least_trusted(untrusted[fact.key] for fact in facts)
 
 
-def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
-    """Return the rows of the session's last turn, and those before it, as far as they are loaded."""
+def _last_turn(session: Session) -> list[ChatMessage]:
+    """Return the rows of the session's last turn, as far as they are loaded."""
     last = session.last_message
     turn_id = last.get("turn_id") if last is not None else None
-    if not turn_id:
-        return [], []
-    rows = session.since(session.message_count - min(session.rows_in_memory, _MAX_TURN_ROWS))
+    rows = session.since(session.message_count - min(session.rows_in_memory, _MAX_TURN_ROWS)) if turn_id else []
     begin = next((at for at, row in enumerate(rows) if row.get("turn_id") == turn_id), len(rows))
-    return rows[begin:], rows[:begin]
+    return rows[begin:]

@@ -145,19 +145,28 @@ class MemoryStore:
 
         Raises StorageError.
         """
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
+        from nanobot.agent.memory.revisions import ChangedBy
 
         with self.revisions.lock():
-            self._settle_pending()
-            recorded = self.revisions.recorded()
             for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
-                data = self.file_bytes(file)
-                if data == recorded.get(file.name):
-                    continue
-                by, source = by or ChangedBy.HAND, source or UNKNOWN_SOURCE
-                change = self.revisions.add(file.name, data, by, source)
+                change = self._record(file, by or ChangedBy.HAND, source)
                 if change is not None and by is ChangedBy.AGENT:
                     self._restore_pinned(file, change)
+
+    def _record(self, file: Path, by: "ChangedBy", source: "ChangeSource | None" = None) -> "Revision | None":
+        """Record the content of a file as a revision, if it changed. If it has the text from before the last
+        revision, that one was not applied, because of a kill or a full disk, and is deleted.
+        """
+        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
+
+        data, last = self.file_bytes(file), self.revisions.last_texts(file.name)
+        if data == (last.after if last is not None else None):
+            return None
+        if last is None or last.by in (ChangedBy.HAND, ChangedBy.AGENT) or data != last.before:
+            return self.revisions.add(file.name, data, by, source or UNKNOWN_SOURCE)
+        self.remove_archived(last.archived)
+        self.revisions.delete(last.number)
+        return None
 
     def _restore_pinned(self, file: Path, change: "Revision") -> None:
         """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
@@ -192,44 +201,20 @@ class MemoryStore:
         """
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
-        log = self.revisions
-        with log.lock():
-            self._settle_pending()
-            if (current := self.file_bytes(file)) != log.recorded().get(file.name):
-                log.add(file.name, current, ChangedBy.HAND)
+        with self.revisions.lock():
+            self._record(file, ChangedBy.HAND)
             block = archived if isinstance(archived, bytes) else self._archive_block(archived)
-            source = source or UNKNOWN_SOURCE
-            change = log.add(file.name, data, by, source, is_pending=True, archived=block, **details)
-            if change is None:
-                return None
+            change = self.revisions.add(file.name, data, by, source or UNKNOWN_SOURCE, archived=block, **details)
             try:
-                if block:
+                if change is not None and block:
                     self._append_bytes(self.archive_file, block)
-                if change.is_change:
+                if change is not None and change.is_change:
                     self._put(file, data)
             except StorageError:
                 with suppress(StorageError):
-                    self._settle_pending()
+                    self._record(file, ChangedBy.HAND)
                 raise
-            with suppress(StorageError):  # it was applied; the next look confirms it
-                log.settle(change, was_applied=True)
             return change
-
-    def _settle_pending(self) -> None:
-        """Confirm revisions that were applied before a kill or a full disk, and delete those that were not. The caller
-        holds the lock, so no other process is applying one. Raises StorageError.
-        """
-        log = self.revisions
-        for change in log.pending():
-            texts = log.texts(change.number)
-            current = self.file_bytes(
-                self.memory_file.with_name(change.file) if change.file != SHARED else self.shared_file
-            )
-            if change.is_change and current == texts.before:
-                self.remove_archived(texts.archived)
-                log.settle(change, was_applied=False)
-            else:  # applied, perhaps edited since
-                log.settle(change, was_applied=True)
 
     def remove_archived(self, block: bytes) -> None:
         """Remove from the archive what a revision appended, if it is still there unchanged. Raises StorageError."""
@@ -327,11 +312,8 @@ class MemoryStore:
         Return True if that succeeded or there was nothing to do. `session.last_consolidated` is then advanced, and
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
-        from nanobot.agent.memory.save_memory import (
-            build_owner_transcript,
-            build_transcript,
-            request_consolidation,
-        )  # most turns consolidate nothing
+        # most turns consolidate nothing
+        from nanobot.agent.memory.save_memory import build_transcript, request_consolidation
 
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
@@ -340,7 +322,8 @@ class MemoryStore:
         try:
             if transcript.text:
                 memory = await asyncio.to_thread(self.read_for_model)
-                saved = await request_consolidation(provider, model, memory, transcript, build_owner_transcript(rows))
+                own = build_transcript(rows, is_trusted_only=True)
+                saved = await request_consolidation(provider, model, memory, transcript, own)
                 await finish(asyncio.to_thread(self.apply_edits, saved.history_entry, saved.edits))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)
@@ -391,7 +374,7 @@ class MemoryStore:
 
         memory_lines = self.read_long_term().splitlines()
         forgotten_texts = [
-            text for text, _ in self.revisions.forgotten() if not any(is_like(text, line) for line in memory_lines)
+            text for text in self.revisions.forgotten() if not any(is_like(text, line) for line in memory_lines)
         ]
         forgotten_words = [words for text in forgotten_texts if (words := fact_words(text))]
         lines = text.splitlines()

@@ -1,11 +1,9 @@
 """Text for turn events: a line per tool call, and what remains to be shown when a turn ends."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nanobot.agent.events import ToolEnded, TurnEnded, TurnEvent, TurnOutcome
-from nanobot.cli.chat.inbound import output_lines
 from nanobot.cli.terminal import Paint, strip_control
 from nanobot.utils.text import count_noun
 
@@ -16,6 +14,16 @@ _REASON_ROWS = 6
 _READING_TOOLS = frozenset({"read_file", "list_dir", "glob", "grep"})
 """Their output is what a file or folder holds; its size is enough."""
 INDENT = "  "
+
+
+_FRAME = frozenset({"STDERR:", "Exit code: 0", "(no output)"})
+"""Lines that the exec tool adds for the model."""
+
+
+def output_lines(text: str) -> list[str]:
+    """What a command printed as lines for the screen, and its exit code if it failed."""
+    lines = [line.rstrip() for line in strip_control(text).expandtabs(8).splitlines() if line not in _FRAME]
+    return "\n".join(lines).strip("\n").split("\n") if any(lines) else []
 
 
 def main_argument(arguments: Mapping[str, Any]) -> str:
@@ -106,14 +114,6 @@ def diff_paint(line: str, paint: Paint) -> Callable[[str], str]:
     return paint.red if line.startswith("-") else paint.dim
 
 
-@dataclass(frozen=True, slots=True)
-class TurnSummary:
-    """`answer` is answer text that was not streamed; `remark` is nanobot's own (failed, stopped)."""
-
-    answer: str = ""
-    remark: str = ""
-
-
 FAILURES = frozenset({TurnOutcome.FAILED, TurnOutcome.REFUSED})
 _NO_REASON = "The turn failed. Send the message again."
 
@@ -125,29 +125,18 @@ def failure_line(event: TurnEvent) -> str:
     return f"Error: {' '.join(strip_control(event.text or event.error or _NO_REASON).split())}"
 
 
-def format_turn_end(event: TurnEnded, streamed: Sequence[str]) -> TurnSummary:
-    """What has not been shown yet. `streamed` are the texts of the turn so far, in order."""
+def format_turn_end(event: TurnEnded, streamed: Sequence[str]) -> tuple[str, str]:
+    """What has not been shown yet: text of the answer, and nanobot's own remark (failed, stopped). `streamed` are the
+    texts of the turn so far, in order.
+    """
     if event.outcome in FAILURES:
-        return TurnSummary(remark=event.text or event.error or _NO_REASON)
-    missing = _missing_text(event.text, streamed)
-    if event.outcome is TurnOutcome.STOPPED:
-        return TurnSummary(missing if not _has_text(streamed) else "", "(stopped)")
-    if event.outcome is TurnOutcome.PARTIAL:
-        return TurnSummary(missing, "(this answer is partial)")
-    return TurnSummary(missing)
-
-
-def _has_text(streamed: Sequence[str]) -> bool:
-    return any(text.strip() for text in streamed)
-
-
-def _missing_text(text: str, streamed: Sequence[str]) -> str:
-    """The part of the reply that was not streamed: nothing, its end, or all of it."""
-    reply = text.strip()
-    for start in range(len(streamed)):
+        return "", event.text or event.error or _NO_REASON
+    reply = missing = event.text.strip()
+    for start in range(len(streamed)):  # all of the reply was streamed, or all but its end
         shown = "".join(streamed[start:]).strip()
-        if shown and reply.startswith(shown):
-            return reply[len(shown) :].strip()
-        if shown and shown.endswith(reply):
-            return ""
-    return reply
+        if shown and (reply.startswith(shown) or shown.endswith(reply)):
+            missing = reply.removeprefix(shown).strip() if reply.startswith(shown) else ""
+            break
+    if event.outcome is TurnOutcome.STOPPED:
+        return "" if any(text.strip() for text in streamed) else missing, "(stopped)"
+    return missing, "(this answer is partial)" if event.outcome is TurnOutcome.PARTIAL else ""

@@ -4,29 +4,22 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, parse_answer
-from nanobot.cli.chat.approval_prompt import ApprovalPrompt, is_interactive, read_lines
-from nanobot.cli.chat.backends import ChatBackend
-from nanobot.cli.chat.event_lines import FAILURES, failure_line
-from nanobot.cli.chat.inbound import terminal_message
+from nanobot.cli.chat.event_lines import FAILURES
+from nanobot.cli.chat.plain import JsonLinesOutput, PlainOutput
 from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
+from nanobot.cli.chat.typed_lines import is_interactive, read_lines, with_approvals
 from nanobot.cli.terminal import Paint, SafeStream, can_redraw, wants_colour
 from nanobot.errors import StorageError
-
-if TYPE_CHECKING:
-    from nanobot.cli.chat.screen import Screen
+from nanobot.gateway.control.backend import ChatBackend, terminal_message
 
 _JOB_ACTIONS = ("add", "enable", "run")
 
 
 class OneShotOutput(Protocol):
-    """A sink that shows one turn."""
-
-    @property
-    def stream(self) -> SafeStream:
-        """Stdout."""
+    """Shows one turn on stdout."""
 
     def __call__(self, event: TurnEvent) -> None:
         """Show an event."""
@@ -42,8 +35,8 @@ async def ask(
 
     A signal or a closed stdout stops the turn; the text so far is kept in the session. A second signal exits at once.
     """
-    async with _open_output(as_json=as_json, markdown=markdown) as output:
-        turn = _OneTurn(bot, session_key, output)
+    async with _open_output(as_json=as_json, markdown=markdown) as (output, stdout):
+        turn = _OneTurn(bot, session_key, output, stdout)
         with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], turn.on_signal):
             return await turn.run(text, media)
 
@@ -51,14 +44,15 @@ async def ask(
 class _OneTurn:
     """The running turn and its early end."""
 
-    def __init__(self, bot: ChatBackend, session_key: str, output: OneShotOutput) -> None:
+    def __init__(self, bot: ChatBackend, session_key: str, output: OneShotOutput, stdout: SafeStream) -> None:
         self._bot = bot
         self._session_key = session_key
         self._output = output
+        self._stdout = stdout
+        self._stderr = SafeStream(sys.stderr)
         self._turn: asyncio.Task[int] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._signal: int | None = None
-        self._approval_prompt = ApprovalPrompt(bot.answer) if is_interactive() else None
         self._job_call_ids: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._created_job = False
@@ -72,8 +66,8 @@ class _OneTurn:
             await asyncio.wait([self._stopping])
         if self._signal is not None:
             return exit_code_for(self._signal)
-        if self._output.stream.problem:
-            raise StorageError(f"{self._output.stream.problem}. The answer is stored in the session.")
+        if self._stdout.problem:
+            raise StorageError(f"{self._stdout.problem}. The answer is stored in the session.")
         return 0 if self._turn.cancelled() else self._turn.result()
 
     def on_signal(self, number: int) -> None:
@@ -84,48 +78,46 @@ class _OneTurn:
 
     async def _ask(self, text: str, media: Sequence[str]) -> int:
         message = terminal_message(text, self._session_key, media)
-        attended = self._approval_prompt is not None
-        result = await self._bot.run_turn(message, self._on_event, show=self._output.show, attended=attended)
+        sink = with_approvals(self._bot, self._on_event)
+        result = await self._bot.run_turn(message, sink, show=self._output.show, attended=is_interactive())
         if self._created_job and (note := await self._bot.jobs_problem()) and note not in result.text:
-            SafeStream(sys.stderr).write(f"Note: {note}\n")  # whatever the model said, no process runs the job
+            self._stderr.write(f"Note: {note}\n")  # whatever the model said, no process runs the job
         if result.outcome is not TurnOutcome.STOPPED:
             await self._bot.wait_for_background(self._session_key, self._on_background_start, self._show)
-        await self._bot.wait_for_consolidation(SafeStream(sys.stderr).write)
+        await self._bot.wait_for_consolidation(self._stderr.write)
         return 1 if result.outcome in FAILURES else 0
 
     def _on_background_start(self, running: Sequence[str]) -> None:
         """Print what is still running; answers and commands typed meanwhile are handled."""
         self._in_background = True
-        SafeStream(sys.stderr).write(f"Waiting for {' and '.join(running)} (Ctrl+C stops)\n")
+        self._stderr.write(f"Waiting for {' and '.join(running)} (Ctrl+C stops)\n")
         if is_interactive():
             read_lines(self._on_line)
 
     def _show(self, text: str) -> None:
         self._output.show(text)
-        if self._output.stream.closed:
+        if self._stdout.closed:
             self._stop()
 
     def _on_line(self, line: str) -> None:
         from nanobot.agent.command import parse_command  # slow to import
 
-        if self._in_background and (parse_answer(line) is not None or parse_command(line) is not None):
+        if parse_answer(line) is not None or parse_command(line) is not None:
             self._tasks.add(task := asyncio.create_task(self._send_line(line)))
             task.add_done_callback(self._tasks.discard)
 
     async def _send_line(self, line: str) -> None:
         """Run a command or an approval answer, and print the result."""
         result = await self._bot.run_turn(terminal_message(line, self._session_key))
-        SafeStream(sys.stderr).write(f"{result.text}\n")
+        self._stderr.write(f"{result.text}\n")
 
     def _on_event(self, event: TurnEvent) -> None:
         self._output(event)
-        if self._approval_prompt is not None:
-            self._approval_prompt(event)
         if isinstance(event, ToolStarted) and event.name == "cron" and event.arguments.get("action") in _JOB_ACTIONS:
             self._job_call_ids.add(event.call_id)
         if isinstance(event, ToolEnded) and event.call_id in self._job_call_ids and event.ok:
             self._created_job = True
-        if self._output.stream.closed:
+        if self._stdout.closed:
             self._stop()
 
     def _stop(self) -> None:
@@ -140,43 +132,21 @@ class _OneTurn:
 
 
 @asynccontextmanager
-async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[OneShotOutput]:
-    """The output for stdout: JSON lines, plain text for a pipe, or a screen."""
-    if as_json:
-        from nanobot.cli.chat.plain import JsonLinesOutput
+async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[tuple[OneShotOutput, SafeStream]]:
+    """JSON lines, plain text for a pipe, or a screen; and its stdout."""
+    if as_json or not can_redraw(sys.stdout):
+        output = (JsonLinesOutput if as_json else PlainOutput)(sys.stdout, sys.stderr)
+        yield output, output.stream
+        return
+    from nanobot.cli.chat.screen import Screen, TerminalSurface  # slow to import
 
-        yield JsonLinesOutput(sys.stdout, sys.stderr)
-    elif not can_redraw(sys.stdout):
-        from nanobot.cli.chat.plain import PlainOutput
-
-        yield PlainOutput(sys.stdout, sys.stderr)
-    else:
-        from nanobot.cli.chat.screen import Screen, TerminalSurface  # slow to import
-
-        surface = TerminalSurface(sys.stdout)
-        screen = Screen(surface, Paint(wants_colour(sys.stdout)), markdown=markdown, shows_failure=False)
-        screen.begin()
-        refresh = asyncio.create_task(screen.keep_alive())
-        try:
-            yield _ScreenOutput(screen, surface.stream)
-        finally:
-            refresh.cancel()
-            await asyncio.gather(refresh, return_exceptions=True)
-            screen.finish()
-
-
-class _ScreenOutput:
-    """Shows the turn on a screen; failures go to stderr."""
-
-    def __init__(self, screen: "Screen", stream: SafeStream) -> None:
-        self._screen = screen
-        self.stream = stream
-
-    def show(self, text: str) -> None:
-        """Show a message the agent sent with its tool."""
-        self._screen.note("(message)", text, ours=False)
-
-    def __call__(self, event: TurnEvent) -> None:
-        self._screen(event)
-        if failure := failure_line(event):
-            SafeStream(sys.stderr).write(f"{failure}\n")
+    surface, paint = TerminalSurface(sys.stdout), Paint(wants_colour(sys.stdout))
+    screen = Screen(surface, paint, markdown=markdown, stderr=SafeStream(sys.stderr))
+    screen.begin()
+    refresh = asyncio.create_task(screen.keep_alive())
+    try:
+        yield screen, surface.stream
+    finally:
+        refresh.cancel()
+        await asyncio.gather(refresh, return_exceptions=True)
+        screen.finish()

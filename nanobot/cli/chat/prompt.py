@@ -6,17 +6,16 @@ Erasing, writing and redrawing is one write, to avoid flicker.
 
 import asyncio
 import base64
-import io
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
@@ -47,39 +46,11 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
+from nanobot.agent.events import ApprovalAsked
 from nanobot.cli.chat.completion import can_complete
-from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, max_live_rows
-from nanobot.cli.terminal import repair_output, strip_control, write_text
+from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, Screen, max_live_rows
+from nanobot.cli.terminal import repair_output, write_text
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
-
-
-class _LineStream(io.TextIOBase):
-    """A stream that passes complete lines to the event loop. Thread-safe."""
-
-    def __init__(self, show: Callable[[list[str]], None]) -> None:
-        self._show = show
-        self._loop = asyncio.get_running_loop()
-        self._partial = ""
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        *full, self._partial = (self._partial + text).split("\n")
-        if full and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._show, [strip_control(line) for line in full])
-        return len(text)
-
-
-@contextmanager
-def print_above_prompt(show: Callable[[list[str]], None]) -> Iterator[None]:
-    """Show what is written to sys.stdout and sys.stderr (logs, warnings of libraries) above the prompt.
-
-    Needs a running event loop.
-    """
-    with redirect_stdout(_LineStream(show)), redirect_stderr(_LineStream(show)):
-        yield
-
 
 MAX_HISTORY_CHARS = 50_000
 """Longer lines are not stored."""
@@ -186,28 +157,30 @@ class _OneWriteOutput(Vt100_Output):
             super().flush()
 
 
-@dataclass(frozen=True, slots=True)
-class PromptActions:
-    """Callbacks of the prompt. Each returns at once."""
+class Chat(Protocol):
+    """What the prompt shows and controls (`ChatSession`). Every method returns at once."""
 
-    accept_line: Callable[[str], bool]
-    """False if the line stays in the prompt for editing."""
-    stop: Callable[[], bool]
-    """Stop the running turn; False if there is none."""
-    queued: Callable[[], Sequence[str]]
-    """Queued lines."""
-    bottom_line: Callable[[], str]
-    is_asking: Callable[[], bool]
-    """Whether a question is open; then the bottom line, which shows the choices, is highlighted."""
-    expand_output: Callable[[], None]
-    toggle_reasoning: Callable[[], None]
+    screen: Screen
+    waiting: deque[str]
+    """Lines that are queued."""
+    question: ApprovalAsked | None
+    """The open question; then the bottom line, which shows the choices, is highlighted."""
+
+    def accept_line(self, line: str) -> bool:
+        """Act on a line; False if it stays in the prompt for editing."""
+
+    def stop(self) -> bool:
+        """Stop the running turn; False if there is none."""
+
+    def bottom_line(self) -> str:
+        """The line below the input."""
 
 
 class Prompt:
     """The input line of the chat, and the Surface of its screen."""
 
-    def __init__(self, actions: PromptActions, completer: Completer, history_file: Path, *, colour: bool) -> None:
-        self._actions = actions
+    def __init__(self, chat: Chat, completer: Completer, history_file: Path, *, colour: bool) -> None:
+        self._chat = chat
         self._paste_store = PasteStore()
         self._live = ""
         self.is_suspended = False
@@ -257,7 +230,8 @@ class Prompt:
         changed = live != self._live
         self._live = live
         if permanent or shrinks:
-            self._hold()
+            if isinstance(self._output, _OneWriteOutput):
+                self._output.hold()
             self._app.renderer.erase()
             self._output.write_raw(permanent.replace("\n", "\r\n"))
         if permanent or changed:
@@ -321,10 +295,6 @@ class Prompt:
         if self._app.is_running and not self._app.is_done:
             self._app.exit()
 
-    def _hold(self) -> None:
-        if isinstance(self._output, _OneWriteOutput):
-            self._output.hold()
-
     def _release(self) -> None:
         if isinstance(self._output, _OneWriteOutput):
             self._output.release()
@@ -333,7 +303,7 @@ class Prompt:
         full = self._paste_store.expand(buffer.text)
         if full != buffer.text:
             buffer.text = full  # the history keeps what was sent
-        return not self._actions.accept_line(full)
+        return not self._chat.accept_line(full)
 
     def _can_complete(self) -> bool:
         return can_complete(self._buffer.document.text_before_cursor)
@@ -350,7 +320,7 @@ class Prompt:
         rows = HSplit(
             [
                 _conditional_lines(lambda: ANSI(self._live), Condition(lambda: bool(self._live))),
-                _conditional_lines(self._queued_lines, Condition(lambda: bool(self._actions.queued()))),
+                _conditional_lines(self._queued_lines, Condition(lambda: bool(self._chat.waiting))),
                 Window(height=1),
                 Window(
                     typing,
@@ -377,13 +347,13 @@ class Prompt:
 
     def _queued_lines(self) -> StyleAndTextTuples:
         width = self.columns - 10
-        shown = [" ".join(line[:1000].split())[:width] for line in self._actions.queued()]
+        shown = [" ".join(line[:1000].split())[:width] for line in self._chat.waiting]
         return [("class:queued", "\n".join(f"queued: {line}" for line in shown))]
 
     def _bottom_line(self) -> StyleAndTextTuples:
         is_confirming = time.monotonic() - self._exit_requested_s < EXIT_CONFIRM_S
-        text = "Ctrl+C again exits" if is_confirming and self._exit_requested_s else self._actions.bottom_line()
-        return [("class:asked" if self._actions.is_asking() else "class:bottom", text[: self.columns])]
+        text = "Ctrl+C again exits" if is_confirming and self._exit_requested_s else self._chat.bottom_line()
+        return [("class:asked" if self._chat.question is not None else "class:bottom", text[: self.columns])]
 
     def _build_keys(self) -> KeyBindings:
         keys, typing = KeyBindings(), has_focus(DEFAULT_BUFFER)
@@ -393,14 +363,14 @@ class Prompt:
             ("enter", typing, self._send),
             ("tab", typing, self._complete),
             ("escape enter", typing, lambda: self._buffer.insert_text("\n")),
-            ("escape", typing & ~menu_open, self._actions.stop),
+            ("escape", typing & ~menu_open, self._chat.stop),
             ("escape", typing & menu_open, self._buffer.cancel_completion),
             ("c-c", typing, self._on_interrupt),
             ("<sigint>", True, self._on_interrupt),
             ("c-d", typing & is_empty, self.leave),
             ("c-z", hasattr(signal, "SIGTSTP"), lambda: self._app.suspend_to_background()),  # noqa: PLW0108 made later
-            ("c-o", typing, self._actions.expand_output),
-            ("c-t", typing, self._actions.toggle_reasoning),
+            ("c-o", typing, lambda: self._chat.screen.expand_last_call()),  # noqa: PLW0108 the screen is made later
+            ("c-t", typing, lambda: self._chat.screen.toggle_reasoning()),  # noqa: PLW0108
             ("c-l", True, self._clear_screen),
         )
         for names, filter_, action in actions:
@@ -441,7 +411,7 @@ class Prompt:
 
     def _on_interrupt(self) -> None:
         """Ctrl+C: stop the turn, else clear the line, else (pressed twice) exit."""
-        if self._actions.stop():
+        if self._chat.stop():
             return
         if self._buffer.text:
             self._buffer.reset()

@@ -32,7 +32,7 @@ from nanobot.agent.events import (
     TurnEnded,
     TurnEvent,
 )
-from nanobot.cli.chat.event_lines import FAILURES, format_turn_end, running_tool_lines, tool_call_lines
+from nanobot.cli.chat.event_lines import failure_line, format_turn_end, running_tool_lines, tool_call_lines
 from nanobot.cli.terminal import Paint, SafeStream, strip_control
 
 log = logging.getLogger(__name__)
@@ -215,15 +215,17 @@ class Screen:
         paint: Paint,
         *,
         markdown: bool = True,
-        shows_failure: bool = True,
+        stderr: SafeStream | None = None,
         expand_key: str = "",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`expand_key` shows the whole output of a call; empty without a prompt."""
+        """`stderr` gets failures, which are shown here otherwise. `expand_key` shows the whole output of a call; empty
+        without a prompt.
+        """
         self._surface = surface
         self._paint = paint
         self._is_markdown = markdown
-        self._shows_failure = shows_failure
+        self._stderr = stderr
         self._expand_key = expand_key
         self._shows_reasoning = False
         self._last_call: ToolEnded | None = None
@@ -300,6 +302,10 @@ class Screen:
                 return
         self._redraw()
 
+    def show(self, text: str) -> None:
+        """Show a message the agent sent with its tool."""
+        self.note("(message)", text, ours=False)
+
     def note(self, heading: str, text: str, *, ours: bool) -> None:
         """Show text that is not part of the turn: a message, or (`ours`) the answer of a command."""
         self._flush_answer()
@@ -371,14 +377,15 @@ class Screen:
 
     def _end_turn(self, event: TurnEnded) -> None:
         self._end_answer()
-        summary = format_turn_end(event, ["".join(pieces) for pieces in self._view.texts])
-        if summary.answer:
-            self._append("text", self._plain(summary.answer))
-        failed = event.outcome in FAILURES
-        if summary.remark and (self._shows_failure or not failed):
-            paint = self._paint.red if failed else self._paint.dim
-            self._append("remark", [paint(line) for line in self._plain(summary.remark)])
+        answer, remark = format_turn_end(event, ["".join(pieces) for pieces in self._view.texts])
+        self._append("text", self._plain(answer))
+        failure = failure_line(event)
+        if remark and not (failure and self._stderr):
+            paint = self._paint.red if failure else self._paint.dim
+            self._append("remark", [paint(line) for line in self._plain(remark)])
         self.finish()
+        if failure and self._stderr:
+            self._stderr.write(f"{failure}\n")
 
     def _plain(self, text: str, indent: int = 0) -> list[str]:
         """The lines of our own words; none for an empty text."""

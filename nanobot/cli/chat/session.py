@@ -14,28 +14,29 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from prompt_toolkit.patch_stdout import patch_stdout
+
 from nanobot import __version__
 from nanobot.agent.command import parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, RunStarted, StepEnded, TurnEvent, parse_answer
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.chat.approval_prompt import format_choices
-from nanobot.cli.chat.backends import ChatBackend, SessionInfo, choose_session
 from nanobot.cli.chat.completion import ChatCompleter
-from nanobot.cli.chat.gateway_backend import GATEWAY_BACK
-from nanobot.cli.chat.inbound import (
-    EXIT_WORDS,
-    SHELL_PREFIX,
-    current_folder,
-    find_mentioned_files,
-    terminal_command,
-    terminal_message,
-)
-from nanobot.cli.chat.prompt import Prompt, PromptActions, print_above_prompt
+from nanobot.cli.chat.event_lines import output_lines
+from nanobot.cli.chat.prompt import Prompt
 from nanobot.cli.chat.screen import Screen
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, exit_code_for, handle_signals
+from nanobot.cli.chat.typed_lines import (
+    EXIT_WORDS,
+    SHELL_PREFIX,
+    find_mentioned_files,
+    format_choices,
+    terminal_command,
+)
 from nanobot.cli.terminal import Paint, repair_output, strip_control, wants_colour
 from nanobot.errors import NanobotError
+from nanobot.gateway.control.backend import ChatBackend, SessionInfo, choose_session, current_folder, terminal_message
+from nanobot.gateway.control.client import GATEWAY_BACK
 from nanobot.net.gateway_socket import GatewayGoneError
 from nanobot.usage.types import format_dollars, format_tokens
 from nanobot.utils.storage_error import error_text
@@ -85,14 +86,14 @@ class ChatSession:
         """Set when that bot is used or could not be opened."""
         self._session_key = session_key
         self._meter = UsageMeter()
-        self._waiting: deque[str] = deque()
+        self.waiting: deque[str] = deque()
         self._line_waiting = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_resuming = False
         """Whether only an interrupted turn is being looked for, which the user cannot see and does not mean to stop."""
         self._must_resume = True
         """Whether a turn may have been interrupted: at the start, and when a gateway is back."""
-        self._question: ApprovalAsked | None = None
+        self.question: ApprovalAsked | None = None
         """The approval question that the running turn waits for."""
         self._is_unclear = False
         """Whether a line was typed that does not answer it."""
@@ -104,28 +105,19 @@ class ChatSession:
         """What `/copy` copies."""
         folders = (Path(current_folder()), bot.workspace)
         self._completer = ChatCompleter({**bot.commands(), "quit": "leave the chat"}, bot.skills, folders)
-        actions = PromptActions(
-            self._accept_line,
-            self._stop,
-            lambda: list(self._waiting),
-            self._bottom_line,
-            lambda: self._question is not None,
-            lambda: self._screen.expand_last_call(),  # noqa: PLW0108 the screen is made below
-            lambda: self._screen.toggle_reasoning(),  # noqa: PLW0108
-        )
-        self._prompt = Prompt(actions, self._completer, history_file, colour=colour)
-        self._screen = Screen(self._prompt, self._paint, markdown=markdown, expand_key="Ctrl+O")
+        self._prompt = Prompt(self, self._completer, history_file, colour=colour)
+        self.screen = Screen(self._prompt, self._paint, markdown=markdown, expand_key="Ctrl+O")
 
     async def run(self) -> int:
         """Chat until the user exits; return the exit code."""
         work = asyncio.create_task(self._work())
-        tasks = [work, asyncio.create_task(self._screen.keep_alive())]
+        tasks = [work, asyncio.create_task(self.screen.keep_alive())]
         self._listener = asyncio.create_task(self._show_messages())
         try:
-            with handle_signals(TERMINATION_SIGNALS, self._on_signal), print_above_prompt(self._screen.lines):
+            with handle_signals(TERMINATION_SIGNALS, self._on_signal), patch_stdout():
                 await self._prompt.run()
         finally:
-            self._waiting.clear()
+            self.waiting.clear()
             if (running := self._running) is not None:
                 await self._stop_running(running)
                 await asyncio.wait([running], timeout=STOP_TIMEOUT_S)
@@ -148,8 +140,8 @@ class ChatSession:
                     self._must_resume, self._is_resuming = False, True
                     await self._run(lambda: self._bot.resume(self._session_key, self._on_event, attended=True))
                     self._is_resuming = False
-                while self._waiting:
-                    line = self._waiting.popleft()
+                while self.waiting:
+                    line = self.waiting.popleft()
                     self._echo(line)
                     if line.lstrip().startswith(SHELL_PREFIX):
                         await self._run(partial(self._run_shell, line), "running")
@@ -171,7 +163,7 @@ class ChatSession:
         self._prompt.refresh()
 
     async def _show_work(self, work: Callable[[], Awaitable[object]], waiting_for: str) -> None:
-        self._screen.begin(waiting_for)
+        self.screen.begin(waiting_for)
         try:
             try:
                 await work()
@@ -179,12 +171,12 @@ class ChatSession:
                 await self._continue_without_gateway()
                 await work()
         except asyncio.CancelledError:
-            self._screen.say("(stopped)")
+            self.screen.say("(stopped)")
             raise
         except (NanobotError, OSError) as error:  # the gateway ended, the disk is not writable, the folder is gone
             self._show_error(error_text(error))
         finally:
-            self._screen.finish()
+            self.screen.finish()
 
     async def _run_turn(self, line: str) -> None:
         command = parse_command(line)
@@ -194,7 +186,7 @@ class ChatSession:
             if self._last_answer:
                 self._prompt.copy(self._last_answer)
                 note = f"Copied the last answer ({count_noun(len(self._last_answer), 'character')})."
-            self._screen.say(note)
+            self.screen.say(note)
             return
         if name == "resume":
             line = await self._change_session(line)
@@ -208,7 +200,7 @@ class ChatSession:
             if command is not None and not (name == "resume" and command.argument):
                 self._prompt.suggest("/resume ")
         if name == "help":
-            self._screen.lines(_KEY_HELP.split("\n"))
+            self.screen.lines(_KEY_HELP.split("\n"))
         with suppress(NanobotError):
             await self._update_model()
 
@@ -220,37 +212,45 @@ class ChatSession:
             self._listener.cancel()
             self._listener = asyncio.create_task(self._show_messages())
             await self._bot.resume(key, self._on_event, attended=True)
-            self._screen.begin()
+            self.screen.begin()
         return line
 
     def _take_waiting(self, limit: int) -> list[InboundMessage]:
         """Remove and return lines to merge into the running turn, up to the first command or shell line."""
         messages = self._mergeable_messages()[:limit]
         for _ in messages:
-            self._echo(self._waiting.popleft())
+            self._echo(self.waiting.popleft())
         return messages
 
     def _mergeable_messages(self) -> list[InboundMessage]:
-        return [self._message(line) for line in takewhile(_is_prompt, self._waiting)]
+        def is_prompt(line: str) -> bool:
+            return parse_command(line) is None and not line.lstrip().startswith(SHELL_PREFIX)
+
+        return [self._message(line) for line in takewhile(is_prompt, self.waiting)]
 
     def _message(self, line: str) -> InboundMessage:
         return terminal_message(line, self._session_key, find_mentioned_files(line, self._bot.workspace))
 
     async def _run_shell(self, line: str) -> None:
-        if command := terminal_command(line):
-            if refusal := await self._bot.check_for_terminal(line, self._session_key):
+        command = terminal_command(line)
+        if command:
+            if refusal := await self._bot.check_for_terminal(command, current_folder()):
                 self._show_error(refusal)
             elif code := await self._prompt.run_on_terminal(command):
                 self._show_error(f"Exit code: {code}")
             return
-        lines, succeeded = await self._bot.shell(line, self._session_key)
+        if not (command := line.strip().lstrip(SHELL_PREFIX).strip()):
+            self._show_error("Write a shell command after the !, for example: !ls")
+            return
+        text, succeeded = await self._bot.shell(command, self._session_key, current_folder())
+        lines = output_lines(text)
         if succeeded:
-            self._screen.lines(lines or [self._paint.dim("ok")])
+            self.screen.lines(lines or [self._paint.dim("ok")])
         else:
             self._show_error("\n".join(lines))
 
     def _show_error(self, text: str) -> None:
-        self._screen.say(text, self._paint.red)
+        self.screen.say(text, self._paint.red)
 
     async def _update_model(self) -> SessionInfo:
         """Update the model in the bottom line."""
@@ -272,13 +272,13 @@ class ChatSession:
                 model = f" · no model is set up, so only simple requests work\n{_SETUP_HINT}"
         except NanobotError as error:
             problem = str(error)
-        self._screen.say(f"{name} {__version__}{model}", bold_name)
-        self._screen.say(f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits")
+        self.screen.say(f"{name} {__version__}{model}", bold_name)
+        self.screen.say(f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits")
         if session is None:
             self._show_error(problem)
         elif session.messages:
             past = f"{count_noun(session.messages, 'message')}, {duration(session.idle_s)} ago"
-            self._screen.say(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
+            self.screen.say(f"continuing {self._session_key} ({past}) · /new starts a new conversation")
 
     async def _show_messages(self) -> None:
         bot = None
@@ -288,11 +288,11 @@ class ChatSession:
                 if bot is not self._bot:
                     break
                 if text == GATEWAY_BACK:
-                    self._screen.say(text)
+                    self.screen.say(text)
                     self._look_for_interrupted_turn()
                 else:
-                    self._screen.lines([""])
-                    self._screen.note("message", text, ours=False)
+                    self.screen.lines([""])
+                    self.screen.note("message", text, ours=False)
                     self._prompt.ring()
             await self._continue_without_gateway()
 
@@ -312,7 +312,7 @@ class ChatSession:
         try:
             async with opening as (bot, _key):
                 self._bot = bot
-                self._screen.say(_WITHOUT_GATEWAY)
+                self.screen.say(_WITHOUT_GATEWAY)
                 self._look_for_interrupted_turn()
                 self._switched.set()
                 await asyncio.Event().wait()
@@ -321,7 +321,7 @@ class ChatSession:
         finally:
             self._switched.set()
 
-    def _accept_line(self, line: str) -> bool:
+    def accept_line(self, line: str) -> bool:
         """Act on a line that was typed; False if it stays in the prompt, since a question is open that it does not
         answer.
         """
@@ -333,18 +333,18 @@ class ChatSession:
             return True
         if typed in EXIT_WORDS:
             self._prompt.leave()
-        elif self._question is not None and (answer := parse_answer(typed)) is not None:
-            self._bot.answer(self._question.question, answer)
+        elif self.question is not None and (answer := parse_answer(typed)) is not None:
+            self._bot.answer(self.question.question, answer)
         elif self._running is not None and command is not None and command.name == "stop":
-            self._question = None  # the question ends with its turn
-            self._stop()
+            self.question = None  # the question ends with its turn
+            self.stop()
         elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
             self._start(self._run_at_once(line))
-        elif self._question is not None:
+        elif self.question is not None:
             self._is_unclear = True
             return False
         else:
-            self._waiting.append(line)
+            self.waiting.append(line)
             self._line_waiting.set()
             self._bot.set_waiting_lines(self._mergeable_messages())
         return True
@@ -356,20 +356,20 @@ class ChatSession:
         except NanobotError as error:  # the gateway ended
             self._show_error(str(error))
         else:
-            self._screen.note(f"> {line.strip()}", result.text, ours=True)
+            self.screen.note(f"> {line.strip()}", result.text, ours=True)
 
-    def _stop(self) -> bool:
+    def stop(self) -> bool:
         """Deny an open question, else stop the running turn; queued lines go back to the prompt for editing."""
         if self._prompt.is_suspended:  # Ctrl+C is for the program on the terminal
             return True
         if self._running is None or self._is_resuming:
             return False
-        if self._question is not None:
-            self._bot.answer(self._question.question, Answer.NO)
+        if self.question is not None:
+            self._bot.answer(self.question.question, Answer.NO)
             return True
-        if self._waiting:
-            self._prompt.put_back("\n".join(self._waiting))
-            self._waiting.clear()
+        if self.waiting:
+            self._prompt.put_back("\n".join(self.waiting))
+            self.waiting.clear()
             self._bot.set_waiting_lines(())
         self._start(self._stop_running(self._running))
         return True
@@ -391,9 +391,9 @@ class ChatSession:
     def _on_event(self, event: TurnEvent) -> None:
         self._is_resuming = False
         self._meter(event)
-        self._screen(event)
+        self.screen(event)
         if isinstance(event, ApprovalAsked | ApprovalAnswered):
-            self._question = event if isinstance(event, ApprovalAsked) else None
+            self.question = event if isinstance(event, ApprovalAsked) else None
             self._is_unclear = False
             self._prompt.refresh()
 
@@ -404,13 +404,13 @@ class ChatSession:
         if len(lines) > _ECHO_LINES:
             shown.append(f"… {len(lines) - _ECHO_LINES} more lines")
         prefixed = [("> " if index == 0 else "  ") + text for index, text in enumerate(shown)]
-        self._screen.lines(["", *[self._paint.bold(text) for text in prefixed], ""])
+        self.screen.lines(["", *[self._paint.bold(text) for text in prefixed], ""])
 
-    def _bottom_line(self) -> str:
-        if self._question is not None:
-            answers = format_choices(self._question, self._prompt.columns)
+    def bottom_line(self) -> str:
+        if self.question is not None:
+            answers = format_choices(self.question, self._prompt.columns)
             if self._is_unclear:
-                letters = "y, a or n" if self._question.may_always else "y or n"
+                letters = "y, a or n" if self.question.may_always else "y or n"
                 return f"First answer {letters}, then Enter (Esc: no)"
             full = f"{answers}, then Enter (Esc: no)"
             return full if len(full) <= self._prompt.columns else answers
@@ -422,10 +422,6 @@ def shorten_home(path: Path) -> str:
     """The path with the home folder as ~."""
     home = Path.home()
     return str(Path("~") / path.relative_to(home) if home.name and path.is_relative_to(home) else path)
-
-
-def _is_prompt(line: str) -> bool:
-    return parse_command(line) is None and not line.lstrip().startswith(SHELL_PREFIX)
 
 
 class UsageMeter:

@@ -2,7 +2,6 @@
 
 import io
 import os
-import queue
 import re
 import secrets
 import sys
@@ -17,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.chat.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
 from nanobot.cli.output import print_line
 from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
 from nanobot.config.paths import DataPaths, get_data_dir, use_config
 from nanobot.errors import NanobotError, StorageError, UsageError
+from nanobot.gateway.control.backend import CHANNEL, DEFAULT_SESSION
 
 if TYPE_CHECKING:
-    from nanobot.cli.chat.backends import ChatBackend
+    from nanobot.gateway.control.backend import ChatBackend
     from nanobot.runtime.build import Runtime
 
 _EXAMPLE = 'Example: nanobot "What is in my workspace?"'
@@ -128,13 +127,13 @@ class ChatOptions:
         import asyncio  # slow; not needed for --help
 
         if not can_redraw(sys.stdout):
-            from nanobot.cli.chat.plain_chat import plain_chat
+            from nanobot.cli.chat.plain import plain_chat
 
             return plain_chat(self._open_backend(is_chat=True))
 
         async def run_chat() -> int:
-            from nanobot.cli.chat.gateway_backend import GatewayBackend
             from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
+            from nanobot.gateway.control.client import GatewayBackend
 
             async with self._open_backend(is_chat=True) as (bot, key):
                 history = DataPaths(get_data_dir()).cli_history
@@ -151,7 +150,7 @@ class ChatOptions:
         """
         use_config(self.config)
         if self.model is None and self.workspace is None and not self.here and not self.logs:
-            from nanobot.cli.chat.gateway_backend import find_backend
+            from nanobot.gateway.control.client import find_backend
 
             state = DataPaths(get_data_dir()).state
             remote = await find_backend(state, self.session, continue_latest=self.continue_latest)
@@ -164,10 +163,9 @@ class ChatOptions:
     @asynccontextmanager
     async def _local_backend(self, *, is_chat: bool) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
-        from nanobot.cli.chat.backends import LocalBackend
+        from nanobot.gateway.control.backend import LocalBackend
         from nanobot.runtime.build import build_runtime  # takes 200 ms
         from nanobot.security.secrets import redact_all
-        from nanobot.session.file_names import is_terminal_session
         from nanobot.utils.log import LogTarget, set_up_logging
 
         setup = read_setup(self.config, self.workspace)
@@ -178,8 +176,9 @@ class ChatOptions:
         async with build_runtime(
             setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
         ) as runtime:
-            newest = runtime.sessions.latest(is_terminal_session) if self.continue_latest else None
-            backend = LocalBackend(runtime), self.session or newest or DEFAULT_SESSION
+            bot = LocalBackend(runtime)
+            bot.register_message_tool()
+            backend = bot, bot.session_of(self.session, continue_latest=self.continue_latest)
             if not is_chat:
                 yield backend
             else:
@@ -271,24 +270,24 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
         number = sys.stdin.fileno()
     except io.UnsupportedOperation:  # replaced by a text in memory
         return sys.stdin.buffer.read()
-    chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    chunks: list[bytes] = []
+    has_begun = threading.Event()
 
     def read() -> None:
         with suppress(OSError):
             while chunk := os.read(number, 1 << 16):
-                chunks.put(chunk)
-        chunks.put(b"")
+                chunks.append(chunk)
+                has_begun.set()
+        has_begun.set()
 
-    threading.Thread(target=read, daemon=True).start()
-    try:
-        text = first = chunks.get(timeout=wait_s)
-    except queue.Empty:
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    if not has_begun.wait(wait_s):
         note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait."
         print_line(note, err=True)
         return b""
-    while first:
-        text += (first := chunks.get())
-    return text
+    reader.join()
+    return b"".join(chunks)
 
 
 def _decode(piped: bytes) -> str:

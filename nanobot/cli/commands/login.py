@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.chat.approval_prompt import next_line
+from nanobot.cli.chat.typed_lines import next_line
 from nanobot.cli.common import ConfigOption, read_setup
 from nanobot.cli.output import print_line, to_one_line
 from nanobot.cli.terminal import strip_control

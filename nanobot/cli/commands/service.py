@@ -46,7 +46,6 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
             print_json({"running": holder is not None, "status": "silent" if holder else "off", "problems": [problem]})
             raise typer.Exit(_NOT_WELL)
         raise NanobotError(problem)
-    report.pop("type", None)
     if json:
         print_json({"running": True, **report})
     else:

@@ -1,1 +1,3 @@
-"""The gateway's local socket, through which commands and terminal chats talk to the running gateway."""
+"""How terminals and commands use a bot: `backend` is the interface and the bot of this process, `client` the bot of a
+running gateway through its local socket, `server` and `requests` the gateway's end of it.
+"""

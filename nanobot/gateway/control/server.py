@@ -20,11 +20,12 @@ from pathlib import Path
 
 from nanobot import __version__
 from nanobot.config.paths import DataPaths
-from nanobot.gateway.control.requests import ControlClient, ControlRequests
+from nanobot.gateway.control.requests import ControlRequests
 from nanobot.net.gateway_socket import (
     LONGEST_LINE,
     LONGEST_PATH,
     PROTOCOL,
+    Connection,
     Frame,
     port_file,
     settings_in,
@@ -49,7 +50,7 @@ class ControlServer(Listener):
         self._workspace = workspace
         self._requests = requests
         self._token: str | None = None
-        self._clients: set[ControlClient] = set()
+        self._clients: set[Connection] = set()
 
     async def _listen(self) -> asyncio.Server:
         """Bind a socket in the state folder, else a port. The caller holds the gateway's lock: old files are stale."""
@@ -82,7 +83,7 @@ class ControlServer(Listener):
             log.warning("A sandboxed command tried to connect to the gateway's socket and was rejected.")
             writer.close()
             return
-        client = ControlClient(reader, writer)
+        client = Connection(reader, writer)
         self._clients.add(client)
         try:
             async with asyncio.timeout(HELLO_S):
@@ -99,7 +100,7 @@ class ControlServer(Listener):
             self._clients.discard(client)
             await client.close()
 
-    async def _sends_token(self, client: ControlClient) -> bool:
+    async def _sends_token(self, client: Connection) -> bool:
         frame = await client.receive() or {}
         return hmac.compare_digest(str(frame.get("token", "")).encode(), (self._token or "").encode())
 

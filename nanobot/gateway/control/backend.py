@@ -1,9 +1,11 @@
-"""What the terminal talks to: a bot in this process, or the bot of a running gateway.
+"""What a terminal talks to: the bot of this process (LocalBackend), or of a running gateway (`client.GatewayBackend`).
 
-Chat and one-shot only use the ChatBackend protocol, so they behave the same with either.
+Chat and one-shot only use the ChatBackend protocol, so they behave the same with either. A gateway answers its
+terminals with a LocalBackend too.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,20 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
-from nanobot.cli.chat.inbound import (
-    CHANNEL,
-    current_folder,
-    output_lines,
-    parse_shell_command,
-    terminal_message,
-    transcribe_attachments,
-)
-from nanobot.messages.types import text_of
+from nanobot.messages.types import Origin, text_of
+from nanobot.session.file_names import is_terminal_session
 
 if TYPE_CHECKING:
     from nanobot.agent.commands.sessions import Conversation
     from nanobot.agent.events import Answer, EventSink, TurnResult
+    from nanobot.config.schema import Config
     from nanobot.runtime.build import Runtime
+
+CHANNEL = "cli"
+DEFAULT_SESSION = "cli:direct"
 
 Joining = Callable[[int], Sequence[InboundMessage]]
 """Removes and returns at most N waiting lines, to merge them into the running turn."""
@@ -39,6 +38,41 @@ _NOT_DELIVERED = (
     "Nothing goes to {channel} from here: no gateway runs. Nothing was sent. Start one with `nanobot gateway`, then "
     "ask again."
 )
+
+
+def chat_of(session_key: str) -> str:
+    """The chat id of a terminal's session."""
+    return session_key.removeprefix(f"{CHANNEL}:") or "direct"
+
+
+def terminal_message(
+    text: str, session_key: str, media: Sequence[str] = (), folder: str | None = None
+) -> InboundMessage:
+    """An owner's message for this session, by default from the current folder; the reply goes back to the terminal."""
+    folder = current_folder() if folder is None else folder
+    return InboundMessage.from_owner(
+        CHANNEL, chat_of(session_key), text, session_key=session_key, origin=Origin.CLI, media=media, folder=folder
+    )
+
+
+def current_folder() -> str:
+    """The folder the user is in; empty if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
+
+
+async def transcribe_attachments(config: "Config", text: str, media: Sequence[str]) -> str:
+    """Add transcriptions of attached recordings to the text, or why they could not be transcribed."""
+    if not media:
+        return text
+    from nanobot.providers.transcription import transcribe_media  # brings httpx
+
+    return await transcribe_media(text, media, config, os.environ)
+
+
+_NO_SHELL = "Shell commands are disabled. Set tools.exec.enable to true in the config."
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +133,11 @@ class ChatBackend(Protocol):
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
         """Replace the waiting lines, which the running turn may merge."""
 
-    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
-        """Run a `!command`; return its output lines and whether it succeeded."""
+    async def shell(self, command: str, session_key: str, folder: str) -> tuple[str, bool]:
+        """Run a command that the user typed; return its output and whether it succeeded."""
 
-    async def check_for_terminal(self, line: str, session_key: str) -> str:
-        """Why a `!command` may not run on the terminal itself; empty if it may."""
+    async def check_for_terminal(self, command: str, folder: str) -> str:
+        """Why a command may not run on the terminal itself; empty if it may."""
 
     def messages(self, session_key: str) -> AsyncIterator[str]:
         """Messages for this chat that are not part of a turn, until cancelled."""
@@ -125,21 +159,31 @@ class LocalBackend:
     """The bot of this process."""
 
     def __init__(self, runtime: "Runtime") -> None:
-        """Registers the `message` tool, which reaches only the terminal."""
+        self._runtime = runtime
+        self.name = runtime.config.agents.defaults.bot_title
+        self.workspace = runtime.workspace
+
+    def register_message_tool(self) -> None:
+        """Register the `message` tool without a gateway: it knows the names of all targets, but reaches only the
+        terminal.
+        """
         from nanobot.agent.tools.message import MessageTool  # slow to import
         from nanobot.runtime.sandbox import path_policy
 
-        self._runtime = runtime
+        runtime = self._runtime
         paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
         runtime.tools.register(MessageTool(runtime.bus, _LocalTargets(runtime), paths))
-        self.name = runtime.config.agents.defaults.bot_title
-        self.workspace = runtime.workspace
 
     def commands(self) -> Mapping[str, str]:
         return self._runtime.loop.commands.names()
 
     def skills(self) -> Mapping[str, str]:
         return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
+
+    def session_of(self, session_key: str | None, *, continue_latest: bool) -> str:
+        """The session to open: the newest one of the terminal with `continue_latest`, else this one or the default."""
+        newest = self._runtime.sessions.latest(is_terminal_session) if continue_latest else None
+        return session_key or newest or DEFAULT_SESSION
 
     async def session_info(self, session_key: str) -> SessionInfo:
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, session_key)
@@ -186,26 +230,24 @@ class LocalBackend:
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
         """Nothing to do: the turn asks for them."""
 
-    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
+    async def shell(self, command: str, session_key: str, folder: str) -> tuple[str, bool]:
         """Runs through the exec tool, with its sandbox and guards. No model sees it."""
         from nanobot.agent.tools.base import ToolContext  # slow to import
         from nanobot.agent.tools.shell import run_for_owner
 
         runtime = self._runtime
-        command, problem = parse_shell_command(line, is_on=runtime.tools.has("exec"))
-        if problem:
-            return [problem], False
-        address = terminal_message(line, session_key).address
+        if not runtime.tools.has("exec"):
+            return _NO_SHELL, False
+        address = terminal_message("", session_key, folder=folder).address
         context = ToolContext(session_key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await run_for_owner(runtime.tools, command, current_folder(), context)
-        return output_lines(text_of(result.content)), not result.error
+        result = await run_for_owner(runtime.tools, command, folder, context)
+        return text_of(result.content), not result.error
 
-    async def check_for_terminal(self, line: str, session_key: str) -> str:
+    async def check_for_terminal(self, command: str, folder: str) -> str:
         from nanobot.agent.tools.shell import check_for_terminal  # slow to import
 
         tools = self._runtime.tools
-        command, problem = parse_shell_command(line, is_on=tools.has("exec"))
-        return problem or await asyncio.to_thread(check_for_terminal, tools, command, current_folder())
+        return await asyncio.to_thread(check_for_terminal, tools, command, folder) if tools.has("exec") else _NO_SHELL
 
     async def messages(self, session_key: str) -> AsyncIterator[str]:
         """Messages from the bus. Messages for other channels fail, since no channel runs in this process."""

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnOutcome, TurnResult
-from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, ask, follow_turn, socket_frames, stop_turn
+from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, follow_turn, socket_frames, stop_turn
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.chat.backends import Joining, OnBackgroundStart, SessionInfo, Show
-from nanobot.cli.chat.inbound import current_folder, output_lines, parse_shell_command
-from nanobot.net.gateway_socket import Frame, GatewayError, connect, settings_in
+from nanobot.gateway.control.backend import Joining, OnBackgroundStart, SessionInfo, Show
+from nanobot.net.gateway_socket import Frame, GatewayError, ask, connect, settings_in
 
 if TYPE_CHECKING:
     from nanobot.agent.commands.sessions import Conversation
@@ -50,9 +49,7 @@ class GatewayBackend:
         return dict(self._about["skills"])
 
     async def session_info(self, session_key: str) -> SessionInfo:
-        reply = await ask(self._state, {"do": "model", "session": session_key})
-        model = str(reply["name"]), int(reply["window"]), str(reply["provider"])
-        return SessionInfo(*model, int(reply["messages"]), float(reply["idle_s"]), int(reply["window_used"]))
+        return SessionInfo(**await ask(self._state, {"do": "session", "session": session_key}))
 
     async def conversations(self, session_key: str) -> "list[Conversation]":
         from nanobot.agent.commands.sessions import Conversation  # slow to import
@@ -118,10 +115,12 @@ class GatewayBackend:
         return await stop_turn(self._state, session_key, self._running.turn_id)
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
-        lines = [{"text": message.content, "media": message.media} for message in messages]
         if self._running is not None:
-            request = {"do": "waiting", "turn": self._running.turn_id, "lines": lines, "folder": current_folder()}
-            self._start(request)
+            lines = [
+                {"text": item.content, "media": item.media, "session": item.session_key, "folder": item.folder}
+                for item in messages
+            ]
+            self._start({"do": "waiting", "turn": self._running.turn_id, "lines": lines})
 
     def answer(self, question: str, answer: Answer) -> None:
         self._start({"do": "answer", "question": question, "answer": answer})
@@ -137,20 +136,14 @@ class GatewayBackend:
         self._tasks.add(task := asyncio.create_task(send()))
         task.add_done_callback(self._tasks.discard)
 
-    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
-        """Run a `!command` in the gateway."""
-        reply = await self._exec(line, session_key)
-        return output_lines(str(reply["text"])), not reply["error"]
+    async def shell(self, command: str, session_key: str, folder: str) -> tuple[str, bool]:
+        request = {"do": "exec", "command": command, "session": session_key, "folder": folder}
+        reply = await ask(self._state, request)
+        return reply["text"], reply["ok"]
 
-    async def check_for_terminal(self, line: str, session_key: str) -> str:
-        return str((await self._exec(line, session_key, terminal=True))["text"])
-
-    async def _exec(self, line: str, session_key: str, *, terminal: bool = False) -> Frame:
-        command, problem = parse_shell_command(line, is_on=bool(self._about["exec"]))
-        if problem:
-            return {"text": problem, "error": True}
-        request: Frame = {"do": "exec", "command": command, "session": session_key, "folder": current_folder()}
-        return await ask(self._state, request | ({"terminal": True} if terminal else {}))
+    async def check_for_terminal(self, command: str, folder: str) -> str:
+        request = {"do": "check exec", "command": command, "folder": folder}
+        return str((await ask(self._state, request))["refusal"])
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
         """Messages for this chat, across restarts of the gateway, of which it tells. Ends if it does not come back."""
@@ -163,7 +156,7 @@ class GatewayBackend:
                     if was_lost:
                         yield GATEWAY_BACK
                     failures = 0
-                    await connection.send({"do": "listen", "session": session_key})
+                    connection.send({"do": "listen", "session": session_key})
                     with suppress(GatewayError):
                         while (frame := await connection.receive()) is not None:
                             if frame.get("type") == "message":
@@ -182,7 +175,7 @@ class GatewayBackend:
         async with connect(self._state) as connection:
             if connection is None:
                 return
-            await connection.send({"do": "background", "session": session_key})
+            connection.send({"do": "background", "session": session_key})
             while (frame := await connection.receive()) is not None and frame.get("type") != "delivered":
                 if frame.get("type") == "working":
                     on_start([str(task_name) for task_name in frame.get("running", ())])
