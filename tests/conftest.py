@@ -37,10 +37,6 @@ def _memory() -> str | None:
 if (memory := _memory()) is not None:  # SQLite waits for the disk at each commit, some ten times a turn
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
 
-sys.dont_write_bytecode = False  # else each worker rewrites the asserts of all tests for itself: eight seconds each
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else it rewrites those of hypothesis, too: three seconds
-
-
 hypothesis.settings.register_profile(  # the same few examples each time; a loaded machine is no failure
     "default",
     deadline=None,
@@ -59,9 +55,9 @@ for number in filter(None, (signal.SIGINT, getattr(signal, "SIGHUP", None))):
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A worker more than there are cores: many tests wait for a child process or a socket."""
+    """Two workers more than there are cores: many tests wait for a child process or a socket."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 1
+    return cores + 2
 
 
 class FilesToWorkers(LoadGroupScheduling):  # type: ignore[misc]
@@ -197,7 +193,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if warm is not None and not session.config.option.collectonly:
         warm.begin()
     gc.enable()
-    gc.collect()
     gc.freeze()
 
 

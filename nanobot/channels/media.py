@@ -170,7 +170,7 @@ class MediaStore:
     async def _download(self, attachment: Attachment, stem: str, chunks: Chunks) -> Path:
         self._check(attachment.size or 0)
         partial = self._folder / f"{stem}{PARTIAL_SUFFIX}"
-        descriptor = await asyncio.to_thread(_open_partial, partial)
+        descriptor = _open_partial(partial)  # in a thread, a file could come to be after this was cancelled
         try:
             head = await self._receive(descriptor, chunks)
             path = self._folder / stem / file_name(attachment, head)

@@ -59,15 +59,20 @@ class RestClient(ABC):
     def __init__(self, base: str) -> None:
         self.base = base.rstrip("/")
         self._pools = HttpPools()
+        self._users = 0
+        """How many blocks and requests need the connections."""
         self._token, self._token_until = "", 0.0
 
     async def __aenter__(self) -> Self:
+        self._users += 1
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close all connections. The next request opens another."""
-        pools, self._pools = self._pools, HttpPools()
-        await pools.close()
+        """Close all connections once nobody needs them: a message may be sent while the channel stops."""
+        self._users -= 1
+        if not self._users:
+            pools, self._pools = self._pools, HttpPools()
+            await pools.close()
 
     @abstractmethod
     async def fetch_token(self) -> tuple[str, float]:
@@ -110,7 +115,7 @@ class RestClient(ABC):
         """Send a request to this path, or URL, without the token, like `request`."""
         url = path if path.startswith(("http://", "https://")) else f"{self.base}{path}"
         with as_send_errors(self.codes.platform):
-            async with self._pools.borrow_client(url) as client:
+            async with self, self._pools.borrow_client(url) as client:
                 response = await client.request(method, url, **{"timeout": _TIMEOUT, **request})
         answer = self._read(response)
         if answer.status == httpx.codes.TOO_MANY_REQUESTS or self.is_limited(answer.code):

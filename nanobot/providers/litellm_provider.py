@@ -68,6 +68,7 @@ def start_loading() -> "Future[Any]":
     with _loading_lock:
         if _loading is None:
             _loading = Future()
+            _loading.set_running_or_notify_cancel()  # or a turn that is stopped while it waits would cancel it for all
             threading.Thread(target=_load_into, args=(_loading,), name="load-litellm", daemon=True).start()
         return _loading
 

@@ -677,11 +677,8 @@ class _Anthropic(_Format):
         return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
-class Responses(_Format):
-    """OpenAI Responses."""
-
-    def key(self, request: Request) -> str:
-        return request.headers.get("authorization", "").removeprefix("Bearer ")
+class Responses(_OpenAI):
+    """OpenAI Responses. Keys and errors are those of chat completions."""
 
     def check(self, body: dict[str, Any]) -> Fail | None:
         for name in self.server.unknown:
@@ -692,9 +689,6 @@ class Responses(_Format):
             return None
         code = "invalid_encrypted_content" if "encrypted content" in problem else None
         return Fail(400, problem, code, "invalid_request_error")
-
-    def error(self, fail: Fail) -> dict[str, Any]:
-        return {"error": {"message": fail.message, "type": fail.kind, "param": fail.param, "code": fail.code}}
 
     def _items(self, step: Say | Calls) -> list[dict[str, Any]]:
         """The output items of an answer."""

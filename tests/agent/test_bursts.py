@@ -101,7 +101,8 @@ async def test_in_each_pass_of_the_loop_only_as_many_turns_are_built_as_it_has_t
     assert max(prompt.built.values()) == 1
 
 
-async def test_a_turn_that_waits_for_its_pass_is_stopped_at_once(tmp_path: Path):
+async def test_a_turn_that_waits_for_its_pass_is_stopped_at_once(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("nanobot.agent.loop.STOP_REPLY_S", 10.0)  # a busy machine is no tool that does not react
     async with bot_in(tmp_path) as runtime:
         prompt = CountingPrompt(runtime.context)
         loop = with_prompt(runtime, tmp_path, prompt)

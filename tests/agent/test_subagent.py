@@ -400,7 +400,8 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
 
 
 @pytest.mark.parametrize("is_typed", [True, False], ids=["command", "key"])
-async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path, is_typed: bool):
+async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path, is_typed: bool, monkeypatch):
+    monkeypatch.setattr("nanobot.agent.loop.STOP_REPLY_S", 10.0)  # how many ended is said where all end before it
     cast = Cast(AND_WAIT, prices=[Pause("I begin")])
 
     async with on_stage(tmp_path, cast) as stage:

@@ -109,8 +109,22 @@ async def through(name: str, folder: Path, *, asleep: bool) -> tuple[list[str], 
         return [one.content.split()[-1] for one in life.heard], back_s
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in CHANNELS if spec.name not in ("msteams", "websocket")])
-@pytest.mark.parametrize("asleep", [False, True], ids=["no network", "asleep"])
+NAMES = [spec.name for spec in CHANNELS if spec.name not in ("msteams", "websocket")]
+
+
+@pytest.mark.parametrize(
+    ("asleep", "name"),
+    [
+        pytest.param(
+            asleep,
+            name,
+            id=f"{'asleep' if asleep else 'no network'}-{name}",
+            marks=[pytest.mark.slow] * (asleep and name not in ("telegram", "discord", "email")),
+        )
+        for asleep in (False, True)
+        for name in NAMES
+    ],
+)
 def test_a_channel_hears_again_within_a_minute_and_all_of_it(tmp_path: Path, name: str, asleep: bool):
     for module in LOADED.get(name, ()):
         import_module(module)

@@ -1,7 +1,7 @@
 """The platforms of our own channels, as the checks of `nanobot.testing.channels` ask for them.
 
 A new channel brings a stand-in as `tests/contracts/platform_<name>.py`, adds its line to PLATFORMS below, and is done
-when its column of the matrix is green: `python -m pytest tests/contracts/test_channels.py -k <name>`.
+when its column of the matrix is green: `python -m pytest tests/contracts/test_channels.py -k <name> -m ""`.
 """
 
 from nanobot.plugins import load

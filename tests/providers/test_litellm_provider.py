@@ -4,13 +4,14 @@ import asyncio
 import logging
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 
 from nanobot.messages.types import ChatMessage, ToolCall
-from nanobot.providers import errors
+from nanobot.providers import errors, litellm_provider
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
@@ -48,6 +49,20 @@ def next_rows(rows: list[ChatMessage], response: LLMResponse) -> list[ChatMessag
     asked["reasoning_content"] = response.reasoning_content
     results: list[ChatMessage] = [{"role": "tool", "tool_call_id": c["id"], "name": "x", "content": "a"} for c in calls]
     return [*rows, asked, *results]
+
+
+async def test_a_call_that_is_stopped_while_litellm_loads_spoils_no_other(server, monkeypatch):
+    may_load, load = threading.Event(), litellm_provider._load
+    monkeypatch.setattr(litellm_provider, "_loading", None)
+    monkeypatch.setattr(litellm_provider, "_load", lambda: load() if may_load.wait(30) else None)
+    stopped = asyncio.create_task(openai(server).chat(HELLO))
+    await asyncio.sleep(0.05)
+
+    stopped.cancel()
+    await asyncio.wait([stopped])
+    may_load.set()
+
+    assert (await openai(server).chat(HELLO)).content == "ok"
 
 
 async def test_thinking_goes_back_with_its_signature_and_the_server_takes_it(server):

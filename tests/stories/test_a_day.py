@@ -324,7 +324,7 @@ LONG += ("full", "others", "others", "others", "killed", "others")
 @pytest.mark.parametrize(
     ("hours", "who"),
     [
-        pytest.param(SHORT, 8, marks=pytest.mark.timeout(180)),
+        pytest.param(SHORT, 8, marks=[pytest.mark.slow, pytest.mark.timeout(180)]),
         pytest.param(LONG, 25, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
     ids=["in four steps", "of twenty-four hours"],

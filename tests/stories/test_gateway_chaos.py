@@ -178,6 +178,7 @@ async def chaos(home: GatewayHome, faults: Sequence[str]) -> list[str]:
     return problems
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_messages_over_fifteen_channels_through_a_kill_and_a_cut(tmp_path: Path):
     with FakeModels(default=Fitting(heard), strict=False) as server:

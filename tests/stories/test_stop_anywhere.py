@@ -51,7 +51,7 @@ async def say(runtime: Runtime, text: str) -> tuple[TurnOutcome, str, float]:
     return result.outcome, result.text, time.monotonic() - began
 
 
-@pytest.mark.parametrize("mode", ["standard", "persistent"])
+@pytest.mark.parametrize("mode", [pytest.param("standard", marks=pytest.mark.slow), "persistent"])
 async def test_a_stop_ends_it_at_once_and_the_model_is_asked_again_when_it_is_well(tmp_path: Path, mode: str):
     with FakeModels() as server:
         home = Home(tmp_path, **using("openai", "gpt-4.1", apiKey="k", apiBase=server.v1, **LIMITS))

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -259,7 +260,6 @@ def _warm_up() -> None:
     for name in (*ours, "anyio._backends._asyncio", "httpcore", "loguru", "mcp", "sqlite3", "yaml"):
         if not any(part in name for part in _COLD):
             importlib.import_module(name)
-    importlib.import_module("nanobot.config.schema").Config.model_rebuild()
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_one_turn(Path(folder)))
     importlib.import_module("nanobot.security.secrets").forget_all()
@@ -270,9 +270,10 @@ def _warm_up() -> None:
 async def _one_turn(folder: Path) -> None:
     """What is compiled, built and read once in a process: patterns, codecs, prices."""
     from nanobot.config.loader import load_config
+    from nanobot.config.section import settings_in
     from nanobot.testing import open_bot
 
-    load_config(folder / "config.json")
+    deque(settings_in(load_config(folder / "config.json")), maxlen=0)  # pydantic builds each section where it is used
     async with open_bot(folder, "Hello.") as bot:
         await bot.say("hello")
 
