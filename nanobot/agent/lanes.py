@@ -31,13 +31,33 @@ class LaneEntry(Generic[T, R]):
         self.ready = asyncio.Event()
 
 
+class Slots:
+    """How much may run at a time; 0 or less for no limit. A quarter is reserved for what people have asked for."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._all = asyncio.Semaphore(max(limit, 1))
+        self._background = asyncio.Semaphore(max(limit * 3 // 4, 1))
+
+    @asynccontextmanager
+    async def hold(self, *, background: bool = False) -> AsyncIterator[None]:
+        """Wait for a slot and hold it, first come, first served. `background`: no person asked for it just now."""
+        if self._limit <= 0:
+            yield
+            return
+        async with self._background if background else nullcontext(), self._all:
+            yield
+
+    def is_full(self, *, background: bool = False) -> bool:
+        """Whether `hold` would wait."""
+        return self._limit > 0 and (self._all.locked() or (background and self._background.locked()))
+
+
 class Lanes(Generic[T, R]):
     """One lane per session, created by the first entry and removed with the last."""
 
     def __init__(self, max_concurrent: int = 64) -> None:
-        self._slots = asyncio.Semaphore(max_concurrent) if max_concurrent > 0 else nullcontext()
-        background = max(max_concurrent * 3 // 4, 1)
-        self._background_slots = asyncio.Semaphore(background) if max_concurrent > 0 else nullcontext()
+        self.slots = Slots(max_concurrent)
         self._lanes: dict[str, deque[LaneEntry[T, R]]] = {}
 
     @asynccontextmanager
@@ -65,12 +85,6 @@ class Lanes(Generic[T, R]):
         finally:
             if entry.joined_turn is None:
                 self._leave(session_key, lane, entry)
-
-    @asynccontextmanager
-    async def slot(self, *, background: bool = False) -> AsyncIterator[None]:
-        """Hold a slot for a running turn. A quarter of the slots is reserved for turns of people."""
-        async with self._background_slots if background else nullcontext(), self._slots:
-            yield
 
     def drain_waiting(
         self, session_key: str, limit: int, turn: asyncio.Future[R], may_join: Callable[[T], bool] = lambda item: True

@@ -318,7 +318,7 @@ class AgentLoop:
     async def _run_with_slot(self, turn: Turn) -> TurnResult:
         # subagents have a limit of their own: turns that wait for them hold the slots
         is_background = turn.message.origin in BACKGROUND_ORIGINS
-        async with nullcontext() if turn.profile.is_subagent else self._lanes.slot(background=is_background):
+        async with nullcontext() if turn.profile.is_subagent else self._lanes.slots.hold(background=is_background):
             if turn.command is None:
                 return await self._pipeline.run(turn)
             # commands are not stored in the session, so what came before and the command's end must be journaled

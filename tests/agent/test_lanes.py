@@ -28,7 +28,7 @@ async def test_the_gate_lets_so_many_through(gate: int, expected: int):
 
     async def turn(key: str) -> None:
         nonlocal inside, most
-        async with lanes.enter(key), lanes.slot():
+        async with lanes.enter(key), lanes.slots.hold():
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0.01)

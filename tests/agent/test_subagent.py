@@ -304,6 +304,30 @@ async def test_more_than_may_run_wait_in_order_and_are_seen_to_wait(tmp_path: Pa
     assert [text for row in stage.reports() for text in tasks if f"{text} done" in told(row)] == [*tasks]
 
 
+async def test_the_subagents_of_a_job_leave_a_place_for_those_that_a_person_asks_for(tmp_path: Path):
+    tasks, pauses = ("one", "two", "three", "four"), {}
+    for task in (*tasks, "prices"):
+        pauses[task] = Pause()
+    wanted = calls(*(("spawn", {"task": task, "wait": True}) for task in tasks))
+    steps = {task: [pause, "done"] for task, pause in pauses.items()}
+    cast = Cast(wanted, SPAWN, "On it.", "3 euros.", "All done.", **steps)
+    job = InboundMessage("cli", "cron", "direct", "the daily list", session_key_override="cron:1", origin=Origin.CRON)
+
+    async with on_stage(tmp_path, cast, config=defaults(maxConcurrentSubagents=4)) as stage:
+        turn = asyncio.create_task(stage.run_turn(job))
+        for task in tasks[:3]:
+            await pauses[task].reached.wait()
+        await stage.hear("look up the prices")
+        await pauses["prices"].reached.wait()
+        is_fourth_waiting = not pauses["four"].reached.is_set()
+        for pause in pauses.values():
+            pause.resume.set()
+        await turn
+        await stage.quiet()
+
+    assert is_fourth_waiting
+
+
 async def test_one_that_is_waited_for_gives_its_result_inline_and_several_run_side_by_side(tmp_path: Path):
     first, second = Pause(), Pause()
     both = calls(("spawn", {"task": "one", "wait": True}), ("spawn", {"task": "two", "wait": True}))

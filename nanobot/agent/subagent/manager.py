@@ -25,6 +25,7 @@ from nanobot.agent.events import (
     TurnOutcome,
     TurnResult,
 )
+from nanobot.agent.lanes import Slots
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
 from nanobot.agent.recovery import is_accepted
@@ -41,7 +42,7 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import Origin, Provenance, least_trusted
+from nanobot.messages.types import BACKGROUND_ORIGINS, Origin, Provenance, least_trusted
 from nanobot.utils.aio import finish
 from nanobot.utils.database import Database
 from nanobot.utils.lease import ProcessLease
@@ -130,9 +131,7 @@ class SubagentManager:
         self._context = context
         self._policies = policies
         self._closed = False
-        self._slots: defaultdict[int, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(defaults.max_concurrent_subagents)
-        )
+        self._slots: defaultdict[int, Slots] = defaultdict(lambda: Slots(defaults.max_concurrent_subagents))
         """By depth: a subagent that waits for its own subagents must not hold the slots they need."""
         self._open_lock = asyncio.Lock()
         """Keeps tasks in the order in which they were requested, and those of previous processes before them."""
@@ -174,7 +173,8 @@ class SubagentManager:
         run, before = await self._find_or_open(order)
         if run.task.order is not order:
             return texts.already_running_reply(run.task)
-        return texts.started_reply(run.task, before if self._slots[order.depth].locked() else 0)
+        waits = self._slots[order.depth].is_full(background=order.requester.origin in BACKGROUND_ORIGINS)
+        return texts.started_reply(run.task, before if waits else 0)
 
     async def run_to_end(
         self, task: str, label: str | None = None, *, role: TaskRole = TaskRole.WORKER, ctx: ToolContext
@@ -429,8 +429,9 @@ class SubagentManager:
             async with self._open_lock:  # the team then includes all tasks of the same step
                 pass
         limit_s = self._defaults.subagent_timeout_s
+        is_background = run.task.order.requester.origin in BACKGROUND_ORIGINS
         try:
-            async with self._slots[run.task.order.depth], asyncio.timeout(limit_s):
+            async with self._slots[run.task.order.depth].hold(background=is_background), asyncio.timeout(limit_s):
                 return await self._run_attempts(run)
         except TimeoutError:
             text = f"{run.last_text}\n\n(Stopped at its time limit of {duration(limit_s)}.)"
