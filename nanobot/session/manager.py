@@ -38,6 +38,8 @@ from nanobot.utils.storage_error import storage_error, storage_errors
 
 _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that it is found near the end of the file."""
+_SHORT_BYTES = 32_768
+"""A file up to this size is read in less time than another thread takes to begin."""
 _CACHED = 64
 """Sessions kept in memory while nobody holds them."""
 _CACHED_ROWS = 6_000
@@ -111,6 +113,8 @@ class SessionManager:
                 session = self._live.get(key)
                 if session is not None and not self._is_outdated(session):
                     self._remember(session)
+                elif self._is_short(key):
+                    session = self.get_or_create(key)
                 else:
                     session = await asyncio.to_thread(self.get_or_create, key)
                 yield session
@@ -351,6 +355,15 @@ class SessionManager:
             session.stored = StoredFile(self._files.file_of(session.key))
 
     # --- disk to memory
+
+    def _is_short(self, key: str) -> bool:
+        """Whether the session's file is short, or does not exist."""
+        try:
+            return self._files.file_of(key).stat().st_size <= _SHORT_BYTES
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
 
     def _load(self, session: Session) -> None:
         stored = _stored(session)
