@@ -271,7 +271,7 @@ class HeartbeatConfig(Section):
 class SessionsConfig(Section):
     """What happens to conversations that are over."""
 
-    keep_days: Whole = 0
+    keep_days: Annotated[Whole, Field(le=36_500)] = 0
     """Days after which archived sessions and daily notes move into one archive for each month; 0: never."""
 
 

@@ -14,6 +14,7 @@ from nanobot.runtime.services import Services
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.utils.open_no_follow import read_own, replace_own, unlink_own
 from nanobot.utils.storage_error import storage_errors
+from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def pack_old_files(services: Services, days: int, pending: Callable[[], Collecti
     for folder in (memory, *memory.glob("chats/*")):
         count += _pack_notes(folder, before.date(), services.file_provenance)
     if count:
-        log.info("%d old sessions and daily notes moved into the archives of their months", count)
+        log.info("moved into the archives of their months: %s", count_noun(count, "old file"))
 
 
 def _pack_notes(folder: Path, before: date, files: ProvenanceStore) -> int:
@@ -58,9 +59,10 @@ def _pack_notes(folder: Path, before: date, files: ProvenanceStore) -> int:
         if (provenance := files.of(path)) is not None:
             files.mark(month, provenance)
         with storage_errors(f"{path} could not be moved to {month.name}"):
-            note, notes = read_own(path).strip(), read_own(month) if month.exists() else b""
-            if note not in notes:  # it is, if a crash came before the note was deleted
-                heading = b"" if note.startswith(b"# ") else f"# {path.stem}\n\n".encode()
-                replace_own(month, notes + (b"\n" if notes else b"") + heading + note + b"\n")
+            heading, note = f"# {path.stem}".encode(), read_own(path).strip()
+            block = note if note.startswith(heading) else heading + b"\n\n" + note
+            notes = read_own(month) if month.exists() else b""
+            if block not in notes:  # it is, if a crash came before the note was deleted
+                replace_own(month, notes + (b"\n" if notes else b"") + block + b"\n")
             unlink_own(path)
     return len(days)

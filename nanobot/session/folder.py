@@ -9,12 +9,13 @@ import errno
 import logging
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from glob import escape
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nanobot.session.file_names import hashed_stem, stem_of
@@ -147,55 +148,48 @@ class SessionFolder:
         except OSError:  # the file system has no hard links
             replace_own(target, read_own(path))
 
-    def pack(self, month: str, paths: list[Path]) -> Path:
-        """Move archived files into the archive of a month, such as `2026-10`. Return it.
+    def pack(self, month: str, paths: list[Path]) -> None:
+        """Move archived files into the archive of a month, such as `2026-10`. Raises OSError.
 
-        After a crash a file may be in both; then the next call only deletes it. Raises OSError.
+        After a crash a file may be in both; the next call puts that right.
         """
-        from zipfile import ZIP_DEFLATED, ZipFile
-
-        target = self._archive / f"{month}.zip"
         with self.write_locked():
-            data = BytesIO(read_own(target) if target.exists() else b"")
-            with ZipFile(data, "a", ZIP_DEFLATED) as packed:
-                known = {info.filename: info.CRC for info in packed.infolist()}
-                for path in paths:
-                    content = read_own(path)
-                    if known.get(path.name) != zlib.crc32(content):
-                        packed.writestr(path.name, content)
-            replace_own(target, data.getvalue())
+            contents = {path.name: read_own(path) for path in paths}
+            _rewrite(self._archive / f"{month}.zip", leave_out=contents, add=contents)
             for path in paths:
                 unlink_own(path)
-        return target
 
-    def packed(self) -> Iterator[tuple[Path, "ZipInfo"]]:
-        """Yield every file in the archives of the months, each with its archive. Unreadable ones are left out."""
+    def packed(self, prefix: str = "") -> Iterator[tuple[Path, "ZipInfo"]]:
+        """Yield the files in the archives of the months whose names begin like this, each with its archive. Archives
+        that cannot be read are left out.
+        """
         for path in sorted(self._archive.glob("*.zip")):
             try:
                 with open_packed(path) as packed:
-                    members = {info.filename: info for info in packed.infolist()}  # the last one of a name counts
+                    members = {info.filename: info for info in packed.infolist()}
             except OSError as error:
                 log.warning("%s cannot be read: %s", path, error)
                 continue
-            yield from ((path, info) for name, info in members.items() if name.endswith(".jsonl"))
+            for name, info in members.items():
+                if name.startswith(prefix) and name.endswith(".jsonl") and Path(name).name == name:
+                    yield path, info
+
+    def discard_packed(self, stem: str) -> None:
+        """Delete a file from the archive of its month, if it is in one. Requires the write lock. Raises OSError."""
+        name = f"{stem}.jsonl"
+        for path in {path for path, info in self.packed(name) if info.filename == name}:
+            _rewrite(path, leave_out={name})
 
     def _unpack(self, stem: str) -> Path | None:
         """Take a file out of the archive of its month. Return its path, None if it is in none. Raises StorageError."""
         name = f"{stem}.jsonl"
-        source = next((path for path, info in self.packed() if info.filename == name), None)
+        source = next((path for path, info in self.packed(name) if info.filename == name), None)
         if source is None:
             return None
-        from zipfile import ZIP_DEFLATED, ZipFile
-
         with storage_errors(f"{name} cannot be taken out of {source}"), self.write_locked():
-            rest = BytesIO()
-            with open_packed(source) as packed, ZipFile(rest, "w", ZIP_DEFLATED) as others:
+            with open_packed(source) as packed:
                 replace_own(self._archive / name, packed.read(name))
-                for info in packed.infolist():
-                    if info.filename != name:
-                        others.writestr(info, packed.read(info))
-                is_empty = not others.infolist()
-            unlink_own(source) if is_empty else replace_own(source, rest.getvalue())
+            self.discard_packed(stem)
         return self._archive / name
 
     def sweep(self, path: Path) -> None:
@@ -237,14 +231,34 @@ class SessionFolder:
 
 @contextmanager
 def open_packed(path: Path) -> "Iterator[ZipFile]":
-    """Open the archive of a month to read it. Raises OSError, also for what is damaged."""
-    from zipfile import BadZipFile, ZipFile
+    """Open the archive of a month to read it. Raises OSError, also for what is damaged, encrypted or not in it."""
+    from zipfile import BadZipFile, ZipFile  # most processes never read one
 
     try:
         with open(open_own(path, os.O_RDONLY), "rb") as file, ZipFile(file) as packed:
             yield packed
-    except (BadZipFile, NotImplementedError, zlib.error) as error:
+    except (BadZipFile, KeyError, RuntimeError, zlib.error) as error:
         raise OSError(errno.EINVAL, str(error), str(path)) from error
+
+
+def _rewrite(path: Path, *, leave_out: Collection[str], add: Mapping[str, bytes] = MappingProxyType({})) -> None:
+    """Write the archive of a month anew, without some files and with others; delete it if it has none. Raises OSError."""
+    from zipfile import ZIP_DEFLATED, ZipFile
+
+    data = BytesIO()
+    with ZipFile(data, "w", ZIP_DEFLATED) as new:
+        if path.exists():
+            with open_packed(path) as old:
+                for info in old.infolist():
+                    if info.filename not in leave_out:
+                        new.writestr(info, old.read(info))
+        for name, content in add.items():
+            new.writestr(name, content)
+        is_empty = not new.infolist()
+    if is_empty:
+        unlink_own(path)
+    else:
+        replace_own(path, data.getvalue())
 
 
 def _encoding_of(path: Path) -> str | None:

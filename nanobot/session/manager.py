@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from datetime import datetime
 from glob import escape
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, cast
@@ -289,11 +291,12 @@ class SessionManager:
                 self._files.pack(month, paths)
         return sum(map(len, months.values()))
 
-    def packed_files(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the stem and the content of every session in the archives of the months."""
-        for path, info in self._files.packed():
+    def packed_files(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yield the stem and the content of the sessions in the archives of the months whose stems begin like this."""
+        for path, members in groupby(self._files.packed(prefix), key=itemgetter(0)):
             with storage_errors(f"{path} cannot be read"), open_packed(path) as packed:
-                yield info.filename.removesuffix(".jsonl"), packed.read(info)
+                for _, info in members:
+                    yield info.filename.removesuffix(".jsonl"), packed.read(info)
 
     def audience(self, key: str) -> Audience:
         """Return who has written in a session or could read it, also before `/new`. Blocks: reads the whole session the
@@ -311,9 +314,8 @@ class SessionManager:
         for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
             with contextlib.suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
                 yield file.read(_HEAD)
-        for stem, data in self.packed_files():
-            if stem.startswith(f"{stem_of(key)}-"):
-                yield data[:_HEAD]
+        for _, data in self.packed_files(f"{stem_of(key)}-"):
+            yield data[:_HEAD]
 
     def read(self, path_or_key: Path | str) -> Session | None:
         """Load a complete session for inspection, live or archived; None if there is none."""
@@ -339,6 +341,7 @@ class SessionManager:
             unlink_own(path)
             with contextlib.suppress(FileNotFoundError):
                 unlink_own(path.with_name(path.name + ".corrupt"))
+            self._files.discard_packed(path.stem)  # after a crash it may be in both places
         for key, session in list(self._live.items()):
             if session.stored is not None and session.stored.path == path:
                 self.invalidate(key)

@@ -123,19 +123,21 @@ class Database:
     async def close(self) -> None:
         """Commit all pending work and close the file. Later work fails with a StorageError."""
         self._is_closed = True
+        if self._reader is not None:  # first: the last connection to close removes the log of SQLite
+            self._reader.close()
+            self._reader = None
         thread, self._thread = self._thread, None
         if thread is not None:
             self._hand_over()
             self._batches.put(None)
             await asyncio.to_thread(thread.join)
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
 
     def find(self, query: str, *values: object) -> list[Any]:
         """The rows of a query by key, read at once: in WAL mode a reader waits for nobody, and a few rows take
         microseconds. Writes that are not committed yet are not seen. Raises StorageError.
         """
+        if self._is_closed:
+            raise StorageError(f"{self.path.name} is closed.")
         if self._reader is None and not self.path.exists():
             return []
         import sqlite3

@@ -109,8 +109,7 @@ def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[IndexSource]:
     for path, archived in sessions.files():
         yield IndexSource(path, archived=archived)
     for path, info in sessions.packed():
-        stamp = f"{info.CRC}:{info.file_size}:{int(datetime(*info.date_time).timestamp())}"
-        yield IndexSource(path, archived=True, member=info.filename, member_stamp=stamp)
+        yield IndexSource(path, archived=True, member=info.filename, member_stamp=f"{info.CRC}:{info.file_size}:0")
     for path in [*memory.glob("*.md"), *memory.glob("chats/*/*.md"), *memory.glob(OLD_LOG)]:
         if _MEMORY_FILE.fullmatch(path.name) or path.name == OLD_LOG:
             yield IndexSource(path, is_memory=True, folder="" if path.parent == memory else f"chats/{path.parent.name}")
