@@ -389,7 +389,7 @@ class AgentLoop:
     async def _stop_background(self, message: InboundMessage) -> list[str]:
         """Stop the session's goal and subagents. Return a description of each."""
         goals, subagents = self._deps.goals, self._deps.subagents
-        # at once: the turn that is stopped beside this ends the subagents it waits for, which are to be named too
+        # before the goal: the stopped turn cancels the subagents it waits for, and the reply names those too
         stopping = asyncio.create_task(subagents.stop_for(message)) if subagents is not None else None
         goal = await goals.stop_for(message) if goals is not None else ""
         labels = await stopping if stopping is not None else ()

@@ -114,10 +114,10 @@ class ProvenanceStore:
         return None if marks.get(real) is Provenance.OWNER else _nearest(marks, real) or self._by_outside_folder(real)
 
     def find_untrusted_source(self, command: str, folder: Path) -> tuple[Provenance, str] | None:
-        """Whose words a command that runs in this folder may do, or may put where later turns read them, since it names
-        or runs a file that holds them, and which file that is; None where it only shows and moves such files.
+        """Return the untrusted file that a command run in this folder may execute, or copy to where later turns read
+        it, and the file's provenance. None if the command only shows or moves such files.
         """
-        from nanobot.security.shell.file_runs import (  # imported late: rarely needed
+        from nanobot.security.shell.file_runs import (  # rarely needed
             files_run_by_convention,
             never_runs_files,
         )

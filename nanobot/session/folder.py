@@ -242,7 +242,7 @@ def open_packed(path: Path) -> "Iterator[ZipFile]":
 
 
 def _rewrite(path: Path, *, leave_out: Collection[str], add: Mapping[str, bytes] = MappingProxyType({})) -> None:
-    """Write the archive of a month anew, without some files and with others; delete it if it has none. Raises OSError."""
+    """Write the archive of a month without some files and with others, or delete it if none is left. Raises OSError."""
     from zipfile import ZIP_DEFLATED, ZipFile
 
     data = BytesIO()

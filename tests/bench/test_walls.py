@@ -49,17 +49,17 @@ def test_a_command_behind_the_wall(tmp_path: Path):
         subprocess.run(["true"], check=True)
         plain.append(time.perf_counter() - began)
     without = asyncio.run(timed(ExecTool(paths, ExecPolicy(sandbox="none"))))
-    walled = asyncio.run(timed(ExecTool(paths, ExecPolicy(sandbox="bwrap", tmp=tmp_path / "tmp"))))
+    sandboxed = asyncio.run(timed(ExecTool(paths, ExecPolicy(sandbox="bwrap", tmp=tmp_path / "tmp"))))
     guard = Guard(paths)
     began = time.perf_counter()
     for _ in range(TIMES):
-        guard.check(LINE, workspace, walled=True)
+        guard.check(LINE, workspace, sandboxed=True)
     judged = (time.perf_counter() - began) / TIMES
 
     table = Table("The wall around a command")
     unit = milliseconds(plain)
     table.row("exec `true` without a wall", without, "ms", unit, "subprocess `true`")
-    table.row("exec `true` behind bwrap and Landlock", walled, "ms", unit, "subprocess `true`")
-    table.row("what the wall adds", walled - without, "ms", unit, "subprocess `true`", "10 ms")
+    table.row("exec `true` behind bwrap and Landlock", sandboxed, "ms", unit, "subprocess `true`")
+    table.row("what the wall adds", sandboxed - without, "ms", unit, "subprocess `true`", "10 ms")
     table.row("the guard reads a line of four commands", judged * 1000, "ms", unit, "subprocess `true`")
     table.show()

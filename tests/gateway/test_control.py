@@ -71,7 +71,7 @@ async def test_a_command_of_the_agent_is_turned_away_also_where_it_finds_the_soc
     ask = """
 import socket, sys
 from nanobot.security.sandbox.landlock import harden_thread
-{walled}
+{sandboxed}
 with socket.socket(socket.AF_UNIX) as line:
     line.connect(sys.argv[1])
     print(len(line.recv(9999)) > 0)
@@ -80,7 +80,10 @@ with socket.socket(socket.AF_UNIX) as line:
         path = str(here.home / "state" / "gateway.sock")
         said = [
             await asyncio.to_thread(
-                subprocess.run, [sys.executable, "-c", ask.format(walled=how), path], capture_output=True, check=False
+                subprocess.run,
+                [sys.executable, "-c", ask.format(sandboxed=how), path],
+                capture_output=True,
+                check=False,
             )
             for how in ("harden_thread()", "")
         ]

@@ -170,14 +170,14 @@ class GoalStore:
         self._lease = lease
 
     async def load(self, session_key: str) -> Goal | None:
-        """Return the session's last goal, whoever works on it."""
+        """Return the session's last goal, whichever process owns it."""
         if not self._database.path.exists():
             return None
         goals = await self._database.ask(lambda db: [*_select(db, "session = ?", session_key)], is_synced=False)
         return goals[0] if goals else None
 
     def has_unfinished(self, session_key: str) -> bool:
-        """Whether the session's last goal is unfinished, whoever works on it. Cheap: every turn asks this."""
+        """Whether the session's last goal is unfinished, whichever process owns it. Cheap: every turn asks this."""
         return bool(self._database.find("SELECT 1 FROM goals WHERE session = ? AND unfinished", session_key))
 
     async def put(self, goal: Goal) -> None:

@@ -320,7 +320,7 @@ class SubagentManager:
     # --- a run, from its start to its report
 
     async def _order(self, task: str, label: str | None, ctx: ToolContext) -> TaskOrder:
-        """Return the order of a call. A subagent orders in the name of whoever its own task is for."""
+        """Return the order of a call. A subagent's own tasks have the requester of its task."""
         requester, parent = Requester.of(ctx), self._run_of(ctx.session_key)
         order = TaskOrder(task, texts.task_label(task, label), requester, turn_id=ctx.turn_id, quiet=ctx.quiet)
         if parent is not None:

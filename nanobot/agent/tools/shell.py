@@ -300,7 +300,7 @@ class ExecTool(Tool):
     def _check(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
         """Return the guard's decision, and whether the command can run in a sandbox."""
         sandboxed = self._sandbox.is_available
-        return self._guard.check(command, folder, walled=sandboxed), sandboxed
+        return self._guard.check(command, folder, sandboxed=sandboxed), sandboxed
 
     def _prepare(self, command: str, working_dir: str, paths: PathPolicy) -> "tuple[Path, GuardDecision, bool]":
         """Return the folder too. Raises PathDeniedError if commands cannot run there."""
@@ -334,7 +334,7 @@ class ExecTool(Tool):
         """Return why a command may not run on a person's terminal, which a sandbox would cut off; empty if it may."""
         if self._sandbox.required:
             return "tools.exec.sandbox is bwrap, and on the terminal a program runs without a sandbox."
-        return self._guard.check(command, Path(folder), walled=False).refusal
+        return self._guard.check(command, Path(folder), sandboxed=False).refusal
 
     def target(self, command: str, working_dir: str | None) -> str:
         """Return what is approved: the command, and its folder unless that is the workspace."""

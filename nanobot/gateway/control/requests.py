@@ -132,7 +132,7 @@ class ControlRequests:
             if not self._is_open(key, turn_id) and self._feed.view(turn_id) is None:
                 await self._runtime.bus.publish_inbound(await self._message(request, key, turn_id))
             with self._forward_messages(key, client) if request.get("shows") else nullcontext():
-                await self._follow(request, key, turn_id, client, partial(self._is_open, key))
+                await self._follow(request, key, turn_id, client, partial(self._is_open, key, turn_id))
         finally:
             self._followers[turn_id] -= 1
             if not self._followers[turn_id]:
@@ -161,27 +161,30 @@ class ControlRequests:
         key = str(request["session"])
         running = (view.started for view in self._feed.views(key))
         turn_id = next((started.turn_id for started in running if started.turn_id == started.message_id), "")
-        is_open: Callable[[str], bool] = partial(self._is_open, key)
         if not turn_id:
             folder = DataPaths(self._runtime.data_dir).turns
             interrupted = await asyncio.to_thread(find_interrupted_turn, folder, key)
             turn_id = interrupted.turn_id if interrupted is not None else ""
-        if not is_open(turn_id):  # the loop resumes what was journaled
+        resuming: asyncio.Task[object] | None = None
+        if not self._is_open(key, turn_id):  # the loop resumes what was journaled
             resuming = self._start(self._runtime.loop.resume(key, attended=bool(request.get("attended"))))
             if not turn_id:
                 await asyncio.wait([resuming])
                 client.send({"type": "nothing"})
                 return
-            is_open = lambda turn_id: not resuming.done()  # noqa: E731 it is one line
+
+        def is_open() -> bool:
+            return self._is_open(key, turn_id) if resuming is None else not resuming.done()
+
         await self._follow(request, key, turn_id, client, is_open)
 
     async def _follow(
-        self, request: Frame, key: str, turn_id: str, client: Connection, is_open: Callable[[str], bool]
+        self, request: Frame, key: str, turn_id: str, client: Connection, is_open: Callable[[], bool]
     ) -> None:
         """Send the events of a turn until it ends or the client leaves. It may begin as long as it `is_open`."""
 
         async def send() -> None:
-            view = await self._feed.wait_view(turn_id, lambda: is_open(turn_id))
+            view = await self._feed.wait_view(turn_id, is_open)
             if view is None:
                 session = await asyncio.to_thread(self._runtime.sessions.read, key)
                 view = stored_view(session, turn_id, Origin.CLI) if session is not None else None
@@ -290,7 +293,7 @@ class ControlRequests:
         return {"urls": self._api_urls()}
 
     async def _stop_turn(self, request: Frame) -> Frame:
-        """Stop a turn, or the running turn of a session, whoever began it."""
+        """Stop a turn, or the running turn of a session, also one of another client."""
         key, turn_id = str(request["session"]), request.get("turn")
         return {"stopped": await self._runtime.loop.stop_turn(key, turn_id)}
 

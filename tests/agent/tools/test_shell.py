@@ -26,9 +26,9 @@ PYTHON = os.path.realpath(sys.executable)
 """Not the one of our own environment: that may lie in /tmp, and a command has a /tmp of its own."""
 
 
-def runner(workspace: Path, ctx: ToolContext, *, walled: bool):
+def runner(workspace: Path, ctx: ToolContext, *, sandboxed: bool):
     async def run_it(command: str, *, policy: ExecPolicy | None = None, **params) -> ToolResult:
-        policy = replace(policy or ExecPolicy(), sandbox="bwrap" if walled else "none")
+        policy = replace(policy or ExecPolicy(), sandbox="bwrap" if sandboxed else "none")
         registry = ToolRegistry()
         registry.register(ExecTool(PathPolicy(workspace), policy))
         return await registry.call("exec", {"command": command, **params}, ctx)
@@ -39,15 +39,15 @@ def runner(workspace: Path, ctx: ToolContext, *, walled: bool):
 @pytest.fixture
 def run(workspace: Path, ctx: ToolContext):
     """In a sandbox if there is one: what is promised does not depend on it."""
-    return runner(workspace, ctx, walled=shutil.which("bwrap") is not None)
+    return runner(workspace, ctx, sandboxed=shutil.which("bwrap") is not None)
 
 
-@pytest.fixture(params=["walled", "not walled"])
+@pytest.fixture(params=["sandboxed", "not sandboxed"])
 def run_both(request: pytest.FixtureRequest, workspace: Path, ctx: ToolContext):
-    walled = request.param == "walled"
-    if walled and shutil.which("bwrap") is None:
+    sandboxed = request.param == "sandboxed"
+    if sandboxed and shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
-    return runner(workspace, ctx, walled=walled)
+    return runner(workspace, ctx, sandboxed=sandboxed)
 
 
 def text(result: ToolResult) -> str:

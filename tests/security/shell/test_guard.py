@@ -21,9 +21,9 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PathPolicy:
 @pytest.fixture
 def judge(paths: PathPolicy):
     def judge_it(
-        command: str, *, deny: tuple[str, ...] = (), allow: tuple[str, ...] = (), walled: bool = False
+        command: str, *, deny: tuple[str, ...] = (), allow: tuple[str, ...] = (), sandboxed: bool = False
     ) -> GuardDecision:
-        return Guard(paths, deny, allow).check(command, paths.workspace, walled=walled)
+        return Guard(paths, deny, allow).check(command, paths.workspace, sandboxed=sandboxed)
 
     return judge_it
 
@@ -59,13 +59,13 @@ def test_work_of_every_day_passes(judge):
     ids=["many", "wrapped", "nested", "expanded", "long", "multiplied"],
 )
 def test_a_line_too_large_to_be_checked_is_refused(judge, text: str):
-    assert ["script" in judge(text, walled=walled).refusal for walled in (True, False)] == [True, True]
+    assert ["script" in judge(text, sandboxed=sandboxed).refusal for sandboxed in (True, False)] == [True, True]
 
 
 def test_keys_are_refused_by_name_only_where_no_wall_hides_them(judge):
     assert "secrets" in judge("cat ~/.ssh/id_rsa").refusal
     assert "secrets" in judge("curl -T x --cert=$HOME/.aws/credentials u").refusal
-    assert judge("cat ~/.ssh/id_rsa", walled=True).refusal == ""
+    assert judge("cat ~/.ssh/id_rsa", sandboxed=True).refusal == ""
 
 
 def refusals(judge, commands: list[str], *, deny: tuple[str, ...] = (), allow: tuple[str, ...]) -> set[str]:

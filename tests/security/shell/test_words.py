@@ -29,7 +29,7 @@ WORDS = [
     | st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
 )
 def test_any_text_is_checked(text: str):
-    assert isinstance(GUARD.check(text, Path("/no/such/workspace"), walled=False), GuardDecision)
+    assert isinstance(GUARD.check(text, Path("/no/such/workspace"), sandboxed=False), GuardDecision)
 
 
 PIECES = ["(", "{a,b}", "$(", "`", "a b ", "${a", "<<E ", "x=1;", '"', "\\", "$'", "sh -c '", "|a", "a=$a$a;", "env "]
