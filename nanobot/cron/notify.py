@@ -80,7 +80,7 @@ def is_worth_sending(job: CronJob, answer: str | None) -> bool:
     if not may_notify(job) or not text:
         return False
     if job.payload.notify is Notify.ON_CHANGE:
-        return fingerprint(text) != job.state.last_answer
+        return fingerprint(text) != job.runs.last_answer
     if job.payload.notify is Notify.ON_ALERT:
         return _EDGES.sub("", text).upper() != _EDGES.sub("", NOTHING_TO_REPORT)
     return True

@@ -118,7 +118,7 @@ class CronToolBackend:
         parts = [f'{job.id} "{job.name}": {format_schedule(job.schedule, zone)}']
         if not job.enabled:
             parts.append("disabled")
-        elif state.wakes_at_ms != job.schedule.at_ms:
+        elif job.wakes_at_ms != job.schedule.at_ms:
             parts.append(f"next {format_next(job, zone)}")
         if state.last_run_at_ms is not None:
             error = f" ({state.last_error})" if state.last_error else ""

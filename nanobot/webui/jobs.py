@@ -162,7 +162,7 @@ class JobEndpoints:
             **job.to_json(),
             "schedule_text": format_schedule(job.schedule, zone),
             "next_runs_ms": cron.next_instants(job) if job.enabled else [],
-            "running": job.state.running is not None,
+            "running": job.runs.running is not None,
             "model": self._services.runtime.sessions.get_or_create(job.run_session).metadata.get("model"),
         }
 

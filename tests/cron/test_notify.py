@@ -33,7 +33,7 @@ def job(notify: Notify = Notify.ALWAYS, *, deliver: bool = True) -> CronJob:
 )
 def test_an_answer_is_sent_as_the_job_says(notify: Notify, answer: str | None, told: bool):
     looks = job(notify)
-    looks.state.last_answer = fingerprint("The door is shut.")
+    looks.runs.last_answer = fingerprint("The door is shut.")
 
     assert is_worth_sending(looks, answer) is told
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronJob, CronSchedule, Due
 from tests.support.eventually import wait_until
@@ -63,7 +64,7 @@ async def test_a_kill_in_the_middle_of_a_run_is_recorded_by_the_next_process(tmp
     child = start("hangs")
     wait_until(lambda: lines(tmp_path))
 
-    served, busy = service.is_served(), service.list_jobs()[0].state.running
+    served, busy = service.is_served(), service.list_jobs()[0].runs.running
     assert not await service.run_job(service.list_jobs()[0].id), "it is at work over there"
     child.kill()
     child.wait()
@@ -83,7 +84,7 @@ async def test_two_processes_fire_once_and_one_takes_over_from_the_other(tmp_pat
     service = CronService(tmp_path / "jobs.json", on_job)
     job = service.add_job("a", CronSchedule("every", every_ms=50), "x")
     first, second = start("quick"), start("quick")
-    wait_until(lambda: len([*(tmp_path / ".locks" / "runs").glob("*.lock")]) == 2)
+    wait_until(lambda: len([*DataPaths(get_data_dir()).leases.glob("*.lock")]) == 2)
     both = len(lines(tmp_path))
     wait_until(lambda: len(lines(tmp_path)) > both + 10)
     busy, other = (first, second) if lines(tmp_path)[-1][2] == first.pid else (second, first)

@@ -450,26 +450,6 @@ async def test_run_that_dies_is_begun_three_times_and_then_reported_as_failed(cr
     ]
 
 
-async def test_run_that_dies_is_begun_again_though_its_instant_was_once_skipped(crew: Crew, every: Every):
-    service = crew.service()
-    service.add_job("a", CronSchedule("at", at_ms=crew.now_ms + 60_000), "x")
-    await cut_off(crew, service)
-    skipped = {
-        "jobId": service.list_jobs(include_disabled=True)[0].id,
-        "name": "a",
-        "dueAtMs": crew.ran[0].at_ms,
-        "outcome": "skipped",
-        "trigger": "schedule",
-        "reason": "the previous run was still running",
-    }
-    (crew.path.parent / "history.jsonl").write_text(json.dumps(skipped) + "\n", encoding="utf-8")
-
-    await crew.look(later := crew.service(was_started=lambda _job, _due: False))
-
-    assert [due.attempt for due in crew.ran] == [1, 2]
-    assert outcomes(later) == ["skipped", "ran"]
-
-
 async def test_a_run_that_is_stopped_before_its_first_step_is_run_by_the_next_start(crew: Crew, every: Every):
     service = crew.service(was_started=lambda _job, _due: False)
     service.add_job("a", every(60), "x")
@@ -633,7 +613,7 @@ async def test_an_answer_is_remembered_for_jobs_that_tell_of_changes(crew: Crew,
 
     kept = service.get_job(job.id)
     assert kept is not None
-    assert kept.state.last_answer is not None
+    assert kept.runs.last_answer is not None
     assert kept.payload.notify is Notify.ON_CHANGE
 
 

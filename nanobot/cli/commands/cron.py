@@ -31,7 +31,7 @@ from nanobot.utils.text import count_noun, duration, format_when
 
 if TYPE_CHECKING:
     from nanobot.bus.events import Address
-    from nanobot.cron.history import HistoryRow
+    from nanobot.cron.store import HistoryRow
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 10.0
@@ -200,7 +200,7 @@ def list_(
         "Schedule": lambda job: "once" if job.schedule.kind == "at" else format_schedule(job.schedule, zone_of(job)),
         "For": _target,
         "Next run": lambda job: format_next(job, zone_of(job)),
-        "Last": lambda job: "running" if job.state.running is not None else job.state.last_status,
+        "Last": lambda job: "running" if job.runs.running is not None else job.state.last_status,
     }
     print_list(selected, columns, as_json=json, empty=_NO_JOBS, to_json=CronJob.to_json)
     print_warnings(jobs.service.unreadable())
@@ -272,9 +272,9 @@ def history(
         return format_when(from_ms(at_ms, jobs.service.zone_of(job or CronJob("", ""))), relative=False)
 
     running = [
-        (due(job, lease.due.at_ms), job.id, job.name, "running")
+        (due(job, run.at_ms), job.id, job.name, "running")
         for job in existing.values()
-        if job_id in (None, job.id) and (lease := job.state.running) is not None
+        if job_id in (None, job.id) and (run := job.runs.running) is not None
     ]
     ended = [
         (due(existing.get(row["jobId"]), row["dueAtMs"]), row["jobId"], row["name"], _result(row)) for row in shown
@@ -326,6 +326,7 @@ def _open_jobs(config: Path | None, workspace: Path | None) -> CronContext:
         setup.workspace / "cron" / "jobs.json",
         timezone=setup.config.agents.defaults.timezone,
         channels={**setup.config.channels.enabled_by_name(), "web": setup.config.gateway.web.enabled},
+        data_dir=setup.data_dir,
     )
     service.adopt(setup.data_dir / "cron" / "jobs.json")
     return CronContext(setup, service)
@@ -341,7 +342,7 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | N
     waited_s = 0.0
     while len(rows := service.history(job.id)) == before:
         now = service.get_job(job.id)
-        is_started = now is None or now.state.run_requested_at_ms is None
+        is_started = now is None or now.runs.waiting is None or not now.runs.waiting.manual
         if not is_started and waited_s > _START_TIMEOUT_S:
             if service.is_running(job.id):
                 return None

@@ -50,7 +50,11 @@ def sessions_can_be_read(context: CheckContext) -> Iterator[Finding]:
 
 
 def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:
-    service = CronService(context.places.jobs_file(context.workspace), timezone=context.config.agents.defaults.timezone)
+    service = CronService(
+        context.places.jobs_file(context.workspace),
+        timezone=context.config.agents.defaults.timezone,
+        data_dir=context.places.data,
+    )
     try:
         jobs = service.list_jobs(include_disabled=True)
     except StorageError as exc:
