@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from nanobot.cron.service import CronService
+from nanobot.cron.store import HistoryRow
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
 from tests.fakes.people import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
 from tests.support.eventually import eventually
@@ -201,9 +203,8 @@ class Day:
     def accounted(self) -> int:
         return len([*self.outcomes()])
 
-    def history(self) -> list[dict[str, Any]]:
-        file = self.home.workspace / "cron" / "history.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    def history(self) -> list[HistoryRow]:
+        return CronService(self.home.workspace / "cron" / "jobs.json", data_dir=self.home.data).history()
 
     def problems(self) -> list[str]:
         """What is wrong at its end."""
