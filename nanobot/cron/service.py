@@ -22,7 +22,7 @@ from typing import Any
 from nanobot.bus.events import Address
 from nanobot.cron.schedule import check_schedule, instants, job_zone, job_zone_or_host, next_instant
 from nanobot.cron.scheduler import ClaimedRun, EndedRun, Scheduler, WasStarted
-from nanobot.cron.store import CronStore, HistoryRow, JobFile
+from nanobot.cron.store import CronStore, JobFile
 from nanobot.cron.types import (
     DAY_MS,
     CronError,
@@ -53,6 +53,8 @@ TICK_S = 2.0
 _CLOCK_STEP_S = 1.0
 _MAX_JOBS = 1_000
 _NAME_CHARS = 30
+_MAX_NAMED = 20
+"""Jobs named in an error."""
 _PLACEHOLDER_TARGETS = frozenset({"", "last", "default", "none", "null"})
 
 
@@ -91,8 +93,6 @@ class CronService:
         self._unrecorded: list[tuple[ClaimedRun, EndedRun]] = []
         """Ended runs that are not recorded yet."""
         self._recording = asyncio.Lock()
-        self._stopping: set[asyncio.Task[None]] = set()
-        """Cancelled tasks that have not ended yet."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._has_ticked = False
@@ -240,11 +240,21 @@ class CronService:
         """The job of this id, or None."""
         return self._read().get(job_id)
 
-    def find_jobs(self, wanted: str) -> list[CronJob]:
-        """The job of this id, or else those of this name, ignoring case."""
-        if (job := self.get_job(wanted)) is not None:
-            return [job]
-        return [job for job in self.list_jobs(include_disabled=True) if job.name.casefold() == wanted.casefold()]
+    def find_job(self, wanted: str, chat: str = "") -> CronJob:
+        """The job of this id, or the only one of this name, ignoring case. `chat`, such as `telegram:123`, restricts it
+        to the jobs of that chat. Raises CronError.
+        """
+        jobs = [job for job in self.list_jobs(include_disabled=True) if job.is_of_chat(chat)]
+        by_id = [job for job in jobs if job.id == wanted]
+        found = by_id or [job for job in jobs if job.name.casefold() == wanted.casefold()]
+        if len(found) > 1:
+            raise CronError(f"Several jobs are named {wanted!r}: {', '.join(job.id for job in found)}. Give the id.")
+        if not found:
+            near = nearest(wanted, [job.name for job in jobs], 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(f'{job.id} "{job.name}"' for job in jobs[:_MAX_NAMED]) or "none"
+            raise CronError(f"There is no job {wanted!r}.{hint} Jobs: {known}.")
+        return found[0]
 
     def zone_of(self, job: CronJob) -> tzinfo:
         """The zone to show a job's times in."""
@@ -328,7 +338,7 @@ class CronService:
         zone = job_zone(job, self.timezone)
         return [first, *islice(instants(job.schedule, first, zone=zone, anchor_ms=first), count - 1)]
 
-    def history(self, job_id: str | None = None) -> list[HistoryRow]:
+    def history(self, job_id: str | None = None) -> list[Run]:
         """Past runs, oldest first. Raises StorageError."""
         return self._store.history(job_id)
 
@@ -362,7 +372,7 @@ class CronService:
 
     def is_served(self) -> bool:
         """Whether any process, including this one, runs the jobs when due."""
-        return self._store.is_served()
+        return self._store.is_served(by_us=self._task is not None)
 
     def is_running(self, job_id: str) -> bool:
         """Whether this job is running, here or in another process. Raises StorageError."""
@@ -371,8 +381,6 @@ class CronService:
 
     async def start(self) -> None:
         """Run jobs when due, until `stop` or `close`. Runs missed meanwhile are settled at once."""
-        while self._stopping:
-            await asyncio.wait({*self._stopping})
         if self._task is not None:
             return
         self._loop, self._wake, self._has_ticked = asyncio.get_running_loop(), asyncio.Event(), False
@@ -385,19 +393,10 @@ class CronService:
 
     def stop(self) -> None:
         """Stop at once. The next start settles interrupted runs."""
-        stopping = {task for task in (*self._runs, self._task) if task is not None and not task.done()}
+        for task in (*self._runs, self._task):
+            if task is not None:
+                task.cancel()
         self._task, self._ticked_s = None, None
-        self._stopping |= stopping
-        for task in stopping:
-            task.add_done_callback(self._task_stopped)
-            task.cancel()
-        if not self._stopping:
-            self._store.lease.release()
-
-    def _task_stopped(self, task: "asyncio.Task[None]") -> None:
-        self._stopping.discard(task)
-        if not self._stopping:
-            self._store.lease.release()
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Start no more runs, give running ones `grace_s` seconds, then stop."""
@@ -410,6 +409,7 @@ class CronService:
         self.stop()
         if cut_off:
             await asyncio.wait(cut_off)
+        self._store.lease.release()
 
     def status(self) -> dict[str, Any]:
         """`enabled` (is it running), `jobs`, `next_wake_at_ms`; for health `tick_age_s`, `running`, `problem`."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any
 
 from nanobot.config.paths import DataPaths, get_data_dir
-from nanobot.cron.types import DAY_MS, RUNS_KEPT, STATUS, CronError, CronJob, JobRuns, Outcome, Run, RunRecord
+from nanobot.cron.types import DAY_MS, RUNS_KEPT, STATUS, CronError, CronJob, JobRuns, Run, RunRecord
 from nanobot.errors import StorageError
 from nanobot.utils.database import reading, writing
 from nanobot.utils.files import remove_stale_temps
@@ -51,22 +51,6 @@ CREATE TABLE IF NOT EXISTS cron_files (store TEXT PRIMARY KEY, content TEXT NOT 
 CREATE TABLE IF NOT EXISTS cron_servers (store TEXT NOT NULL, holder TEXT NOT NULL, PRIMARY KEY (store, holder));
 """
 """`cron_files` has the last valid content of each jobs.json, `cron_servers` the leases of the processes that run it."""
-
-
-class HistoryRow(TypedDict):
-    """The result of one due instant; with `count` above 1, of all instants up to `untilMs`."""
-
-    jobId: str
-    name: str
-    dueAtMs: int
-    outcome: Outcome
-    trigger: Literal["schedule", "manual", "retry"]
-    runAtMs: NotRequired[int]
-    durationMs: NotRequired[int]
-    lateMs: NotRequired[int]
-    reason: NotRequired[str]
-    untilMs: NotRequired[int]
-    count: NotRequired[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +205,10 @@ class CronStore:
                 Runs(db, self._key).attach(job, now_ms)
         return job_file
 
-    def history(self, job_id: str | None = None) -> list[HistoryRow]:
+    def history(self, job_id: str | None = None) -> list[Run]:
         """Past runs, oldest first."""
         with reading(self._database, _SCHEMA) as db:
-            return [_to_history(run) for run in Runs(db, self._key).of(job_id, _MAX_ROWS) if run.outcome in STATUS]
+            return [run for run in Runs(db, self._key).of(job_id, _MAX_ROWS) if run.outcome in STATUS]
 
     @contextmanager
     def edit(self, now_ms: int) -> Iterator[tuple[JobFile, Runs]]:
@@ -287,11 +271,11 @@ class CronStore:
                     db.execute("DELETE FROM cron_servers WHERE holder = ?", (holder,))
             db.execute("REPLACE INTO cron_servers VALUES (?, ?)", (self._key, self.lease.name))
 
-    def is_served(self) -> bool:
-        """Whether any process runs the jobs when due."""
+    def is_served(self, *, by_us: bool) -> bool:
+        """Whether any process runs the jobs when due; this one counts if it does so still."""
         with reading(self._database, _SCHEMA) as db:
             holders = db.execute("SELECT holder FROM cron_servers WHERE store = ?", (self._key,)).fetchall()
-        return any(self.lease.is_alive(holder) for (holder,) in holders)
+        return any(self.lease.is_alive(name) for (name,) in holders if by_us or name != self.lease.name)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -350,20 +334,3 @@ class CronStore:
             f"{self.path} {problem}. It was not changed. Repair it, or move it away to start over; until then "
             "the jobs that were known run."
         )
-
-
-def _to_history(run: Run) -> HistoryRow:
-    row: dict[str, Any] = {
-        "jobId": run.job_id,
-        "name": run.name,
-        "dueAtMs": run.at_ms,
-        "outcome": run.outcome,
-        "trigger": run.trigger,
-        "runAtMs": run.started_ms or None,
-        "durationMs": run.duration_ms,
-        "lateMs": run.late_ms or None,
-        "reason": run.reason,
-        "untilMs": run.until_ms,
-        "count": run.count,
-    }
-    return cast("HistoryRow", {key: value for key, value in row.items() if value is not None})

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Strict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from nanobot.bus.events import Address
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, least_trusted
 
@@ -123,25 +122,6 @@ class CronPayload:
     """Whether the message is sent as it is, without a model: a snoozed reminder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """A job as a model asks for it: a message, and one of `every_seconds`, `cron_expr` and `at`."""
-
-    message: str = ""
-    name: str | None = None
-    every_seconds: float | None = None
-    cron_expr: str | None = None
-    at: str | None = None
-    tz: str | None = None
-    deliver: bool = True
-    notify: str | None = None
-    address: Address | None = None
-    """The chat it answers in."""
-    session_key: str | None = None
-    provenance: Provenance = Provenance.OWNER
-    asked_by: str | None = None
-
-
 @dataclass(slots=True)
 class RunRecord:
     """One past run in a job's state."""
@@ -181,11 +161,6 @@ class Due:
         """The id of the run's message: the same for every attempt, but one of its own for each retry."""
         return f"{self.run_id}:{self.retry}" if self.retry else self.run_id
 
-    @property
-    def trigger(self) -> str:
-        """As in the history."""
-        return "manual" if self.manual else "retry" if self.retry else "schedule"
-
 
 Outcome = Literal["waiting", "running", "ran", "failed", "skipped"]
 STATUS: dict[Outcome, Status] = {"ran": "ok", "failed": "error", "skipped": "skipped"}
@@ -210,6 +185,27 @@ class Run(Due):
     delivered_ms: int | None = None
     delivered: str | None = None
     """What was sent, until the person answers it with done, snooze or tomorrow."""
+
+    @property
+    def trigger(self) -> str:
+        return "manual" if self.manual else "retry" if self.retry else "schedule"
+
+    def to_json(self) -> dict[str, object]:
+        """As in `nanobot cron history --json`."""
+        row = {
+            "jobId": self.job_id,
+            "name": self.name,
+            "dueAtMs": self.at_ms,
+            "outcome": self.outcome,
+            "trigger": self.trigger,
+            "runAtMs": self.started_ms or None,
+            "durationMs": self.duration_ms,
+            "lateMs": self.late_ms or None,
+            "reason": self.reason,
+            "untilMs": self.until_ms,
+            "count": self.count,
+        }
+        return {key: value for key, value in row.items() if value is not None}
 
 
 @dataclass(slots=True)
@@ -278,6 +274,10 @@ class CronJob:
         """Whether it ran once, as it should, and is to be deleted unless the reminder it sent may still be snoozed."""
         is_one_shot = self.delete_after_run and self.schedule.kind == "at" and not self.enabled
         return is_one_shot and self.state.last_status == "ok" and self.runs.last_due_ms == self.schedule.at_ms
+
+    def is_of_chat(self, chat: str) -> bool:
+        """Whether it posts to this chat, such as `telegram:123`; empty for any."""
+        return not chat or f"{self.payload.channel}:{self.payload.to}" == chat
 
     @property
     def is_agent_turn(self) -> bool:

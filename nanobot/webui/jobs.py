@@ -97,7 +97,7 @@ class JobEndpoints:
         """Past runs, newest first."""
         job = request.query_params.get("job") or None
         rows = await asyncio.to_thread(self._services.runtime.cron().history, job)
-        return json_response({"runs": rows[: -_MAX_HISTORY - 1 : -1]})
+        return json_response({"runs": [row.to_json() for row in rows[: -_MAX_HISTORY - 1 : -1]]})
 
     async def change(self, request: Request, caller: Credential | None) -> Response:
         """Pause or resume a job, or change its text, time or model."""

@@ -27,12 +27,12 @@ def ms(text: str) -> int:
 
 
 def outcomes(service: CronService) -> list[str]:
-    return [row["outcome"] for row in service.history()]
+    return [row.outcome for row in service.history()]
 
 
 def accounted(service: CronService) -> int:
     """How many instants of the schedule have their row."""
-    return sum(row.get("count", 1) for row in service.history() if row["trigger"] == "schedule")
+    return sum((row.count or 1) for row in service.history() if row.trigger == "schedule")
 
 
 def stored(crew: Crew) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ async def test_a_failure_and_a_skip_are_told_with_their_reasons(crew: Crew, ever
     service.add_job("fails", every(60), "x")
     await crew.pass_(60, service)
 
-    assert {(row["name"], row["outcome"], row.get("reason")) for row in service.history()} == {
+    assert {(row.name, row.outcome, row.reason) for row in service.history()} == {
         ("skips", "skipped", "the chat is archived"),
         ("fails", "failed", "no model"),
     }
@@ -185,7 +185,7 @@ async def test_a_run_by_hand_leaves_the_schedule_alone(crew: Crew, every: Every)
     assert not await service.run_job("12345678")
 
     assert [due.manual for due in crew.ran] == [True, True]
-    assert [row["trigger"] for row in service.history()] == ["manual", "manual"]
+    assert [row.trigger for row in service.history()] == ["manual", "manual"]
     assert service.list_jobs()[0].state.next_run_at_ms == job.state.next_run_at_ms
 
 
@@ -215,7 +215,7 @@ async def test_what_was_missed_is_run_or_skipped_as_the_job_says(
 
     assert [(due.late_ms, due.missed) for due in crew.ran] == ([(5_400_000, 2)] if ran else [])
     assert accounted(service) == 3
-    assert service.history()[0].get("reason") == reason
+    assert service.history()[0].reason == reason
 
 
 async def test_a_reminder_that_was_missed_rings_late_and_says_so(crew: Crew):
@@ -227,7 +227,7 @@ async def test_a_reminder_that_was_missed_rings_late_and_says_so(crew: Crew):
     await crew.look(later := crew.service())
 
     assert [due.late_ms for due in crew.ran] == [7_140_000]
-    assert later.history()[0]["lateMs"] == 7_140_000
+    assert later.history()[0].late_ms == 7_140_000
 
 
 async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, every: Every):
@@ -241,7 +241,7 @@ async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, eve
         await crew.pass_(300, service, step=20)
 
     often, minute = (
-        sum(row.get("count", 1) for row in service.history() if row["name"] == name) for name in ("often", "minute")
+        sum((row.count or 1) for row in service.history() if row.name == name) for name in ("often", "minute")
     )
     gone_s = (crew.clock.now() - datetime(2026, 11, 22, 8, 0, tzinfo=UTC)).total_seconds()
     assert often == gone_s // 25
@@ -267,7 +267,7 @@ async def test_a_slow_run_does_not_pile_up(crew: Crew, every: Every):
     await crew.look(service)
 
     assert len(crew.ran) == 2
-    reasons = [(row["outcome"], row.get("reason"), row.get("count")) for row in service.history()]
+    reasons = [(row.outcome, row.reason, row.count) for row in service.history()]
     assert reasons == [("ran", None, None), ("skipped", "the previous run was still running", 4), ("ran", None, None)]
 
 
@@ -417,7 +417,7 @@ async def test_a_run_that_was_cut_off_is_recorded_and_not_run_again(crew: Crew, 
     await crew.look(later := crew.service())
 
     assert len(crew.ran) == 1
-    assert [(row["outcome"], row.get("reason")) for row in later.history()] == [
+    assert [(row.outcome, row.reason) for row in later.history()] == [
         ("failed", "nanobot was stopped in the middle of this run")
     ]
     await crew.pass_(60, later)
@@ -445,7 +445,7 @@ async def test_run_that_dies_is_begun_three_times_and_then_reported_as_failed(cr
     await crew.pass_(600, later := crew.service(was_started=lambda _job, _due: False))
 
     assert [due.attempt for due in crew.ran] == [1, 2, 3]
-    assert [(row["outcome"], row.get("reason")) for row in later.history()] == [
+    assert [(row.outcome, row.reason) for row in later.history()] == [
         ("failed", "nanobot was stopped in the middle of this run")
     ]
 
@@ -476,7 +476,7 @@ async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: C
     await service.start()
     await eventually(lambda: len(crew.ran) > before)
 
-    instants = [row["dueAtMs"] for row in service.history()]
+    instants = [row.at_ms for row in service.history()]
     assert len(instants) == len({*instants})  # one that three lives were cut off in has failed; none ends twice
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from nanobot.cron.service import CronService
-from nanobot.cron.store import HistoryRow
+from nanobot.cron.types import Run
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
 from tests.fakes.people import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
 from tests.support.eventually import eventually
@@ -198,12 +198,12 @@ class Day:
 
     def outcomes(self) -> Iterator[str]:
         for row in self.history():
-            yield from [row["outcome"]] * row.get("count", 1)
+            yield from [row.outcome] * (row.count or 1)
 
     def accounted(self) -> int:
         return len([*self.outcomes()])
 
-    def history(self) -> list[HistoryRow]:
+    def history(self) -> list[Run]:
         return CronService(self.home.workspace / "cron" / "jobs.json", data_dir=self.home.data).history()
 
     def problems(self) -> list[str]:
@@ -211,7 +211,7 @@ class Day:
         found = [one for said in self.said for one in self.judged(*said)]
         found += elsewhere(self.mouths, self.said)
         found += [f"{one} heard {n} words" for one in self.dead if (n := self.words_of_death(*one)) != 1]
-        ran = Counter(row["name"] for row in self.history() if row["outcome"] == "ran")
+        ran = Counter(row.name for row in self.history() if row.outcome == "ran")
         wanted = {f"{name} is done": (where, ran[name]) for name, where in JOBS.items()}
         wanted |= {f"beat-{number} is done": (HEART, 1) for number in range(1, self.beats + 1)}
         for words, (where, times) in wanted.items():

@@ -147,7 +147,7 @@ async def test_a_retry_that_waits_survives_a_restart(telegram: TelegramPlatform,
     async with gateway(telegram, tmp_path / "home", "The plants are watered.") as (_, jobs):
         await shows(telegram, "The plants are watered.")
 
-    outcomes = [(row["outcome"], row["trigger"]) for row in jobs.history(job.id)]
+    outcomes = [(row.outcome, row.trigger) for row in jobs.history(job.id)]
     assert outcomes == [("failed", "schedule"), ("ran", "retry")]
 
 
