@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from nanobot.cron.notify import fingerprint
 from nanobot.cron.schedule import job_zone, missed_between, next_instant, to_ms
 from nanobot.cron.store import STILL_RUNNING, CronStore, Runs
-from nanobot.cron.types import DAY_MS, GRACE_MS, CronError, CronJob, Due, Misfire, Notify, Outcome, Run
+from nanobot.cron.types import DAY_MS, GRACE_MS, CronError, CronJob, Misfire, Notify, Outcome, Run
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import duration
 
@@ -26,7 +26,7 @@ _MAX_REASON_CHARS = 1_000
 
 ClaimedRun = tuple[CronJob, Run]
 """A job as it was when its run was claimed, and the run."""
-WasStarted = Callable[[CronJob, Due], bool]
+WasStarted = Callable[[CronJob, Run], bool]
 """Whether the agent took on this run before its process died, so that its turn resumes by itself."""
 
 

@@ -10,8 +10,8 @@ import hashlib
 import inspect
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import tzinfo
@@ -22,7 +22,7 @@ from typing import Any
 from nanobot.bus.events import Address
 from nanobot.cron.schedule import check_schedule, instants, job_zone, job_zone_or_host, next_instant
 from nanobot.cron.scheduler import ClaimedRun, EndedRun, Scheduler, WasStarted
-from nanobot.cron.store import CronStore, JobFile
+from nanobot.cron.store import CronStore, JobFile, Runs
 from nanobot.cron.types import (
     DAY_MS,
     CronError,
@@ -147,9 +147,8 @@ class CronService:
         name = " ".join(job.name.split()) or _first_words(payload.message)
         job = replace(job, name=name, created_at_ms=now, updated_at_ms=now)
         job.state.next_run_at_ms = self._first_instant(job, now)
-        with self._store.edit(now) as (job_file, _):
+        with self._edit() as (job_file, _, _):
             _add(job_file, job)
-        self._wake_up()
         return deepcopy(job)
 
     def _check_target(self, payload: CronPayload) -> None:
@@ -177,8 +176,7 @@ class CronService:
         """Record what a running job is about to send, so that `settle_reminder` can send it again. False if there is no
         job.
         """
-        now = self._scheduler.now_ms()
-        with self._store.edit(now) as (job_file, runs):
+        with self._edit() as (job_file, runs, now):
             return job_file.get(job_id) is not None and runs.set_delivered(job_id, now, text)
 
     def last_delivered(self, chat: Address) -> CronJob | None:
@@ -190,20 +188,15 @@ class CronService:
             is_same_chat = (payload.channel, payload.to) == (chat.channel, chat.chat_id)
             return is_same_chat and payload.thread_id in (None, chat.thread_id)
 
-        delivered = [
-            (job.runs.delivered.delivered_ms or 0, job)
-            for job in self._read().jobs
-            if job.runs.delivered is not None and is_here(job.payload)
-        ]
-        return max(delivered, key=lambda item: item[0])[1] if delivered else None
+        jobs = [job for job in self._read().jobs if job.runs.delivered_ms and is_here(job.payload)]
+        return max(jobs, key=lambda job: job.runs.delivered_ms, default=None)
 
     def settle_reminder(self, job_id: str, snooze_until_ms: int | None = None) -> bool:
         """Settle what a job has delivered: it is not tried again, and with a time it is sent again then, as a new job.
 
         False if it has delivered nothing, or that was settled before.
         """
-        now = self._scheduler.now_ms()
-        with self._store.edit(now) as (job_file, runs):
+        with self._edit() as (job_file, runs, now):
             job = job_file.get(job_id)
             if job is None or (sent := job.runs.delivered) is None:
                 return False
@@ -224,7 +217,6 @@ class CronService:
             runs.drop_waiting(job_id, only_retry=True)
             if job.delete_after_run and job.schedule.kind == "at" and not job.enabled:
                 job_file.remove(job)
-        self._wake_up()
         return True
 
     def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
@@ -266,16 +258,14 @@ class CronService:
 
     def remove_job(self, job_id: str) -> bool:
         """Remove a job; False if there is none."""
-        with self._store.edit(self._scheduler.now_ms()) as (job_file, _):
+        with self._edit() as (job_file, _, _):
             if (job := job_file.get(job_id)) is not None:
                 job_file.remove(job)
-        self._wake_up()
         return job is not None
 
     def enable_job(self, job_id: str, enabled: bool = True) -> CronJob | None:
         """Enable or disable a job; None if there is none. Runs missed while disabled are not made up for."""
-        now = self._scheduler.now_ms()
-        with self._store.edit(now) as (job_file, runs):
+        with self._edit() as (job_file, runs, now):
             if (job := job_file.get(job_id)) is None:
                 return None
             if enabled and not job.enabled:
@@ -286,7 +276,6 @@ class CronService:
                 job.state.next_run_at_ms = None
                 runs.drop_waiting(job_id)
             job.enabled, job.updated_at_ms = enabled, now
-        self._wake_up()
         return job
 
     def change_job(
@@ -300,11 +289,11 @@ class CronService:
         """Change what a job does and when; what is None stays. None if there is none. Raises CronError if it could
         never run.
         """
-        _check_message(message)
+        if message is not None:
+            _check_message(message)
         if schedule is not None:
             check_schedule(schedule)
-        now = self._scheduler.now_ms()
-        with self._store.edit(now) as (job_file, runs):
+        with self._edit() as (job_file, runs, now):
             if (job := job_file.get(job_id)) is None:
                 return None
             if schedule is not None:
@@ -316,18 +305,15 @@ class CronService:
             if name is not None:
                 job.name = " ".join(name.split()) or _first_words(job.payload.message)
             job.updated_at_ms = now
-        self._wake_up()
         return job
 
     def request_run(self, job_id: str) -> bool:
         """Ask the process that serves the store to run a job, within seconds; False if there is none."""
-        now = self._scheduler.now_ms()
-        with self._store.edit(now) as (job_file, runs):
+        with self._edit() as (job_file, runs, now):
             if (job := job_file.get(job_id)) is None:
                 return False
             at_ms = runs.free_instant(job_id, now)
             runs.put(Run(job_id, at_ms, at_ms, manual=True, name=job.name, outcome="waiting"))
-        self._wake_up()
         return True
 
     def next_instants(self, job: CronJob, count: int = 3) -> list[int]:
@@ -345,6 +331,14 @@ class CronService:
     def adopt(self, old: Path) -> None:
         """Move the store from its location in earlier releases, once. Raises StorageError."""
         self._store.adopt(old)
+
+    @contextmanager
+    def _edit(self) -> Iterator[tuple[JobFile, Runs, int]]:
+        """The jobs and runs to change, and the time. Wakes the scheduler up."""
+        now = self._scheduler.now_ms()
+        with self._store.edit(now) as (job_file, runs):
+            yield job_file, runs, now
+        self._wake_up()
 
     def _first_instant(self, job: CronJob, now: int) -> int:
         zone = job_zone(job, self.timezone)
@@ -606,8 +600,8 @@ def _add(job_file: JobFile, job: CronJob) -> None:
     job_file.entries.append(job)
 
 
-def _check_message(message: str | None) -> None:
-    if message is not None and not message.strip():
+def _check_message(message: str) -> None:
+    if not message.strip():
         raise CronError("A job needs a message: what to do or say when it runs.")
 
 

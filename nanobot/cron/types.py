@@ -133,14 +133,20 @@ class RunRecord:
     error: Text | None = None
 
 
+Outcome = Literal["waiting", "running", "ran", "failed", "skipped"]
+STATUS: dict[Outcome, Status] = {"ran": "ok", "failed": "error", "skipped": "skipped"}
+"""The status in jobs.json of a run that has ended."""
+
+
 @dataclass(frozen=True, slots=True)
-class Due:
-    """The due instant of a run, and how it was triggered."""
+class Run:
+    """A row of the database: a run of a due instant, or instants that were skipped."""
 
     job_id: str = ""
     at_ms: int = 0
+    """The due instant."""
     started_ms: int = 0
-    """When it started; of a run that waits, when it is to start."""
+    """When it started; while it waits, when it is to start."""
     late_ms: int = 0
     """0 if on time."""
     missed: int = 0
@@ -150,27 +156,6 @@ class Due:
     """2 if the first process died before the agent received the run."""
     retry: int = 0
     """1 for the first retry after a failed turn."""
-
-    @property
-    def run_id(self) -> str:
-        """Unique per due instant and the same for every attempt; deliveries are deduplicated by it."""
-        return f"cron:{self.job_id}:{self.at_ms}"
-
-    @property
-    def message_id(self) -> str:
-        """The id of the run's message: the same for every attempt, but one of its own for each retry."""
-        return f"{self.run_id}:{self.retry}" if self.retry else self.run_id
-
-
-Outcome = Literal["waiting", "running", "ran", "failed", "skipped"]
-STATUS: dict[Outcome, Status] = {"ran": "ok", "failed": "error", "skipped": "skipped"}
-"""The status in jobs.json of a run that has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run(Due):
-    """A row of the database: a run, or due instants that were skipped."""
-
     name: str = ""
     outcome: Outcome = "running"
     holder: str = ""
@@ -185,6 +170,16 @@ class Run(Due):
     delivered_ms: int | None = None
     delivered: str | None = None
     """What was sent, until the person answers it with done, snooze or tomorrow."""
+
+    @property
+    def run_id(self) -> str:
+        """Unique per due instant and the same for every attempt; deliveries are deduplicated by it."""
+        return f"cron:{self.job_id}:{self.at_ms}"
+
+    @property
+    def message_id(self) -> str:
+        """The id of the run's message: the same for every attempt, but one of its own for each retry."""
+        return f"{self.run_id}:{self.retry}" if self.retry else self.run_id
 
     @property
     def trigger(self) -> str:
@@ -220,6 +215,11 @@ class JobRuns:
     last_answer: str | None = None
     delivered: Run | None = None
     """The run whose reminder may still be answered."""
+
+    @property
+    def delivered_ms(self) -> int:
+        """When that was sent; 0 without one."""
+        return (self.delivered.delivered_ms or 0) if self.delivered is not None else 0
 
     @property
     def retry(self) -> Run | None:

@@ -185,9 +185,9 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
         session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
     except StorageError:
         return None  # the turn reports it
-    if job is None or job.runs.delivered is None:
+    if job is None:
         return None
-    delivered = (job.runs.delivered.delivered_ms or 0) / 1000
+    delivered = job.runs.delivered_ms / 1000
     if toolbox.services.clock.now().timestamp() - delivered > _WORDS_COUNT_S:
         return None
     if session.message_count and session.updated_at.timestamp() > delivered:

@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.cron.service import CronService
-from nanobot.cron.types import CronJob, CronSchedule, Due
+from nanobot.cron.types import CronJob, CronSchedule, Run
 from tests.support.eventually import wait_until
 from tests.support.home import start_program
 
@@ -54,7 +54,7 @@ async def settle(service: CronService) -> None:
     await service.close()
 
 
-async def on_job(_job: CronJob, _due: Due) -> None:
+async def on_job(_job: CronJob, _due: Run) -> None:
     """Does nothing."""
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
-from nanobot.cron.types import CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
+from nanobot.cron.types import CronJob, CronSchedule, JobSkippedError, Misfire, Notify, Run
 from nanobot.errors import StorageError
 from nanobot.utils.clock import SystemClock
 from tests.support.cron import Crew
@@ -251,7 +251,7 @@ async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, eve
 async def test_a_slow_run_does_not_pile_up(crew: Crew, every: Every):
     go_on = asyncio.Event()
 
-    async def on_job(_job: CronJob, due: Due) -> None:
+    async def on_job(_job: CronJob, due: Run) -> None:
         crew.ran.append(due)
         await go_on.wait()
 
@@ -397,7 +397,7 @@ async def cut_off(crew: Crew, service: CronService) -> None:
     """The process of this service goes while its job is at work."""
     begun = asyncio.Event()
 
-    async def hangs(_job: CronJob, due: Due) -> None:
+    async def hangs(_job: CronJob, due: Run) -> None:
         crew.ran.append(due)
         begun.set()
         await asyncio.Event().wait()

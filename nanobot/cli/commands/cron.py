@@ -341,13 +341,13 @@ async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
     """Run the job in this process and print its answer: no channel is connected here."""
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
     from nanobot.cron.notify import may_notify, message_for
-    from nanobot.cron.types import Due
+    from nanobot.cron.types import Run
     from nanobot.runtime.build import build_runtime
 
     setup, payload = jobs.setup, job.payload
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
 
-        async def on_job(job: CronJob, due: Due) -> str:
+        async def on_job(job: CronJob, due: Run) -> str:
             if job.payload.verbatim:
                 print_text(job.payload.message)
                 return job.payload.message
