@@ -1,13 +1,13 @@
 """What is due, and what of it runs: plans, misfire policy, claimed and ended runs. No tasks and no waiting."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from nanobot.cron.notify import fingerprint
 from nanobot.cron.schedule import job_zone, missed_between, next_instant, to_ms
-from nanobot.cron.store import STILL_RUNNING, CronStore, Runs
+from nanobot.cron.store import STILL_RUNNING, CronStore, JobFile, Runs
 from nanobot.cron.types import DAY_MS, GRACE_MS, CronError, CronJob, Misfire, Notify, Outcome, Run
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import duration
@@ -69,8 +69,9 @@ class Scheduler:
 
     def run_round(self) -> list[ClaimedRun]:
         """Decide on every job; return the runs to start."""
-        self.failed, claimed, now = {}, [], self.now_ms()
-        with self._store.change(now) as (job_file, runs):
+        self.failed, now = {}, self.now_ms()
+        claimed: list[ClaimedRun] = []
+        with self._claiming(claimed, now) as (job_file, runs):
             for job in filter(self.serves, job_file.jobs):
                 try:
                     run = self._decide(job, runs, now)
@@ -79,13 +80,16 @@ class Scheduler:
                     job.state.last_status, job.state.last_error = "error", str(error)
                 else:
                     runs.attach(job, now)
-                    claimed += [(deepcopy(job), run)] if run is not None else []
+                    if run is not None:
+                        claimed.append((deepcopy(job), run))
+                        self.running.add(job.id)
         return claimed
 
     def claim_manually(self, job_id: str, *, force: bool) -> list[ClaimedRun]:
         """Claim a run for now; empty if the job is unknown, disabled or already running."""
         now = self.now_ms()
-        with self._store.change(now) as (job_file, runs):
+        claimed: list[ClaimedRun] = []
+        with self._claiming(claimed, now) as (job_file, runs):
             job = job_file.get(job_id)
             if job is None or not self.serves(job) or not (job.enabled or force) or self.is_running(job):
                 return []
@@ -93,7 +97,19 @@ class Scheduler:
                 self._end(job, job.runs.running, EndedRun("failed", _INTERRUPTED), runs)
             run = self._claim(job, Run(job.id, now, now, manual=True), runs)
             runs.attach(job, now)
-            return [(deepcopy(job), run)]
+            claimed.append((deepcopy(job), run))
+            self.running.add(job.id)
+        return claimed
+
+    @contextmanager
+    def _claiming(self, claimed: list[ClaimedRun], now: int) -> Iterator[tuple[JobFile, Runs]]:
+        """A change that claims runs. They do not run if it fails."""
+        try:
+            with self._store.change(now) as (job_file, runs):
+                yield job_file, runs
+        except BaseException:
+            self.running.difference_update(job.id for job, _ in claimed)
+            raise
 
     def record(self, ended_runs: list[tuple[ClaimedRun, EndedRun]]) -> None:
         """Record the ends of runs of this process, even if their jobs were removed meanwhile."""
@@ -195,7 +211,6 @@ class Scheduler:
             run = replace(run, at_ms=runs.free_instant(job.id, run.at_ms))
         run = replace(run, name=job.name, outcome="running", holder=self._store.lease.name)
         runs.put(run)
-        self.running.add(job.id)
         return run
 
     def _recover(self, job: CronJob, run: Run, runs: Runs, now: int) -> Run | None:

@@ -213,7 +213,7 @@ class CronService:
                 )
                 again.state.next_run_at_ms = self._first_instant(again, now)
                 _add(job_file, again)
-            runs.set_delivered(job_id, None, None)
+            runs.clear_delivered(job_id)
             runs.drop_waiting(job_id, only_retry=True)
             if job.delete_after_run and job.schedule.kind == "at" and not job.enabled:
                 job_file.remove(job)

@@ -116,15 +116,18 @@ class Runs:
         query = "DELETE FROM cron_runs WHERE store = ? AND job_id = ? AND outcome = 'waiting' AND retry >= ?"
         self._db.execute(query, (self._store, job_id, only_retry))
 
-    def set_delivered(self, job_id: str, at_ms: int | None, text: str | None) -> bool:
-        """Set what the last run of the job has sent, or None once that is answered. False if it has no run."""
-        if text is None:
-            query = "UPDATE cron_runs SET delivered_ms = NULL, delivered = NULL WHERE store = ? AND job_id = ?"
-            return self._db.execute(query, (self._store, job_id)).rowcount > 0
-        last = "SELECT MAX(number) FROM cron_runs WHERE store = ? AND job_id = ? AND outcome <> 'waiting'"
-        query = f"UPDATE cron_runs SET delivered_ms = ?, delivered = ? WHERE number = ({last})"  # noqa: S608 no values
-        values = (at_ms, escape_surrogates(text), self._store, job_id)
-        return self._db.execute(query, values).rowcount > 0
+    def set_delivered(self, job_id: str, at_ms: int, text: str) -> bool:
+        """Set what the current run of the job sends. False if it has none."""
+        query = (
+            "UPDATE cron_runs SET delivered_ms = ?, delivered = ? "
+            "WHERE store = ? AND job_id = ? AND outcome = 'running'"
+        )
+        return self._db.execute(query, (at_ms, escape_surrogates(text), self._store, job_id)).rowcount > 0
+
+    def clear_delivered(self, job_id: str) -> None:
+        """The person has answered what the job sent."""
+        query = "UPDATE cron_runs SET delivered_ms = NULL, delivered = NULL WHERE store = ? AND job_id = ?"
+        self._db.execute(query, (self._store, job_id))
 
     def of(self, job_id: str | None, limit: int) -> list[Run]:
         """The newest runs of a job, or of all jobs; oldest first."""
@@ -175,16 +178,17 @@ class CronStore:
     """
 
     def __init__(self, path: Path, data_dir: Path | None = None) -> None:
-        folder, data_dir = path.parent.absolute(), (data_dir or get_data_dir()).absolute()
-        places = DataPaths(data_dir)
-        self.path = Path(folder.parent.resolve(), folder.name, path.name)  # no symlinks below the workspace
+        places = DataPaths((data_dir or get_data_dir()).resolve())
+        folder = path.parent.absolute()
+        folder = folder.parent.resolve() / folder.name  # no symlinks below the workspace
+        self.path = folder / path.name
         self.job_file: JobFile | None = None
         """As of the last change by the scheduler; None before the first."""
         self.problem: str | None = None
         """Why the last change by the scheduler is not in the file."""
         self.lease = ProcessLease(places.leases)
         """What this process runs is in its name."""
-        self._key = str(folder.relative_to(data_dir) if folder.is_relative_to(data_dir) else folder)
+        self._key = str(folder.relative_to(places.data) if folder.is_relative_to(places.data) else folder)
         self._database = places.database
         self._lock = places.state / "cron.lock"
         self._stamp: tuple[int, ...] = (-1,)
@@ -219,24 +223,25 @@ class CronStore:
             for job in job_file.jobs:
                 runs.attach(job, now_ms)
             yield job_file, runs
+            self._remember(db, job_file)
             self._save(before, job_file)
             os.utime(self._lock, ns=(time.time_ns(), time.time_ns()))  # the process that runs the jobs sees it
 
     @contextmanager
     def change(self, now_ms: int) -> Iterator[tuple[JobFile, Runs]]:
         """A change by the scheduler: the rows, then the file, if it is valid and can be written."""
-        problem, key = None, self._key
+        problem = None
         with self._locked():
             with writing(self._database, _SCHEMA) as db:
-                known = db.execute("SELECT content FROM cron_files WHERE store = ?", (key,)).fetchone()
                 self._stamp = self._current_stamp()
                 try:
                     job_file = self._load()
                 except StorageError as error:
+                    known = db.execute("SELECT content FROM cron_files WHERE store = ?", (self._key,)).fetchone()
                     if known is None:
                         raise
                     job_file, problem = self._parse(known[0]), str(error)
-                runs, before = Runs(db, key), job_file.to_text()
+                runs, before = Runs(db, self._key), job_file.to_text()
                 for job in job_file.jobs:
                     runs.attach(job, now_ms)
                 yield job_file, runs
@@ -244,8 +249,7 @@ class CronStore:
                     if job.is_over and job.runs.delivered is None:
                         job_file.remove(job)
                 runs.prune()
-                if known != (content := (job_file.to_text(),)):
-                    db.execute("REPLACE INTO cron_files VALUES (?, ?)", (key, *content))
+                self._remember(db, job_file)
             if problem is None:
                 try:
                     self._save(before, job_file)
@@ -308,6 +312,10 @@ class CronStore:
             replace_own(self.path, content)
             remove_stale_temps(self.path, older_than_s=_OLD_TEMPS_S)
 
+    def _remember(self, db: "Connection", job_file: JobFile) -> None:
+        """Keep the content, for when the file cannot be read."""
+        db.execute("REPLACE INTO cron_files VALUES (?, ?)", (self._key, job_file.to_text()))
+
     def _parse(self, text: str) -> JobFile:
         try:
             raw = json.loads(text)
@@ -318,14 +326,16 @@ class CronStore:
         if (version := raw.get("version", _VERSION)) != _VERSION:
             raise self._damaged(f"has version {version!r}, of a newer release; this one supports only {_VERSION}")
         job_file = JobFile(raw={key: value for key, value in raw.items() if key != "jobs"})
+        ids: set[str] = set()
         for number, entry in enumerate(raw["jobs"], 1):
             try:
                 job = CronJob.from_json(entry)
-                if job_file.get(job.id) is not None:
+                if job.id in ids:
                     raise CronError(f"the id {job.id} is used twice")
             except CronError as error:
                 job_file.entries.append(Unreadable(entry, f"entry {number}: {error}"))
             else:
+                ids.add(job.id)
                 job_file.entries.append(job)
         return job_file
 

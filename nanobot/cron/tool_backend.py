@@ -29,7 +29,7 @@ class CronToolBackend:
     def __init__(self, service: CronService, may_speak: IsAllowed | None = None) -> None:
         """The sender is stored with a job as `asked_by` only if `may_speak` allows them."""
         self._service = service
-        self._may_speak = may_speak or (lambda channel, sender_id, chat_id: False)
+        self._may_speak = may_speak
 
     def add(
         self,
@@ -44,7 +44,8 @@ class CronToolBackend:
         """Add a job; return it with its next three runs."""
         user_zone = self._service.timezone
         schedule = parse_schedule(every_seconds=every_seconds, cron_expr=cron_expr, at=at, tz=tz, user_zone=user_zone)
-        if payload.asked_by and not self._may_speak(payload.channel or "", payload.asked_by, payload.to or ""):
+        channel, sender, chat = payload.channel or "", payload.asked_by, payload.to or ""
+        if sender and (self._may_speak is None or not self._may_speak(channel, sender, chat)):
             payload.asked_by = None
         job = CronJob("", name, schedule=schedule, payload=payload, delete_after_run=schedule.kind == "at")
         return self._format_job(self._service.add(job))
@@ -61,21 +62,17 @@ class CronToolBackend:
             return "There are no jobs."
         return "\n".join([*lines, *(() if chat else self._service.unreadable()), *self._notes()])
 
-    def remove(self, wanted: str, chat: str = "") -> str:
+    def change(self, word: str, wanted: str, chat: str = "") -> str:
+        """Remove, enable, disable or run the job of this id or name. A run starts within seconds."""
         job = self._service.find_job(wanted, chat)
-        self._service.remove_job(job.id)
-        return f"Job {job.id} is removed."
-
-    def enable(self, wanted: str, enabled: bool, chat: str = "") -> str:
-        job = self._service.find_job(wanted, chat)
-        job = self._service.enable_job(job.id, enabled) or job
-        return self._format_job(job) if enabled else f"Job {job.id} is disabled."
-
-    def run(self, wanted: str, chat: str = "") -> str:
-        """Request a run within seconds; does not wait for it."""
-        job = self._service.find_job(wanted, chat)
-        self._service.request_run(job.id)
-        return "\n".join([f"Job {job.id} will be run within seconds.", *self._notes()])
+        if word == "remove":
+            self._service.remove_job(job.id)
+            return f"Job {job.id} is removed."
+        if word == "run":
+            self._service.request_run(job.id)
+            return "\n".join([f"Job {job.id} will be run within seconds.", *self._notes()])
+        job = self._service.enable_job(job.id, word == "enable") or job
+        return self._format_job(job) if job.enabled else f"Job {job.id} is disabled."
 
     def settle_reminder(self, job_id: str, snooze: str | None, chat: str = "") -> str:
         """Settle the reminder that a job has delivered, or have it sent again after `10m` or at a time."""
@@ -93,13 +90,10 @@ class CronToolBackend:
         return "\n".join([format_job(job, zone, self._service.next_instants(job)), *self._notes()])
 
     def _format_line(self, job: CronJob) -> str:
-        zone = self._service.zone_of(job)
-        state = job.state
+        zone, state = self._service.zone_of(job), job.state
         parts = [f'{job.id} "{job.name}": {format_schedule(job.schedule, zone)}']
-        if not job.enabled:
-            parts.append("disabled")
-        elif job.wakes_at_ms != job.schedule.at_ms:
-            parts.append(f"next {format_next(job, zone)}")
+        if not job.enabled or job.wakes_at_ms != job.schedule.at_ms:
+            parts.append(f"next {format_next(job, zone)}" if job.enabled else "disabled")
         if state.last_run_at_ms is not None:
             error = f" ({state.last_error})" if state.last_error else ""
             parts.append(f"last {state.last_status} {format_time(state.last_run_at_ms, zone)}{error}")

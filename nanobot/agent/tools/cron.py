@@ -113,18 +113,11 @@ class CronTool(Tool):
 
     def _run_action(self, action: str, job_id: str, ctx: ToolContext | None, options: dict[str, Any]) -> str:
         chat = ctx.scope.chat if ctx is not None else ""
-        match action:
-            case "add":
-                message, deliver = options.pop("message", ""), options.pop("deliver", True)
-                payload = _payload(ctx, message, deliver, options.pop("notify", None))
-                return self._jobs.add(payload, redact_known(options.pop("name", None) or ""), **options)
-            case "remove":
-                return self._jobs.remove(job_id, chat)
-            case "enable" | "disable":
-                return self._jobs.enable(job_id, action == "enable", chat)
-            case "run":
-                return self._jobs.run(job_id, chat)
-        return self._jobs.list(chat)
+        if action == "add":
+            message, deliver = options.pop("message", ""), options.pop("deliver", True)
+            payload = _payload(ctx, message, deliver, options.pop("notify", None))
+            return self._jobs.add(payload, redact_known(options.pop("name", None) or ""), **options)
+        return self._jobs.list(chat) if action == "list" else self._jobs.change(action, job_id, chat)
 
 
 def _payload(ctx: ToolContext | None, message: str, deliver: bool, notify: str | None) -> "CronPayload":
