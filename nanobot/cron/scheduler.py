@@ -79,7 +79,8 @@ class Scheduler:
                     self.failed[job.id] = str(error)
                     job.state.last_status, job.state.last_error = "error", str(error)
                 else:
-                    runs.attach(job, now)
+                    if job.id in runs.changed:
+                        runs.attach(job, now)
                     if run is not None:
                         claimed.append((deepcopy(job), run))
                         self.running.add(job.id)

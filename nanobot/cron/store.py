@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _VERSION = 1
 _OLD_TEMPS_S = 60.0
 _MAX_ROWS = 20_000
-_RECENT = 50
+_RECENT = 30
 """Rows of a job that say what it does now: more than it can have since its last answer or reminder."""
 _ANSWERABLE_MS = 7 * DAY_MS
 """How long a delivered reminder can be snoozed."""
@@ -83,9 +83,9 @@ class JobFile:
     def remove(self, job: CronJob) -> None:
         self.entries = [entry for entry in self.entries if entry is not job]
 
-    def to_text(self) -> str:
+    def to_json(self) -> dict[str, Any]:
         entries = [entry.to_json() if isinstance(entry, CronJob) else entry.raw for entry in self.entries]
-        return strict_json({"version": _VERSION, **self.raw, "jobs": entries}, indent=2) + "\n"
+        return {"version": _VERSION, **self.raw, "jobs": entries}
 
 
 class Runs:
@@ -94,6 +94,8 @@ class Runs:
     def __init__(self, db: "Connection", store: str) -> None:
         self._db = db
         self._store = store
+        self.changed: set[str] = set()
+        """Ids of jobs with new runs."""
 
     def put(self, run: Run) -> None:
         """Write a run. It replaces the row of its due instant, and becomes the newest."""
@@ -103,6 +105,7 @@ class Runs:
             f"REPLACE INTO cron_runs (store, {_COLUMNS}) VALUES (?, {marks})",  # noqa: S608 names of fields
             (self._store, *values),
         )
+        self.changed.add(run.job_id)
 
     def free_instant(self, job_id: str, at_ms: int) -> int:
         """The first millisecond from this on without a run of the job: the clock may have been set back."""
@@ -159,7 +162,8 @@ class Runs:
             )
             for run in ended
         ]
-        earlier = [record for record in state.run_history if record not in records]
+        reported = {record.run_at_ms for record in records}
+        earlier = [record for record in state.run_history if record.run_at_ms not in reported]
         state.run_history = [*earlier, *records][-RUNS_KEPT:]
         for run in ended:
             state.last_run_at_ms = run.started_ms or state.last_run_at_ms
@@ -219,12 +223,13 @@ class CronStore:
         """A user's edit: file and rows are changed, or neither."""
         with self._locked(), writing(self._database, _SCHEMA) as db:
             job_file, runs = self._load(), Runs(db, self._key)
-            before = job_file.to_text()
+            before = job_file.to_json()
             for job in job_file.jobs:
                 runs.attach(job, now_ms)
             yield job_file, runs
-            self._remember(db, job_file)
-            self._save(before, job_file)
+            after = job_file.to_json()
+            self._remember(db, after)
+            self._save(before, after)
             os.utime(self._lock, ns=(time.time_ns(), time.time_ns()))  # the process that runs the jobs sees it
 
     @contextmanager
@@ -241,7 +246,7 @@ class CronStore:
                     if known is None:
                         raise
                     job_file, problem = self._parse(known[0]), str(error)
-                runs, before = Runs(db, self._key), job_file.to_text()
+                runs, before = Runs(db, self._key), job_file.to_json()
                 for job in job_file.jobs:
                     runs.attach(job, now_ms)
                 yield job_file, runs
@@ -249,10 +254,11 @@ class CronStore:
                     if job.is_over and job.runs.delivered is None:
                         job_file.remove(job)
                 runs.prune()
-                self._remember(db, job_file)
+                after = job_file.to_json()
+                self._remember(db, after)
             if problem is None:
                 try:
-                    self._save(before, job_file)
+                    self._save(before, after)
                     self._stamp = self._current_stamp()
                 except StorageError as error:  # the rows have it; the next tick tries again
                     problem, self._stamp = str(error), (-1,)
@@ -304,17 +310,19 @@ class CronStore:
             except UnicodeDecodeError as error:
                 raise self._damaged(f"is not valid JSON ({error})") from error
 
-    def _save(self, before: str, job_file: JobFile) -> None:
+    def _save(self, before: dict[str, Any], after: dict[str, Any]) -> None:
         """Write the jobs, if they are not as they were read."""
-        if (content := job_file.to_text()) == before:
+        if before == after:
             return
         with storage_errors(f"{self.path} cannot be written"):
-            replace_own(self.path, content)
+            replace_own(self.path, strict_json(after, indent=2) + "\n")
             remove_stale_temps(self.path, older_than_s=_OLD_TEMPS_S)
 
-    def _remember(self, db: "Connection", job_file: JobFile) -> None:
+    def _remember(self, db: "Connection", content: dict[str, Any]) -> None:
         """Keep the content, for when the file cannot be read."""
-        db.execute("REPLACE INTO cron_files VALUES (?, ?)", (self._key, job_file.to_text()))
+        text = strict_json(content)
+        if db.execute("SELECT content FROM cron_files WHERE store = ?", (self._key,)).fetchone() != (text,):
+            db.execute("REPLACE INTO cron_files VALUES (?, ?)", (self._key, text))
 
     def _parse(self, text: str) -> JobFile:
         try:

@@ -1,6 +1,7 @@
 """CronService: each due instant is run once and accounted for, whatever clocks, processes and disks do."""
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -180,12 +181,13 @@ async def test_a_run_by_hand_leaves_the_schedule_alone(crew: Crew, every: Every)
     service.enable_job(off.id, enabled=False)
 
     assert await service.run_job(job.id)
+    assert await service.run_job(job.id), "again at once"
     assert not await service.run_job(off.id)
     assert await service.run_job(off.id, force=True)
     assert not await service.run_job("12345678")
 
-    assert [due.manual for due in crew.ran] == [True, True]
-    assert [row.trigger for row in service.history()] == ["manual", "manual"]
+    assert [due.manual for due in crew.ran] == [True] * 3
+    assert [row.trigger for row in service.history()] == ["manual"] * 3
     assert service.list_jobs()[0].state.next_run_at_ms == job.state.next_run_at_ms
 
 
@@ -572,6 +574,40 @@ async def test_after_a_restart_the_jobs_of_a_damaged_store_go_on_from_its_copy(c
     assert len({due.at_ms for due in crew.ran}) == len(crew.ran) == 4
     assert accounted(mended) == 4
     assert mended.problem is None
+
+
+async def test_jobs_run_on_while_the_file_cannot_be_written(crew: Crew, every: Every, monkeypatch):
+    def refuse(*_args: Any, **_folders: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    service = crew.service()
+    service.add_job("a", every(60), "x")
+    await crew.look(service)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "replace", refuse)
+        await crew.pass_(120, service)
+        await crew.pass_(60, crew.service())
+        assert "cannot be written: Read-only file system" in (service.problem or "")
+        with pytest.raises(StorageError, match="cannot be written"):
+            service.add_job("b", every(60), "x")
+    await crew.pass_(60, service)
+
+    assert len({due.at_ms for due in crew.ran}) == len(crew.ran) == 4
+    assert service.problem is None
+    assert [(job["name"], job["state"]["lastRunAtMs"]) for job in stored(crew)] == [("a", crew.now_ms)]
+
+
+async def test_job_that_was_removed_before_the_store_was_damaged_does_not_run(crew: Crew, every: Every):
+    first = crew.service()
+    job = first.add_job("a", every(60), "x")
+    await crew.look(first)
+    await first.close()
+    CronService(crew.path, clock=crew.clock).remove_job(job.id)
+    crew.path.write_bytes(b"garbage")
+
+    await crew.pass_(120, crew.service())
+
+    assert crew.ran == []
 
 
 async def test_without_a_copy_a_damaged_store_runs_nothing_and_is_told(crew: Crew):
