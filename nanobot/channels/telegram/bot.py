@@ -52,10 +52,6 @@ Raw = dict[str, Any]
 logging.getLogger("telegram").setLevel(logging.CRITICAL)
 
 
-class ConflictError(SendError):
-    """Another program polls with this token. The text says how to find it."""
-
-
 @asynccontextmanager
 async def open_bot(config: TelegramConfig) -> AsyncIterator[Bot]:
     """A bot whose token Telegram has accepted.
@@ -68,11 +64,7 @@ async def open_bot(config: TelegramConfig) -> AsyncIterator[Bot]:
             "channels.telegram.token is not a token. A token looks like 123456:ABC-DEF; copy all of it from @BotFather."
         )
     base = (config.api_base or API).rstrip("/")
-    client_options = {
-        "verify": await ssl_context(base),
-        "trust_env": False,  # `proxy_for` reads the environment
-        "limits": httpx.Limits(keepalive_expiry=KEEP_ALIVE_S),
-    }
+    tls = await ssl_context(base)
     try:
         request = HTTPXRequest(
             connect_timeout=CONNECT_S,
@@ -80,7 +72,11 @@ async def open_bot(config: TelegramConfig) -> AsyncIterator[Bot]:
             write_timeout=ANSWER_S,
             media_write_timeout=ANSWER_S,
             proxy=proxy_for(base, config.proxy or None),
-            httpx_kwargs=client_options,
+            httpx_kwargs={
+                "verify": tls,
+                "trust_env": False,  # `proxy_for` reads the environment
+                "limits": httpx.Limits(keepalive_expiry=KEEP_ALIVE_S),
+            },
         )
     except (RuntimeError, ValueError) as error:
         hint = "Run `pip install socksio`" if isinstance(error, RuntimeError) else "Write it as http://host:port"
@@ -136,7 +132,7 @@ def error_of(error: TelegramError) -> SendError:
         case RetryAfter(retry_after=pause):  # a number, or with PTB_TIMEDELTA in the environment a timedelta
             return RateLimitedError(text, pause.total_seconds() if isinstance(pause, timedelta) else pause)
         case Conflict():
-            return ConflictError(
+            return SendError(
                 "another process polls with this token, and Telegram gives each message to one of them only. "
                 "Stop it (a second gateway, another bot program), or give it a token of its own with @BotFather."
             )

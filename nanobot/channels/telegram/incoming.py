@@ -6,6 +6,7 @@ Source: core.telegram.org/bots/api#message.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from telegram import (
     Animation,
@@ -36,7 +37,10 @@ from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
-_PRESS = "press"
+_KINDS = {
+    Voice: MediaKind.VOICE, Audio: MediaKind.AUDIO, Animation: MediaKind.VIDEO, Video: MediaKind.VIDEO,
+    VideoNote: MediaKind.VIDEO, Document: MediaKind.FILE,
+}  # fmt: skip
 
 
 def menu_name(command: str) -> str:
@@ -64,8 +68,10 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     files = _files_of(message)
     text = "\n".join(part for part in (_strip_mention(words, me), _describe(message)) if part)
     is_ours = command is not None and (command[2] is not None or command[1].lower() in commands)
-    is_mentioned = is_private or is_ours or _mentions_bot(message, me) or _author_of(_replied_to(message)) == me
-    if not text and not files and not _mentions_bot(message, me):
+    is_named = _mentions_bot(message, me)
+    replied = _replied_to(message)
+    is_mentioned = is_private or is_ours or is_named or (replied is not None and replied.from_user == me)
+    if not (text or files or is_named):
         return None
     quote, quotes_others = ("", False) if command else _quote(message, me)  # a command needs no quoted message
     user = message.from_user if message.sender_chat is None else None
@@ -94,7 +100,7 @@ def read_press(query: CallbackQuery, value: str) -> Incoming | None:
         _sender_id(query.from_user),
         str(message.chat.id),
         value,
-        f"{message.message_id}-{_PRESS}",
+        f"{message.message_id}-press",
         _thread_of(message) if isinstance(message, Message) else None,
         message.chat.type == message.chat.PRIVATE,
         is_mentioned=True,
@@ -157,10 +163,6 @@ def _mentions_bot(message: Message, me: User) -> bool:
     return False
 
 
-def _author_of(message: Message | None) -> User | None:
-    return message.from_user if message is not None else None
-
-
 def _replied_to(message: Message) -> Message | None:
     """The message it replies to. In a topic every message replies to the topic's first, which does not count."""
     replied = message.reply_to_message
@@ -179,16 +181,13 @@ def _quote(message: Message, me: User) -> tuple[str, bool]:
     if origin is not None:
         return f"[forwarded from {_origin_name(origin)}]", True
     replied = _replied_to(message)
-    words = (message.quote.text if message.quote else "") or (
-        (replied.text or replied.caption or "") if replied is not None else ""
-    )
+    words = message.quote.text if message.quote else replied.text or replied.caption if replied else None
     if not words:
         return "", False
-    author = _author_of(replied)
-    is_ours = author is not None and author in (me, message.from_user) and replied is not None
+    author = replied.from_user if replied is not None else None
+    is_forwarded = replied is not None and replied.forward_origin is not None
     name = "you" if author == me else author.full_name if author is not None else "somebody"
-    forwarded = replied is not None and replied.forward_origin is not None
-    return quoted_lines(words, _one_line(name)), not is_ours or forwarded
+    return quoted_lines(words, _one_line(name)), is_forwarded or author is None or author not in (me, message.from_user)
 
 
 def _origin_name(origin: MessageOrigin) -> str:
@@ -206,21 +205,14 @@ def _one_line(name: str) -> str:
 
 
 def _files_of(message: Message) -> tuple[Attachment, ...]:
-    match message.photo or message.effective_attachment:
-        case tuple() as sizes:
-            kind, file = MediaKind.IMAGE, max(sizes, key=lambda size: size.width * size.height)
-        case Sticker(is_animated=False, is_video=False) as file:
-            kind = MediaKind.IMAGE
-        case Voice() as file:
-            kind = MediaKind.VOICE
-        case Audio() as file:
-            kind = MediaKind.AUDIO
-        case Animation() | Video() | VideoNote() as file:
-            kind = MediaKind.VIDEO
-        case Document() as file:
-            kind = MediaKind.FILE
-        case _:
-            return ()
+    file: Any = message.effective_attachment
+    kind = _KINDS.get(type(file))
+    if message.photo:
+        kind, file = MediaKind.IMAGE, max(message.photo, key=lambda size: size.width * size.height)
+    elif isinstance(file, Sticker) and not (file.is_animated or file.is_video):
+        kind = MediaKind.IMAGE
+    if kind is None:
+        return ()
     name, content_type = getattr(file, "file_name", None), getattr(file, "mime_type", None)
     return (Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id),)
 
