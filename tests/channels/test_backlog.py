@@ -6,13 +6,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.websocket.backlog import FrameBacklog
+from nanobot.channels.websocket.chat import ClientChat
 
 SAYING = st.tuples(st.booleans(), st.integers(0, 400))
 
 
 def test_frames_carry_their_numbers():
-    backlog = FrameBacklog()
+    backlog = ClientChat()
 
     frames = [backlog.add('{"type":"reply"}', "a"), backlog.add('{"type":"delta"}')]
 
@@ -24,32 +24,31 @@ def test_frames_carry_their_numbers():
 
 
 def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
-    backlog = FrameBacklog()
+    backlog = ClientChat()
     for number in range(4):
         backlog.add("{}", f"id {number}")
-    backlog.arrived(2)
+    backlog.confirm(2)
 
     assert [frame.seq for frame in backlog.after(1)] == [2, 3, 4]
     assert backlog.before_undelivered() == 2
-    backlog.arrived(4)
+    backlog.confirm(4)
     assert backlog.before_undelivered() == 4
-    assert backlog.is_idle
 
 
 def test_what_has_arrived_makes_room_at_once():
-    backlog = FrameBacklog(max_frames=2)
+    backlog = ClientChat(most_frames=2)
     for number in range(4):
         backlog.add("{}", f"id {number}")
 
-    backlog.arrived(4)
+    backlog.confirm(4)
 
     assert [frame.seq for frame in backlog.after(0)] == [3, 4]
     assert backlog.has_gap(1)
 
 
 async def test_all_who_wait_hear_of_the_next_frame():
-    backlog = FrameBacklog()
-    waiting = [asyncio.create_task(backlog.wait_after(0)) for _ in range(3)]
+    backlog = ClientChat()
+    waiting = [asyncio.create_task(backlog.wait_until(lambda: backlog.last)) for _ in range(3)]
     await asyncio.sleep(0)
 
     backlog.add("{}")
@@ -59,11 +58,11 @@ async def test_all_who_wait_hear_of_the_next_frame():
 
 @given(st.lists(SAYING, max_size=40), st.integers(0, 40))
 def test_it_stays_within_bounds_and_forgets_nothing_that_is_owed(sayings, arrived):
-    backlog, said = FrameBacklog(max_frames=10, max_characters=2000), []
+    backlog, said = ClientChat(most_frames=10, most_characters=2000), []
     for number, (lasts, size) in enumerate(sayings):
         said.append(backlog.add("{" + "x" * size, f"id {number}" if lasts else None))
         if number == arrived:
-            backlog.arrived(number)
+            backlog.confirm(number)
 
     kept = backlog.after(0)
 

@@ -314,7 +314,7 @@ async def test_a_client_that_claims_to_be_ahead_still_hears_what_comes(platform,
 
 
 async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.backlog.MOST_FRAMES", 2)
+    monkeypatch.setattr("nanobot.channels.websocket.chat.MOST_FRAMES", 2)
     async with serving(platform, tmp_path) as life:
         async with client(platform) as wire:
             for text in ("one", "two", "three", "four"):
