@@ -23,7 +23,6 @@ _UNAVAILABLE_MODES = ("external", "tombstone", "hidden_by_limit")
 """Modes of files that cannot be downloaded."""
 _MAX_FILES = 20
 _MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")
-_ADDRESS = re.compile(r"\A(?:mailto:|tel:)?(?:https?://)?(.*?)/?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,6 @@ class SlackIncoming(Incoming):
     """Whether it is a private chat of several people."""
     is_mention_event: bool = False
     """Whether it is an `app_mention`, which usually arrives as a `message` event, too, perhaps with more."""
-    people: tuple[str, ...] = ()
-    """The ids of other users mentioned in the text without their names."""
 
 
 def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: bool) -> SlackIncoming | None:
@@ -64,7 +61,6 @@ def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: boo
     away = [file for file in files if file.get("mode") in _UNAVAILABLE_MODES]
     attachments = [describe_file(file) for file in files if file not in away and file.text("id")][:_MAX_FILES]
     lines += map(_describe_unavailable, away)
-    mentioned = [user_id for payload in (event, *shares) for user_id in mentioned_ids(payload.text("text"))]
     thread = event.text("thread_ts")
     kind = _kind(event, chat)
     if not thread and reply_in_thread and kind != "im":
@@ -77,12 +73,13 @@ def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: boo
         thread_id=thread or None,
         is_private=kind == "im",
         is_group_chat=kind == "mpim",
-        is_mentioned=is_mention or mentions_user(text, me.user) or event.get("parent_user_id") == me.user,
+        is_mentioned=is_mention
+        or _mention_of(me.user).search(text) is not None
+        or event.get("parent_user_id") == me.user,
         attachments=tuple(attachments),
         quotes_others=bool(shares),
         sent_at=event.time("ts", ticks_per_s=1),
         is_mention_event=is_mention,
-        people=tuple(user_id for user_id in dict.fromkeys(mentioned) if user_id != me.user),
     )
 
 
@@ -161,20 +158,14 @@ def _kind(payload: Payload, chat: str) -> str:
     return payload.text("channel_type") or ("im" if chat.startswith("D") else "channel")
 
 
-def mentions_user(text: str, user: str) -> bool:
-    """Whether the text mentions this user."""
-    return re.search(rf"<@{re.escape(user)}(?:\|[^<>]*)?>", text) is not None
-
-
-def mentioned_ids(text: str) -> list[str]:
-    """The ids of users that the text mentions without their names."""
-    return [match[2] for match in _MARK.finditer(text) if match[1] == "@" and match[2] and not match[3]]
+def _mention_of(user: str) -> "re.Pattern[str]":
+    return re.compile(rf"<@{re.escape(user)}(?:\|[^<>]*)?>")
 
 
 def to_plain_text(text: str, me: str, my_name: str) -> str:
     """The plain text, without a mention of the bot at its start."""
-    mention = re.compile(rf"\A(?:\s*<@{re.escape(me)}(?:\|[^<>]*)?>[ \t]*[,:]?)+\s*")
-    plain = _MARK.sub(lambda match: _read(match, me, my_name), mention.sub("", text))
+    own = re.compile(rf"\A(?:\s*{_mention_of(me).pattern}[ \t]*[,:]?)+\s*")
+    plain = _MARK.sub(lambda match: _read(match, me, my_name), own.sub("", text))
     return plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
 
 
@@ -193,5 +184,4 @@ def _read(match: "re.Match[str]", me: str, my_name: str) -> str:
 
 def _bare(address: str) -> str:
     """An address as people write it, without scheme: Slack makes every address a link."""
-    match = _ADDRESS.match(address)
-    return match[1].lower() if match else address
+    return re.sub(r"\A(?:mailto:|tel:)?(?:https?://)?|/\Z", "", address).lower()
