@@ -128,7 +128,7 @@ async def test_a_mail_comes_in_many_forms(body):
         return f"{body}{{tag}} OK done\r\n" if "FETCH" in command.upper() else ""
 
     def fetch(mailbox: Mailbox) -> FetchedMail | None:
-        return mailbox.fetch_one(7)
+        return next(iter(mailbox.fetch([7])), None)
 
     mail = await talk(answer, fetch)
 
@@ -138,7 +138,7 @@ async def test_a_mail_comes_in_many_forms(body):
 
 async def test_a_mail_that_is_gone_is_none():
     def fetch(mailbox: Mailbox) -> FetchedMail | None:
-        return mailbox.fetch_one(7)
+        return next(iter(mailbox.fetch([7])), None)
 
     assert await talk(lambda _: "", fetch) is None
 
