@@ -345,7 +345,7 @@ def start_reading(mailbox: Mailbox, state: MailState) -> None:
     Which of its mails are read then depends on their age; the journal drops duplicates.
     """
     if state.validity != mailbox.validity or 0 < mailbox.next_uid <= state.last_uid:
-        log.info("email: the mailbox is new, or the server has renumbered it; looking through its recent mails")
+        log.info("email: the mailbox is new, or was renumbered; looking through its recent mails")
         state.validity, state.last_uid = mailbox.validity, 0
 
 
@@ -362,17 +362,17 @@ def new_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[Fetche
     if state.checked_at:
         since, unread = (_day(state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
         is_recent = AND(OR(OR(date_gte=since, sent_date_gte=since), AND(date_gte=unread, seen=False)))
-    recent = mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*"))) if new else []
-    for uid in recent:
-        yield from mailbox.fetch([uid]) if uid > state.last_uid else ()
-        state.last_uid = max(uid, state.last_uid)
-    if state.checked_at and len(recent) < len(new):
-        log.warning(
-            "email: %d mails are older than the last check of the mailbox, and are not answered. To get an answer, "
-            "send them again.",
-            len(new) - len(recent),
-        )
-    state.last_uid, state.checked_at = max([state.last_uid, *new]), now
+    recent = {*mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*")))} if new else set()
+    if not state.checked_at and mailbox.next_uid:  # what came since the folder was opened is not old
+        recent.update(uid for uid in new if uid >= mailbox.next_uid)
+    for uid in new:
+        if uid in recent:
+            yield from mailbox.fetch([uid])
+        state.last_uid = uid
+    if state.checked_at and (old := [uid for uid in new if uid not in recent]):
+        text = "email: %d mails are older than the last check, and are not answered. To get an answer, send them again."
+        log.warning(text, len(old))
+    state.checked_at = now
 
 
 def _day(at: float) -> date:
