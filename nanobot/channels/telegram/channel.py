@@ -16,18 +16,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any, ClassVar, TypeVar
 
-from telegram import (
-    Bot,
-    CallbackQuery,
-    InlineKeyboardButton,
-    InlineKeyboardMarkup,
-    InputFile,
-    LinkPreviewOptions,
-    Message,
-    MessageEntity,
-    ReplyParameters,
-    Update,
-)
+import telegram as tg
 from telegram.error import ChatMigrated, TelegramError
 
 from nanobot.bus.events import Address, Button
@@ -64,7 +53,7 @@ _LONGEST_DATA, _MOST_VALUES = 64, 500
 _TOKEN = "#"  # noqa: S105 prefix of the key of a stored value
 _ROW_BUTTONS, _ROW_CHARS = 4, 30
 """What a phone shows in one row without cutting a label."""
-_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+_NO_PREVIEW = tg.LinkPreviewOptions(is_disabled=True)
 """Telegram would fetch the page of a URL in a message, which a prompt injection could use to leak data in the URL."""
 _METHODS = {
     ".ogg": "voice", ".oga": "voice", ".opus": "voice", ".mp3": "audio", ".m4a": "audio", ".gif": "animation",
@@ -121,7 +110,7 @@ class TelegramChannel(ChatChannel):
     def __init__(self, config: TelegramConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._section = config
-        self._current_bot: Bot | None = None
+        self._current_bot: tg.Bot | None = None
         self._state = TelegramState()
         self._has_warned = False
 
@@ -147,7 +136,7 @@ class TelegramChannel(ChatChannel):
 
     # receiving
 
-    async def _poll(self, bot: Bot) -> None:
+    async def _poll(self, bot: tg.Bot) -> None:
         """Receive updates until polling fails twice in a row: servers reject even a good token for a moment.
 
         After a cancellation, those that were not confirmed arrive again; the journal drops what it has.
@@ -176,7 +165,7 @@ class TelegramChannel(ChatChannel):
                 await asyncio.sleep(self.busy_s)
             wait_s, has_failed = self.poll_s, False
 
-    async def _wait_for_album(self, bot: Bot, updates: list[Raw]) -> list[Raw]:
+    async def _wait_for_album(self, bot: tg.Bot, updates: list[Raw]) -> list[Raw]:
         """Poll until nothing is added to these updates: the parts of an album arrive one by one."""
         count = 0
         while count < len(updates):
@@ -211,7 +200,7 @@ class TelegramChannel(ChatChannel):
 
     async def _handle(self, batch: Sequence[Raw]) -> None:
         """Process an update, or all parts of an album. Raises StorageError if it cannot be journaled."""
-        updates = [Update.de_json(raw, self._bot) for raw in batch]
+        updates = [tg.Update.de_json(raw, self._bot) for raw in batch]
         if (query := updates[0].callback_query) is not None:
             await self._take_press(query)
             return
@@ -225,7 +214,7 @@ class TelegramChannel(ChatChannel):
         if incoming:
             await self._receive(merge_album(incoming))
 
-    async def _take_press(self, query: CallbackQuery) -> None:
+    async def _take_press(self, query: tg.CallbackQuery) -> None:
         """Process a button press, and remove accepted buttons."""
         value = self._state.value_of(query.data or "")
         pressed = read_press(query, value) if value else None
@@ -276,11 +265,11 @@ class TelegramChannel(ChatChannel):
         """Post a file as what its name says; as a document if Telegram rejects that. It fetches a URL itself."""
         fields = await self._fields(to, options)
 
-        async def send(method: str, chat_id: str) -> Message:
+        async def send(method: str, chat_id: str) -> tg.Message:
             opened = nullcontext() if file.path is None else await asyncio.to_thread(open_outgoing, file.path)
             with opened as handle:
-                media = file.url if handle is None else InputFile(handle, filename=file.name, read_file_handle=False)
-                post: Callable[..., Awaitable[Message]] = getattr(self._bot, f"send_{method}")
+                media = file.url if handle is None else tg.InputFile(handle, filename=file.name, read_file_handle=False)
+                post: Callable[..., Awaitable[tg.Message]] = getattr(self._bot, f"send_{method}")
                 return await post(chat_id, media, read_timeout=UPLOAD_S, **fields)
 
         method = _METHODS.get(PurePath(file.name).suffix.lower(), "document")
@@ -310,7 +299,7 @@ class TelegramChannel(ChatChannel):
         return self.group_interval_s if chat_id.startswith("-") else self.delta_interval_s
 
     @property
-    def _bot(self) -> Bot:
+    def _bot(self) -> tg.Bot:
         if self._current_bot is None:
             raise NotConnectedError("Telegram is not connected")
         return self._current_bot
@@ -319,7 +308,7 @@ class TelegramChannel(ChatChannel):
         """The parameters that every message has."""
         number = _number_of(options.reply_to or "") if self._section.reply_to_message else None
         buttons = [
-            InlineKeyboardButton(button.label, callback_data=self._state.data_of(button.value))
+            tg.InlineKeyboardButton(button.label, callback_data=self._state.data_of(button.value))
             for button in options.buttons
         ]
         if buttons:  # they may be pressed after a crash
@@ -328,15 +317,15 @@ class TelegramChannel(ChatChannel):
         rows = [buttons] if is_one_row else [[button] for button in buttons]
         return {
             "message_thread_id": _thread(to),
-            "reply_parameters": ReplyParameters(number, allow_sending_without_reply=True) if number else None,
-            "reply_markup": InlineKeyboardMarkup(rows) if buttons else None,
+            "reply_parameters": tg.ReplyParameters(number, allow_sending_without_reply=True) if number else None,
+            "reply_markup": tg.InlineKeyboardMarkup(rows) if buttons else None,
             "disable_notification": options.quiet,
         }
 
     async def _send_text(self, to: Address, chunk: Chunk, send: Callable[..., Awaitable[T]]) -> T:
         """Send text with entities, so that nothing in it is taken for markup; without them if Telegram rejects them."""
         entities = [
-            MessageEntity(entity.type, entity.offset, entity.length, url=entity.url, language=entity.language)
+            tg.MessageEntity(entity.type, entity.offset, entity.length, url=entity.url, language=entity.language)
             for entity in chunk.entities
         ]
         send = partial(send, text=chunk.text, link_preview_options=_NO_PREVIEW)
@@ -360,7 +349,7 @@ class TelegramChannel(ChatChannel):
         except TelegramError as error:
             raise error_of(error) from error
 
-    async def _show_menu(self, bot: Bot) -> None:
+    async def _show_menu(self, bot: tg.Bot) -> None:
         """Set the bot's command menu. Never raises: the commands work without it."""
         commands = [(menu_name(entry.name), entry.text[:_LONGEST_HINT]) for entry in self.services.commands]
         try:
@@ -369,7 +358,7 @@ class TelegramChannel(ChatChannel):
         except TelegramError as error:
             log.debug("telegram: the command menu was not set: %s", error)
 
-    def _check_privacy(self, bot: Bot) -> None:
+    def _check_privacy(self, bot: tg.Bot) -> None:
         """Warn once if the bot's privacy mode hides group messages that the config wants it to receive."""
         policy = self._section.group_policy
         if policy != "mention" and not bot.can_read_all_group_messages and not self._has_warned:

@@ -8,29 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from telegram import (
-    Animation,
-    Audio,
-    CallbackQuery,
-    Checklist,
-    Contact,
-    Dice,
-    Document,
-    Game,
-    Location,
-    Message,
-    MessageEntity,
-    MessageOrigin,
-    PaidMediaInfo,
-    Poll,
-    Sticker,
-    Story,
-    User,
-    Venue,
-    Video,
-    VideoNote,
-    Voice,
-)
+import telegram as tg
+from telegram.constants import ChatType
 
 from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
@@ -38,8 +17,8 @@ from nanobot.channels.media_kinds import MediaKind
 
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
 _KINDS = {
-    Voice: MediaKind.VOICE, Audio: MediaKind.AUDIO, Animation: MediaKind.VIDEO, Video: MediaKind.VIDEO,
-    VideoNote: MediaKind.VIDEO, Document: MediaKind.FILE,
+    tg.Voice: MediaKind.VOICE, tg.Audio: MediaKind.AUDIO, tg.Animation: MediaKind.VIDEO, tg.Video: MediaKind.VIDEO,
+    tg.VideoNote: MediaKind.VIDEO, tg.Document: MediaKind.FILE,
 }  # fmt: skip
 
 
@@ -48,31 +27,29 @@ def menu_name(command: str) -> str:
     return command.replace("-", "_")[:32]
 
 
-def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Incoming | None:
+def read_message(message: tg.Message, me: tg.User, commands: Mapping[str, str]) -> Incoming | None:
     """Read a message. None for service messages, messages of bots, and commands for other bots.
 
     `commands` are our slash commands by their names in Telegram's menu.
     """
     sender = _sender_of(message)
-    is_private = message.chat.type == message.chat.PRIVATE
-    if sender is None:
-        return None
+    is_private = message.chat.type == ChatType.PRIVATE
     words = _text_with_links(message)
     command = _COMMAND.match(words) if message.forward_origin is None else None  # a forwarded text is no command
-    if command and command[2] and command[2].lower() != (me.username or "").lower():
+    name, bot = (command[1].lower(), (command[2] or "").lower()) if command else ("", "")
+    if sender is None or (bot and bot != (me.username or "").lower()):
         return None
-    if command and command[1].lower() == "start" and is_private:
+    if name == "start" and is_private:
         words = "/start"  # sent by the Start button of a new chat, perhaps with a parameter from a link
-    elif command and (command_name := commands.get(command[1].lower())) is not None:
-        words = f"/{command_name}{words[command.end(1) :]}"
+    elif command and name in commands:
+        words = f"/{commands[name]}{words[command.end(1) :]}"
     files = _files_of(message)
     text = "\n".join(part for part in (_strip_mention(words, me), _describe(message)) if part)
-    is_ours = command is not None and (command[2] is not None or command[1].lower() in commands)
     is_named = _mentions_bot(message, me)
-    replied = _replied_to(message)
-    is_mentioned = is_private or is_ours or is_named or (replied is not None and replied.from_user == me)
     if not (text or files or is_named):
         return None
+    replied = _replied_to(message)
+    is_reply_to_us = replied is not None and replied.from_user == me
     quote, quotes_others = ("", False) if command else _quote(message, me)  # a command needs no quoted message
     user = message.from_user if message.sender_chat is None else None
     return Incoming(
@@ -82,7 +59,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
         str(message.message_id),
         _thread_of(message),
         is_private,
-        is_mentioned,
+        is_mentioned=is_private or is_named or is_reply_to_us or bool(bot) or name in commands,
         sender_name=user.full_name if user is not None else "",
         sender_handle=(user.username or "") if user is not None else "",
         attachments=files,
@@ -91,7 +68,7 @@ def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Inc
     )
 
 
-def read_press(query: CallbackQuery, value: str) -> Incoming | None:
+def read_press(query: tg.CallbackQuery, value: str) -> Incoming | None:
     """Read a button press as a message with the button's value. The buttons of a message can be pressed once."""
     message = query.message
     if message is None or query.from_user.is_bot:
@@ -101,8 +78,8 @@ def read_press(query: CallbackQuery, value: str) -> Incoming | None:
         str(message.chat.id),
         value,
         f"{message.message_id}-press",
-        _thread_of(message) if isinstance(message, Message) else None,
-        message.chat.type == message.chat.PRIVATE,
+        _thread_of(message) if isinstance(message, tg.Message) else None,
+        message.chat.type == ChatType.PRIVATE,
         is_mentioned=True,
     )
 
@@ -121,24 +98,21 @@ def merge_album(parts: Sequence[Incoming]) -> Incoming:
     )
 
 
-def _text_with_links(message: Message) -> str:
+def _text_with_links(message: tg.Message) -> str:
     """The text, with the URL of each link after its words."""
-    text = message.text or message.caption or ""
-    linked = [
-        entity for entity in message.entities or message.caption_entities if entity.type == MessageEntity.TEXT_LINK
-    ]
-    units = text.encode("utf-16-le", "surrogatepass")  # as Telegram counts
-    for entity in sorted(linked, key=lambda entity: entity.offset, reverse=True):
-        end = 2 * (entity.offset + entity.length)
-        units = units[:end] + f" ({entity.url})".encode("utf-16-le") + units[end:]
+    units = (message.text or message.caption or "").encode("utf-16-le", "surrogatepass")  # as Telegram counts
+    for entity in reversed(message.entities or message.caption_entities):
+        if entity.type == tg.MessageEntity.TEXT_LINK:
+            end = 2 * (entity.offset + entity.length)
+            units = units[:end] + f" ({entity.url})".encode("utf-16-le") + units[end:]
     return units.decode("utf-16-le", "surrogatepass")
 
 
-def _sender_id(user: User) -> str:
+def _sender_id(user: tg.User) -> str:
     return f"{user.id}|{user.username}" if user.username else str(user.id)
 
 
-def _sender_of(message: Message) -> str | None:
+def _sender_of(message: tg.Message) -> str | None:
     """The sender's id: a person, the group for an anonymous admin, or the channel in whose name it was posted."""
     if message.is_automatic_forward:
         return None  # a channel's post, copied into its group
@@ -148,38 +122,34 @@ def _sender_of(message: Message) -> str | None:
     return None if user is None or user.is_bot else _sender_id(user)
 
 
-def _thread_of(message: Message) -> str | None:
+def _thread_of(message: tg.Message) -> str | None:
     """The topic. Elsewhere this number only names the message replied to."""
     return str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
 
 
-def _mentions_bot(message: Message, me: User) -> bool:
+def _mentions_bot(message: tg.Message, me: tg.User) -> bool:
     """Whether it mentions the bot, by name or by a link."""
     parse = message.parse_entities if message.entities else message.parse_caption_entities
-    name = f"@{me.username}".lower()
-    for entity, text in parse([MessageEntity.MENTION, MessageEntity.TEXT_MENTION]).items():
-        if text.lower() == name or (entity.user is not None and entity.user.id == me.id):
-            return True
-    return False
+    mentions = parse([tg.MessageEntity.MENTION, tg.MessageEntity.TEXT_MENTION]).items()
+    return any(text.lower() == f"@{me.username}".lower() or entity.user == me for entity, text in mentions)
 
 
-def _replied_to(message: Message) -> Message | None:
+def _replied_to(message: tg.Message) -> tg.Message | None:
     """The message it replies to. In a topic every message replies to the topic's first, which does not count."""
     replied = message.reply_to_message
     return None if replied is None or replied.forum_topic_created is not None else replied
 
 
-def _strip_mention(text: str, me: User) -> str:
+def _strip_mention(text: str, me: tg.User) -> str:
     """The text without the bot's name at its start, so that `@bot /status` is a command."""
     name = re.escape(f"@{me.username}")
     return re.sub(rf"\A\s*{name}\b[\s,:]*", "", text, flags=re.IGNORECASE).strip()
 
 
-def _quote(message: Message, me: User) -> tuple[str, bool]:
+def _quote(message: tg.Message, me: tg.User) -> tuple[str, bool]:
     """A line about the message it replies to or was forwarded from, and whether that has words of somebody else."""
-    origin = message.forward_origin
-    if origin is not None:
-        return f"[forwarded from {_origin_name(origin)}]", True
+    if message.forward_origin is not None:
+        return f"[forwarded from {_origin_name(message.forward_origin)}]", True
     replied = _replied_to(message)
     words = message.quote.text if message.quote else replied.text or replied.caption if replied else None
     if not words:
@@ -190,13 +160,13 @@ def _quote(message: Message, me: User) -> tuple[str, bool]:
     return quoted_lines(words, _one_line(name)), is_forwarded or author is None or author not in (me, message.from_user)
 
 
-def _origin_name(origin: MessageOrigin) -> str:
-    user, chat = getattr(origin, "sender_user", None), getattr(origin, "chat", getattr(origin, "sender_chat", None))
-    if user is not None:
-        return _one_line(user.full_name)
-    if chat is not None:
-        return _one_line(chat.title or str(chat.id))
-    return _one_line(getattr(origin, "sender_user_name", "") or "somebody")
+def _origin_name(origin: tg.MessageOrigin) -> str:
+    match origin:
+        case tg.MessageOriginUser(sender_user=user):
+            return _one_line(user.full_name)
+        case tg.MessageOriginChat(sender_chat=chat) | tg.MessageOriginChannel(chat=chat):
+            return _one_line(chat.title or str(chat.id))
+    return _one_line(getattr(origin, "sender_user_name", "somebody"))
 
 
 def _one_line(name: str) -> str:
@@ -204,12 +174,12 @@ def _one_line(name: str) -> str:
     return " ".join(re.sub(r"[\[\]]", "", name).split())[:80]
 
 
-def _files_of(message: Message) -> tuple[Attachment, ...]:
+def _files_of(message: tg.Message) -> tuple[Attachment, ...]:
     file: Any = message.effective_attachment
     kind = _KINDS.get(type(file))
     if message.photo:
         kind, file = MediaKind.IMAGE, max(message.photo, key=lambda size: size.width * size.height)
-    elif isinstance(file, Sticker) and not (file.is_animated or file.is_video):
+    elif isinstance(file, tg.Sticker) and not (file.is_animated or file.is_video):
         kind = MediaKind.IMAGE
     if kind is None:
         return ()
@@ -217,22 +187,21 @@ def _files_of(message: Message) -> tuple[Attachment, ...]:
     return (Attachment(kind, file.file_unique_id, name, content_type, file.file_size, source=file.file_id),)
 
 
-def _describe(message: Message) -> str:
+def _describe(message: tg.Message) -> str:
     """Content that is neither text nor file, in words; empty if there is none."""
     match message.venue or message.checklist or message.effective_attachment:
-        case Sticker(emoji=emoji):
+        case tg.Sticker(emoji=emoji):
             return f"[sticker {emoji}]" if emoji else "[sticker]"
-        case Venue(title=title, address=address, location=place):
+        case tg.Venue(title=title, address=address, location=place):
             return f"[place: {title}, {address}; {place.latitude}, {place.longitude}]"
-        case Location(latitude=latitude, longitude=longitude):
+        case tg.Location(latitude=latitude, longitude=longitude):
             return f"[location: {latitude}, {longitude}]"
-        case Contact(first_name=first_name, last_name=last_name, phone_number=number):
+        case tg.Contact(first_name=first_name, last_name=last_name, phone_number=number):
             return f"[contact: {' '.join(part for part in (first_name, last_name, number) if part)}]"
-        case Poll(question=question, options=options):
+        case tg.Poll(question=question, options=options):
             return f"[poll: {question} ({' / '.join(option.text for option in options)})]"
-        case Dice(emoji=emoji, value=value):
+        case tg.Dice(emoji=emoji, value=value):
             return f"[{emoji} {value}]"
-        case Story() | Game() | Checklist() | PaidMediaInfo():
+        case tg.Story() | tg.Game() | tg.Checklist() | tg.PaidMediaInfo():
             return "[a message of a kind that bots cannot read]"
-        case _:
-            return ""
+    return ""
