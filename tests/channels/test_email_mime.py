@@ -261,6 +261,7 @@ def test_a_page_says_what_a_person_sees():
         "On Mon, 2 Nov 2026 at 10:00, A Bot With A Long Name\n<bot@bot.test> wrote:\n\n> old",
         "Am 02.11.26 um 10:00 schrieb Bot:\n> old",
         "Le lun. 2 nov. 2026 à 10:00, Bot <bot@bot.test> a écrit :\n> old",
+        "пн, 2 нояб. 2026 г. в 10:00, Bot <bot@bot.test>:\n> old",
         "在 2026年11月2日，Bot <bot@bot.test> 写道：\n> old",
         "-----Original Message-----\nFrom: Bot\nold",
         "________________________________\nFrom: Bot\nSent: Monday\nTo: Anna\nSubject: x\n\nold",

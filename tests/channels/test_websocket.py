@@ -21,6 +21,7 @@ from websockets.typing import Origin
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.payload import Payload
 from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelState
 from nanobot.channels.websocket.channel import WebSocketChannel
@@ -507,7 +508,8 @@ async def test_a_frame_that_cannot_be_used_is_answered_and_the_connection_stays(
 
 async def test_a_message_is_acknowledged_and_its_repeat_too_but_heard_once(platform, tmp_path):
     async with serving(platform, tmp_path) as life, client(platform) as wire:
-        told = [await wire.asked({"type": "message", "id": "m1", "text": "hi \ud800"}) for _ in range(2)]
+        said = {"type": "message", "id": "m1", "text": "hi \ud800", "thread": None, "media": []}
+        told = [await wire.asked(said) for _ in range(2)]
 
     assert told == [{"type": "ack", "id": "m1", "accepted": True}, {"type": "ack", "id": "m1", "accepted": False}]
     assert [one.content for one in life.heard] == ["hi \ufffd"]
@@ -562,7 +564,7 @@ async def test_a_link_put_in_place_of_a_checked_file_is_not_followed(tmp_path, a
     (outside := tmp_path / "outside").mkdir()
     for folder in (inner, outside):
         (folder / "note.txt").write_text(folder.name, encoding="utf-8")
-    chunks = await open_attachment({"path": str(inner / "note.txt")}, [str(shared)])
+    chunks = await open_attachment(Payload(path=str(inner / "note.txt")), [str(shared)])
     if at == "file":
         (inner / "note.txt").unlink()
         (inner / "note.txt").symlink_to(outside / "note.txt")

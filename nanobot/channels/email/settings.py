@@ -8,7 +8,7 @@ from typing import Any
 
 from nanobot.channels.email.message import Mail, is_address
 from nanobot.channels.email.sender_auth import AuthServer, SenderVerdict, auth_server, public_suffixes, verify_sender
-from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.errors import ChannelSetupError, require_settings
 from nanobot.config.channels import EmailConfig
 from nanobot.net.http import is_loopback, verifying_context
 
@@ -86,14 +86,10 @@ def _check(config: EmailConfig) -> None:
             "channels.email.consentGranted is false. nanobot would read this mailbox, hand its mails to your model and "
             "answer them; set it to true if that is what you want."
         )
-    needed = {"imapHost": config.imap_host, "imapUsername": config.imap_username, "imapPassword": config.imap_password}
-    if config.auto_reply_enabled:
-        needed["smtpHost"] = config.smtp_host
-    missing = [f"channels.email.{key}" for key, value in needed.items() if not value.strip()]
-    if missing:
-        raise ChannelSetupError(
-            f"The mailbox is not set up. Set {', '.join(missing)}; docs/guides/email.md has examples."
-        )
+    smtp = {"smtpHost": config.smtp_host} if config.auto_reply_enabled else {}
+    require_settings(
+        "email", imapHost=config.imap_host, imapUsername=config.imap_username, imapPassword=config.imap_password, **smtp
+    )
     if any(char in config.imap_username + config.imap_password for char in "\r\n\0"):
         raise ChannelSetupError("channels.email.imapUsername and imapPassword may not have a line break in them.")
 

@@ -29,6 +29,7 @@ from nanobot.channels.errors import ChannelSetupError, NotConnectedError, Undeli
 from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment, StoredAttachment
 from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.payload import Payload
 from nanobot.channels.websocket.chat import ClientChat
 from nanobot.channels.websocket.frames import (
     EXPECTED,
@@ -270,9 +271,9 @@ class WebSocketChannel(BaseChannel):
         Raises ClientRefusedError.
         """
         hello = await self._receive_hello(socket)
-        if hello.get("type") != "hello":
+        if hello.text("type") != "hello":
             raise ClientRefusedError('The first frame must be {"type": "hello", "token": "..."}.')
-        token = str(hello.get("token", "")).encode(errors="replace")
+        token = hello.text("token").encode(errors="replace")
         matches = (name for name, known in self._tokens.items() if hmac.compare_digest(known.encode(), token))
         if (name := next(matches, None)) is None:
             address = str(socket.remote_address[0]) if isinstance(socket.remote_address, tuple) else "nowhere"
@@ -292,7 +293,7 @@ class WebSocketChannel(BaseChannel):
         socket.is_identified = True
         return self._chats[name], after if hello.get("epoch") == self._epoch else None
 
-    async def _receive_hello(self, socket: BoundedConnection) -> Fields:
+    async def _receive_hello(self, socket: BoundedConnection) -> Payload:
         """The first frame. Raises ClientRefusedError if it is late, too long or not a JSON object."""
         if len(self._unidentified) >= MOST_UNIDENTIFIED:
             oldest = next(iter(self._unidentified))
@@ -354,10 +355,10 @@ class WebSocketChannel(BaseChannel):
         ids: Fields = {}
         try:
             frame = parse_frame(raw)
-            ids = {name: frame[name] for name in ("id", "file") if isinstance(frame.get(name), str)}
-            match frame.get("type"):
+            ids = {name: frame.text(name) for name in ("id", "file") if frame.text(name)}
+            match frame.text("type"):
                 case "message":
-                    return await self._take_message(chat, frame) | {"id": frame["id"]}
+                    return await self._take_message(chat, frame) | ids
                 case "fetch":
                     return await chat.read_part(frame)
                 case "ping":
@@ -366,24 +367,23 @@ class WebSocketChannel(BaseChannel):
         except FrameError as error:
             return {"type": "error", "reason": str(error)} | ids
 
-    async def _take_message(self, chat: ClientChat, frame: Fields) -> Fields:
-        incoming, files = read_message(chat.name, frame)
+    async def _take_message(self, chat: ClientChat, frame: Payload) -> Fields:
+        incoming, files = read_message(chat.name, frame), frame.parts("media")
+        if files:
+            incoming = replace(incoming, fetch=partial(self._store_files, files))
         try:
-            accepted = await self.receive(replace(incoming, fetch=partial(self._store_files, files) if files else None))
+            return {"type": "ack", "accepted": await self.receive(incoming)}
         except StorageError as error:
             return {"type": "nack", "reason": str(error)}
-        return {"type": "ack", "accepted": accepted}
 
-    async def _store_files(self, files: Sequence[Fields]) -> list[StoredAttachment]:
+    async def _store_files(self, files: Sequence[Payload]) -> list[StoredAttachment]:
         """Store the files of a message. Raises FrameError, which rejects the message."""
         stored = []
-        for fields in files:
-            chunks = await open_attachment(fields, self._section.media_folders)
-            attachment = Attachment(
-                next((kind for kind in MediaKind if kind == fields.get("kind")), MediaKind.FILE),
-                name=str(fields.get("name") or fields.get("path") or ""),
-                content_type=str(fields["mime"]) if "mime" in fields else None,
-            )
+        for file in files:
+            chunks = await open_attachment(file, self._section.media_folders)
+            kind = next((kind for kind in MediaKind if kind == file.text("kind")), MediaKind.FILE)
+            name, content_type = file.text("name") or file.text("path"), file.text("mime") or None
+            attachment = Attachment(kind, name=name, content_type=content_type)
             stored.append(await self.services.media.store(attachment, chunks))
         return stored
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.outgoing import CHUNK, Outgoing, open_outgoing, prepare_outgoing
+from nanobot.channels.payload import Payload
 from nanobot.channels.websocket.frames import Fields, FrameError
 
 MOST_FRAMES = 500
@@ -140,10 +141,10 @@ class ClientChat:
             del self._files[old]
         return files, problems
 
-    async def read_part(self, frame: Fields) -> Fields:
+    async def read_part(self, frame: Payload) -> Fields:
         """The answer to `fetch`. Raises FrameError."""
-        file_id, offset = frame.get("file"), frame.get("offset", 0)
-        file = self._files.get(file_id) if isinstance(file_id, str) else None
+        file_id, offset = frame.text("file"), frame.get("offset", 0)
+        file = self._files.get(file_id)
         if file is None or file.path is None:
             raise FrameError("There is no such file. Files can be fetched until the gateway restarts.")
         if not isinstance(offset, int) or not 0 <= offset <= file.size:

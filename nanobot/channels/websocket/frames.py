@@ -15,6 +15,7 @@ from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import one_chunk
 from nanobot.channels.outgoing import stream_outgoing
+from nanobot.channels.payload import Payload
 from nanobot.errors import NanobotError
 from nanobot.markdown import well_formed
 
@@ -35,48 +36,38 @@ class FrameError(NanobotError):
     """An invalid frame. The client gets the text; the connection stays open."""
 
 
-def parse_frame(raw: str | bytes) -> Fields:
+def parse_frame(raw: str | bytes) -> Payload:
     """Parse a client's frame. Raises FrameError unless it is a text frame with a JSON object of limited size."""
     if isinstance(raw, str) and sum(raw.count(mark) for mark in "[{,") > MOST_PARTS:
         raise FrameError(f"A frame may have at most {MOST_PARTS} brackets and commas. Send a long text as a file.")
-    try:
-        frame = json.loads(raw) if isinstance(raw, str) else None
-    except (ValueError, RecursionError):
-        frame = None
-    if not isinstance(frame, dict):
-        raise FrameError(EXPECTED)
-    return frame
+    if isinstance(raw, str) and (frame := Payload.parse(raw)):
+        return frame
+    raise FrameError(EXPECTED)
 
 
-def read_message(client: str, frame: Fields) -> tuple[Incoming, list[Fields]]:
-    """A message of this client, and the fields of its files. Raises FrameError."""
-    message_id, text, thread, files = (
-        frame.get("id"),
-        frame.get("text", ""),
-        frame.get("thread"),
-        frame.get("media", []),
-    )
-    if not isinstance(message_id, str) or not _ID.fullmatch(message_id):
+def read_message(client: str, frame: Payload) -> Incoming:
+    """A message of this client, without its files. Raises FrameError."""
+    if not _ID.fullmatch(message_id := frame.text("id")):
         raise FrameError("A message needs a unique `id`, so that a duplicate is not answered twice.")
-    if not isinstance(text, str):
+    if not isinstance(frame.get("text", ""), str):
         raise FrameError("`text` must be a string.")
-    if thread is not None and (not isinstance(thread, str) or not NAME.fullmatch(thread)):
+    if frame.get("thread") is not None and not NAME.fullmatch(frame.text("thread")):
         raise FrameError("`thread` must be a name of letters, digits and . _ @ + -, at most 64 characters.")
-    is_list = isinstance(files, list) and all(isinstance(file, dict) for file in files)
-    if not is_list or len(files) > MOST_ATTACHED:
+    media = frame.get("media", [])
+    if not isinstance(media, list) or not len(frame.parts("media")) == len(media) <= MOST_ATTACHED:
         raise FrameError(f"`media` must be a list of at most {MOST_ATTACHED} objects with `data` or `path`.")
-    return Incoming(client, client, well_formed(text), message_id, thread), files
+    return Incoming(client, client, well_formed(frame.text("text")), message_id, frame.text("thread") or None)
 
 
-async def open_attachment(fields: Fields, folders: Sequence[str]) -> Callable[[], AsyncIterator[bytes]]:
+async def open_attachment(file: Payload, folders: Sequence[str]) -> Callable[[], AsyncIterator[bytes]]:
     """Open an attachment of a message; `folders` are those whose files it may name. Raises FrameError."""
-    if isinstance(data := fields.get("data"), str):
+    if "data" in file:
         try:
-            decoded = await asyncio.to_thread(base64.b64decode, data, validate=True)
+            decoded = await asyncio.to_thread(base64.b64decode, file.text("data"), validate=True)
         except (binascii.Error, ValueError) as error:
             raise FrameError(f"`data` of an attachment is not base64 ({error}).") from error
         return lambda: one_chunk(decoded)
-    path = await asyncio.to_thread(_resolve_within, str(fields.get("path", "")), folders)
+    path = await asyncio.to_thread(_resolve_within, file.text("path"), folders)
     return lambda: stream_outgoing(path)
 
 
