@@ -272,7 +272,7 @@ def test_marks_are_never_ahead_of_what_was_heard(heard):
         # Chats come out of order; one chat does not.
         message_id = max(id_at(now - timedelta(seconds=late_s)), last.get(chat, 0))
         assert past.after(chat) <= message_id
-        past.note(chat, message_id, is_private=False)
+        past.note(chat, message_id)
         last[chat] = message_id
         assert past.after(chat) <= last[chat]
 
@@ -282,7 +282,7 @@ def test_a_clock_that_is_ahead_is_put_right_by_the_first_message():
     past = DiscordHistory()
     past.begin(now + timedelta(hours=2))
 
-    past.note(1, id_at(now), is_private=False)
+    past.note(1, id_at(now))
 
     assert past.after(2) <= id_at(now + timedelta(seconds=1))
 
