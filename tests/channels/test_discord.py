@@ -3,7 +3,6 @@
 import asyncio
 import random
 import sqlite3
-import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -20,8 +19,6 @@ from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, Outboun
 from nanobot.bus.journal import open_journal
 from nanobot.channels.cursors import load_state
 from nanobot.channels.discord.history import DiscordHistory, id_at
-from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing import Bot
@@ -140,15 +137,6 @@ async def test_no_token_and_a_wrong_one_say_where_tokens_are_made(discord, tmp_p
     assert discord.gateway.log == []
 
 
-def test_without_its_sdk_it_says_what_to_install(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("nanobot.channels.discord")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "discord", None)
-
-    with pytest.raises(ChannelSetupError, match=r"pip install 'nanobot\[discord\]'"):
-        load_channel("discord")
-
-
 # what was said while nobody listened
 
 
@@ -250,15 +238,6 @@ async def test_a_private_chat_is_remembered_at_once_so_that_a_crash_forgets_nobo
         await eventually(
             lambda: int(there.PRIVATE) in load_state(tmp_path / "discord.json", DiscordHistory).private, within_s=2
         )
-
-
-async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):
-    (tmp_path / "discord.json").write_text('{"since": "1', encoding="utf-8")
-    async with live(discord, tmp_path) as life:
-        await life.asked("hello")
-
-    assert "discord.json cannot be read" in caplog.text
-    assert load_state(tmp_path / "discord.json", DiscordHistory).private
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 59)), max_size=40))
