@@ -77,6 +77,8 @@ async def test_a_thread_is_a_session_and_its_answers_are_a_thread_in_any_mail_pr
             mail("Blue", Subject="Re: Paint", Message_ID="<two@friends.test>", In_Reply_To=answer["Message-ID"])
         )
         second = await life.hears("Blue")
+        await life.posted(Address("email", ANNA, second.thread_id), "By the way")
+        aside = mailbox.fake.sent[-1].message
         mailbox.fake.deliver(mail("Another thing", Subject="Cake", Message_ID="<three@friends.test>"))
         third = await life.hears("Another thing")
 
@@ -84,6 +86,7 @@ async def test_a_thread_is_a_session_and_its_answers_are_a_thread_in_any_mail_pr
     assert second.content == "Blue"
     assert first.session_key == second.session_key == "email:anna@friends.test:one@friends.test"
     assert third.session_key != first.session_key
+    assert "<two@friends.test>" in aside["References"]
     assert (answer["Subject"], answer["In-Reply-To"], answer["References"]) == (
         "Re: Paint",
         "<one@friends.test>",
@@ -168,6 +171,7 @@ async def test_of_a_mail_beyond_all_bounds_the_head_is_read_and_that_is_said(mai
         message = await life.hears("the head")
 
     assert "only its head was read" in message.content
+    assert any("BODY.PEEK[]<0.2001>" in one for one in mailbox.fake.commands)
 
 
 async def test_a_command_is_a_command_also_above_a_signature_and_a_quotation(mailbox, tmp_path):

@@ -296,10 +296,12 @@ async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice(pl
 async def test_a_client_that_says_it_saw_a_reply_is_believed(platform, tmp_path):
     async with serving(platform, tmp_path) as life:
         async with client(platform) as wire:
-            epoch = wire.welcome["epoch"]
-        receipt = life.post(ANNA, "hello")
-        await eventually(lambda: not life.bus.outbound_size)
-        async with client(platform, after=1, epoch=epoch):
+            wire.connection.transport.pause_reading()
+            receipt = life.post(ANNA, "hello")
+            await eventually(lambda: not life.bus.outbound_size)
+            await asyncio.sleep(0.02)  # it is on the wire by now
+            wire.connection.transport.abort()
+        async with client(platform, after=1, epoch=wire.welcome["epoch"]):
             await asyncio.wait_for(receipt.wait(), 5)
 
 
@@ -451,7 +453,8 @@ async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(pla
         async with client(platform, "zoe") as wire:
             wire.connection.transport.pause_reading()
             await wire.send({"type": "message", "id": "1", "text": "let me in"})
-            await eventually(lambda: life.people.pending("websocket"))
+            await eventually(lambda: life.people.pending("websocket") and not life.bus.outbound_size)
+            await asyncio.sleep(0.02)  # the code is on the wire by now
             wire.connection.transport.abort()
         await eventually(lambda: life.dead)
         async with client(platform, "zoe") as again:

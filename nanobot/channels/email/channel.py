@@ -140,10 +140,10 @@ class EmailChannel(BaseChannel):
         now = self.services.clock.now().timestamp()
         if is_answer:
             thread = state.thread(message.chat_id, message.thread_id)
-            others = [sent for sent in thread if sent.message_id != mail.message_id and sent.answered_at > now - HOUR_S]
-            if len(others) >= settings.config.max_replies_per_hour:
+            replies = sum(sent.answered_at > now - HOUR_S for sent in thread)
+            if replies >= settings.config.max_replies_per_hour:
                 raise UndeliverableError(
-                    f"{message.chat_id} had {len(others)} replies in this thread within an hour. That is the most, so "
+                    f"{message.chat_id} had {replies} replies in this thread within an hour. That is the most, so "
                     "that two programs do not write to each other all night; channels.email.maxRepliesPerHour sets it"
                 )
         await send_mail(settings, mail)
