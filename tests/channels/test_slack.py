@@ -309,7 +309,7 @@ async def test_a_button_in_a_thread_is_pressed_in_that_thread(slack, tmp_path):
         pressed = await life.hears("Wait")
 
     assert pressed.session_key == message.session_key
-    assert pressed.content == "Wait"  # a value that is too long gives way to the label
+    assert pressed.content == "I choose: Wait"  # a value that is too long gives way to the label
     assert [one.text.count("line") for one in slack.shown(HALL)] == [150]
 
 

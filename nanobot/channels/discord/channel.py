@@ -416,13 +416,13 @@ async def _serve(client: Client) -> None:
 def _view_of(buttons: Sequence[Button]) -> discord.ui.View:
     """Buttons as components. Each contains its value, so that a press can be read after a restart.
 
-    The label replaces a value that is too long.
+    Its label, as a choice, replaces a value that is too long.
     """
     view = discord.ui.View(timeout=None)
     values: set[str] = set()
     for button in buttons[:_MOST_BUTTONS]:
         label = button.label[:_LONGEST_LABEL]
-        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
+        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else Button(label, "").choice
         if value not in values:  # Discord refuses two with the same value
             values.add(value)
             view.add_item(discord.ui.Button(label=label, custom_id=value))

@@ -287,7 +287,7 @@ def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     elements = []
     for number, button in enumerate(buttons[:_MOST_BUTTONS]):
         label = button.label[:_LONGEST_LABEL]
-        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
+        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else Button(label, "").choice
         text = {"type": "plain_text", "text": label, "emoji": True}
         elements.append({"type": "button", "action_id": f"say-{number}", "text": text, "value": value})
     return [*sections, {"type": "actions", "elements": elements}]

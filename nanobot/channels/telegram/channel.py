@@ -5,7 +5,6 @@ updates only once they are journaled. The SDK's own Updater confirms them before
 """
 
 import asyncio
-import hashlib
 import logging
 import re
 import time
@@ -30,11 +29,10 @@ from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.telegram.bot import Raw, connection_error, download, error_of, get_updates, open_bot
-from nanobot.channels.telegram.incoming import menu_name, merge_album, read_message, read_press
+from nanobot.channels.telegram.incoming import button_data, menu_name, merge_album, read_message, read_press
 from nanobot.config.channels import TelegramConfig
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM
-from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +46,6 @@ UPLOAD_S = 60.0
 """How long Telegram may take to respond after a file was uploaded."""
 _LONGEST_PAUSE_S = 30.0
 _LONGEST_HINT = 256
-_LONGEST_DATA, _MOST_VALUES = 64, 500
-"""Bytes of a button's data (core.telegram.org/bots/api#inlinekeyboardbutton), and longer values that are kept."""
-_TOKEN = "#"  # noqa: S105 prefix of the key of a stored value
 _ROW_BUTTONS, _ROW_CHARS = 4, 30
 """What a phone shows in one row without cutting a label."""
 _NO_PREVIEW = tg.LinkPreviewOptions(is_disabled=True)
@@ -73,21 +68,6 @@ class TelegramState:
     """When the last update arrived, in seconds since 1970."""
     moved: dict[str, str] = field(default_factory=dict)
     """Groups that became supergroups: new id by old id."""
-    values: dict[str, str] = field(default_factory=dict)
-    """Values of buttons that exceed the limit of a button's data, by the data sent instead."""
-
-    def data_of(self, value: str) -> str:
-        """The button data for this value."""
-        encoded = value.encode("utf-8", "surrogatepass")
-        if len(encoded) <= _LONGEST_DATA and not value.startswith(_TOKEN):
-            return value
-        token = _TOKEN + hashlib.sha256(encoded).hexdigest()[:32]
-        put_bounded(self.values, token, value, _MOST_VALUES)
-        return token
-
-    def value_of(self, data: str) -> str | None:
-        """The value of a pressed button; None if it is no longer stored."""
-        return self.values.get(data) if data.startswith(_TOKEN) else data
 
 
 class TelegramChannel(ChatChannel):
@@ -216,8 +196,7 @@ class TelegramChannel(ChatChannel):
 
     async def _take_press(self, query: tg.CallbackQuery) -> None:
         """Process a button press, and remove accepted buttons."""
-        value = self._state.value_of(query.data or "")
-        pressed = read_press(query, value) if value else None
+        pressed = read_press(query)
         is_allowed = pressed is not None and (
             not Button.is_for_owners(pressed.text) or self.services.access.is_owner(pressed.sender_id)
         )
@@ -249,7 +228,7 @@ class TelegramChannel(ChatChannel):
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        fields = await self._fields(to, options)
+        fields = self._fields(to, options)
         message = await self._send_text(to, chunk, partial(self._bot.send_message, **fields))
         return str(message.message_id)
 
@@ -263,7 +242,7 @@ class TelegramChannel(ChatChannel):
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Post a file as what its name says; as a document if Telegram rejects that. It fetches a URL itself."""
-        fields = await self._fields(to, options)
+        fields = self._fields(to, options)
 
         async def send(method: str, chat_id: str) -> tg.Message:
             opened = nullcontext() if file.path is None else await asyncio.to_thread(open_outgoing, file.path)
@@ -304,20 +283,18 @@ class TelegramChannel(ChatChannel):
             raise NotConnectedError("Telegram is not connected")
         return self._current_bot
 
-    async def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
+    def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
         """The parameters that every message has."""
-        number = _number_of(options.reply_to or "") if self._section.reply_to_message else None
+        quoted = _number_of(options.reply_to or "") if self._section.reply_to_message else None
         buttons = [
-            tg.InlineKeyboardButton(button.label, callback_data=self._state.data_of(button.value))
-            for button in options.buttons
+            tg.InlineKeyboardButton(button.label, callback_data=button_data(number, button))
+            for number, button in enumerate(options.buttons)
         ]
-        if buttons:  # they may be pressed after a crash
-            await self.save_state(self._state)
         is_one_row = len(buttons) <= _ROW_BUTTONS and sum(len(button.text) for button in buttons) <= _ROW_CHARS
         rows = [buttons] if is_one_row else [[button] for button in buttons]
         return {
             "message_thread_id": _thread(to),
-            "reply_parameters": tg.ReplyParameters(number, allow_sending_without_reply=True) if number else None,
+            "reply_parameters": tg.ReplyParameters(quoted, allow_sending_without_reply=True) if quoted else None,
             "reply_markup": tg.InlineKeyboardMarkup(rows) if buttons else None,
             "disable_notification": options.quiet,
         }

@@ -11,10 +11,15 @@ from typing import Any
 import telegram as tg
 from telegram.constants import ChatType
 
+from nanobot.bus.events import Button
 from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 
+_LONGEST_DATA = 64
+"""Bytes of a button's data (core.telegram.org/bots/api#inlinekeyboardbutton)."""
+_NUMBER = "#"
+"""Begins the data of a button that brings back its number."""
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")
 _KINDS = {
     tg.Voice: MediaKind.VOICE, tg.Audio: MediaKind.AUDIO, tg.Animation: MediaKind.VIDEO, tg.Video: MediaKind.VIDEO,
@@ -68,10 +73,21 @@ def read_message(message: tg.Message, me: tg.User, commands: Mapping[str, str]) 
     )
 
 
-def read_press(query: tg.CallbackQuery, value: str) -> Incoming | None:
+def button_data(number: int, button: Button) -> str:
+    """What a press brings back: the button's value, or its number where the value is longer than Telegram takes."""
+    size = len(button.value.encode("utf-8", "surrogatepass"))
+    return button.value if 0 < size <= _LONGEST_DATA and not button.value.startswith(_NUMBER) else f"{_NUMBER}{number}"
+
+
+def read_press(query: tg.CallbackQuery) -> Incoming | None:
     """Read a button press as a message with the button's value. The buttons of a message can be pressed once."""
-    message = query.message
-    if message is None or query.from_user.is_bot:
+    message, value = query.message, query.data or ""
+    markup = message.reply_markup if isinstance(message, tg.Message) else None
+    if value.startswith(_NUMBER):  # the message has the label, if it is not too old
+        buttons = [button for row in markup.inline_keyboard for button in row] if markup is not None else []
+        label = next((button.text for button in buttons if button.callback_data == value), "")
+        value = Button(label, "").choice if label else ""
+    if message is None or query.from_user.is_bot or not value:
         return None
     return Incoming(
         _sender_id(query.from_user),
