@@ -21,7 +21,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels import rest
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import CatchUp, keep_saved, load_state
-from nanobot.channels.discord.client import Client, as_send_errors, check_intents, connection_error, log_in, menu_of
+from nanobot.channels.discord.client import Client, as_send_errors, connection_error, intents_error, log_in, menu_of
 from nanobot.channels.discord.history import DiscordHistory
 from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
@@ -110,7 +110,8 @@ class DiscordChannel(ChatChannel):
         """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
         async with Client(self._settings) as client:
             await log_in(client, self._settings)
-            check_intents(client)
+            if (error := intents_error(client)) is not None:
+                raise error
         invitation = f"https://discord.com/oauth2/authorize?client_id={client.application_id}&{_INVITATION}"
         show(
             LoginStep(
