@@ -321,20 +321,18 @@ class WebSocketChannel(BaseChannel):
             "last": chat.last,
             "client": chat.name,
         }
-        chat.connect(1)
-        tasks: list[asyncio.Task[None]] = []
-        try:
+        with chat.connection():
             await socket.send(encode_frame(welcome))
             work = (_send_frames(socket, chat, after), self._ping(socket))
             tasks = [asyncio.create_task(part, name=f"websocket {chat.name}") for part in work]
-            async for raw in socket:
-                self.status.touch()
-                await socket.send(encode_frame(await self._answer(chat, raw)))
-        finally:
-            chat.connect(-1)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                async for raw in socket:
+                    self.status.touch()
+                    await socket.send(encode_frame(await self._answer(chat, raw)))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ping(self, socket: BoundedConnection) -> None:
         """Ping regularly, and close the connection if nothing comes back.

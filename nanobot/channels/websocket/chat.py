@@ -8,7 +8,8 @@ import asyncio
 import base64
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,10 +45,10 @@ class StoredFrame:
 class ClientChat:
     """The frames of one client, numbered from 1 without repeats, and the files that they name."""
 
-    def __init__(self, name: str = "", *, most_frames: int | None = None, most_characters: int | None = None) -> None:
+    def __init__(self, name: str, *, most_frames: int | None = None, most_characters: int | None = None) -> None:
         self.name = name
         self.connections = 0
-        """How many are open; see `connect`."""
+        """How many are open."""
         self.last = 0
         """The number of the newest frame; 0 before the first."""
         self._most = (most_frames or MOST_FRAMES, most_characters or MOST_CHARACTERS)
@@ -62,10 +63,15 @@ class ClientChat:
         while not condition():
             await self._changed.wait()
 
-    def connect(self, change: int) -> None:
-        """Count a connection: 1 for a new one, -1 for one that is closed."""
-        self.connections += change
+    @contextmanager
+    def connection(self) -> Iterator[None]:
+        """Count a connection as open while this block runs."""
+        self.connections += 1
         self._wake()
+        try:
+            yield
+        finally:
+            self.connections -= 1
 
     def find(self, frame_id: str) -> StoredFrame | None:
         """The frame with this id, if it is kept."""
