@@ -195,7 +195,7 @@ class Button:
 
     @property
     def choice(self) -> str:
-        """What a press says where the platform cannot carry the value: never a command, nor the answer to a question."""
+        """What a press says where the platform cannot carry the value: no command, nor the answer to a question."""
         return f"I choose: {self.label}"
 
     @staticmethod

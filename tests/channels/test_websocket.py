@@ -511,7 +511,7 @@ async def test_a_frame_that_cannot_be_used_is_answered_and_the_connection_stays(
 
 async def test_a_message_is_acknowledged_and_its_repeat_too_but_heard_once(platform, tmp_path):
     async with serving(platform, tmp_path) as life, client(platform) as wire:
-        said = {"type": "message", "id": "m1", "text": "hi \ud800", "thread": None, "media": []}
+        said: dict[str, Any] = {"type": "message", "id": "m1", "text": "hi \ud800", "thread": None, "media": []}
         told = [await wire.asked(said) for _ in range(2)]
 
     assert told == [{"type": "ack", "id": "m1", "accepted": True}, {"type": "ack", "id": "m1", "accepted": False}]

@@ -272,7 +272,8 @@ class SlackApi(RestClient):
 
 def _check_scopes(scopes: set[str]) -> None:
     if "chat:write" not in scopes:
-        raise ChannelSetupError(_SETUP["missing_scope"].format(scope="chat:write", **_BOT._asdict()))
+        text = _SETUP["missing_scope"].format(key=_BOT.key, scope="chat:write", add_scope=_BOT.add_scope)
+        raise ChannelSetupError(text)
     if without := [f"{scope} ({loss})" for scope, loss in _USEFUL_SCOPES.items() if scope not in scopes]:
         log.warning("slack: the app lacks %s. Add scopes at %s, then reinstall it.", ", ".join(without), APPS)
 
