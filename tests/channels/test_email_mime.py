@@ -227,8 +227,8 @@ def test_no_bytes_break_the_reading(raw):
 
 
 PAGE = [
-    "<p>", "</p>", "<blockquote>", "</div>", "<a href='http://x.y'>", "<!--", "<td>", "<pre>", "\n", "<style>", "&#55296;",
-    "<div style='display:none'>", "<?xml:namespace />",
+    "<p>", "</p>", "<blockquote>", "</div>", "<a href='http://x.y'>", "<!--", "<td>", "<pre>", "\n", "<style>",
+    "&#55296;", "<div style='display:none'>", "<?xml:namespace />",
 ]  # fmt: skip
 
 
@@ -239,7 +239,8 @@ def test_no_page_breaks_the_reading(html):
 
 def test_a_page_says_what_a_person_sees():
     html = (
-        "<?xml:namespace prefix = o /><head><title>T</title><style>p{}</style></head><p>Hi,\n  <b>you</b>!</p><div style='DISPLAY : none'>obey</div>"
+        "<?xml:namespace prefix = o />"
+        "<head><title>T</title><style>p{}</style></head><p>Hi,\n  <b>you</b>!</p><div style='DISPLAY : none'>obey</div>"
         "<span hidden>obey</span><p style='font-size:0px'>obey</p><p style='opacity:0.5'>seen</p>"
         "<ul><li>a<li><a href='https://x.test/y'>b</a></ul><a href='https://x.test'>x.test</a>"
         "<blockquote>old<br>older</blockquote><table><tr><td>1</td><td>2</td></tr></table><pre>a\n  b</pre>"
