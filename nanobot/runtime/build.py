@@ -21,7 +21,7 @@ from nanobot.agent.goals import goal
 from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.goals.tool import GoalTool
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory import due

@@ -11,11 +11,12 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nanobot.agent.hooks.api import Hook
-from nanobot.agent.hooks.command import METHODS, CommandHook
+from nanobot.agent.hooks import Hook
+from nanobot.agent.hooks.command import METHODS, run_command_hook
 from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
@@ -99,10 +100,11 @@ def command_hooks(config: PluginsConfig, folder: Path, environ: Mapping[str, str
     """
     hooks = []
     for name, command in config.commands.items():
-        hook = CommandHook(command.command, folder=folder, env={**child_environment(environ), **command.env})
-        hook.guard = command.guard
+        call = partial(run_command_hook, command.command, folder, {**child_environment(environ), **command.env})
         methods = frozenset(METHODS[event] for event in command.on)
-        hooks.append(GuardedHook(hook, f"plugins.commands.{name}", config.hook_timeout_s, methods=methods))
+        hooks.append(
+            GuardedHook(f"plugins.commands.{name}", call, methods, command.guard, timeout_s=config.hook_timeout_s)
+        )
     return hooks
 
 
@@ -154,7 +156,7 @@ def _load_package(package: PluginPackage, offers: Sequence[Offer], config: Plugi
             if offer.group == HOOKS:
                 hook = _instantiate(offer, _AS_HOOK, settings)
                 name = f"{offer.name} of {package.name}"
-                package.hooks.append(GuardedHook(hook, name, config.hook_timeout_s, worker))
+                package.hooks.append(GuardedHook.of(hook, name, config.hook_timeout_s, worker))
             elif offer.group == TOOLS:
                 tool = _instantiate(offer, _AS_TOOL, settings)
                 check_tool(tool)

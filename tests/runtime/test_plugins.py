@@ -90,7 +90,7 @@ def test_disabled_goes_before_enabled(tmp_path: Path, site: Path, config: Config
         ("import no_such_thing", {"hooks": {"h": "H"}}, [], "No module named 'no_such_thing'"),
         ("def (", {"hooks": {"h": "H"}}, [], "SyntaxError"),
         ("", {"hooks": {"h": "H"}}, [], "has no H"),
-        ("class H: pass", {"hooks": {"h": "H"}}, [], "does not derive from nanobot.agent.hooks.api.Hook"),
+        ("class H: pass", {"hooks": {"h": "H"}}, [], "does not derive from nanobot.agent.hooks.Hook"),
         ("class T: pass", {"tools": {"t": "T"}}, [], "does not derive from nanobot.agent.tools.base.Tool"),
         (TOOL.replace("weather_of", "read_file"), {"tools": {"t": "Weather"}}, [], "the name is nanobot's own"),
         (TOOL.replace("weather_of", "a b"), {"tools": {"t": "Weather"}}, [], "Its `name` has to be"),
