@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -186,13 +185,12 @@ async def _drain(child: Child, pumps: list[asyncio.Task[None]], *, hang_up: bool
 
 async def _survivors(child: Child) -> list[Process]:
     """Return what lives on after the hang-up, which takes a moment to end processes; at least the shell."""
-    pids: set[int] = set()
-    for pause in (0.01, 0.05, 0.2):
-        pids = {process.pid for process in await child.family()}
-        if not pids and child.head is None:
+    survivors: list[Process] = []
+    for pause in (0.01, 0.05, 0.2, 0.0):
+        survivors = await child.family()
+        if not survivors and child.head is None:
             return []
         await asyncio.sleep(pause)
-    survivors = [process for process in await child.family() if process.pid in pids]
     return survivors or [head for head in (child.head,) if head is not None]
 
 
@@ -217,8 +215,7 @@ class _Capture:
         self._open_spill = open_spill
         self._report = report
         self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
+        self._tail = b""
         self._spill: SpillFile | None = None
 
     async def read_from(self, stream: asyncio.StreamReader) -> None:
@@ -231,10 +228,7 @@ class _Capture:
             if self._spill is None:
                 self._spill = await asyncio.to_thread(self._open_spill)
                 await asyncio.to_thread(self._spill.write, bytes(self._head))
-            self._tail.append(chunk)
-            self._tail_size += len(chunk)
-            while self._tail_size - len(self._tail[0]) > _BUFFER_BYTES:
-                self._tail_size -= len(self._tail.popleft())
+            self._tail = (self._tail + chunk)[-_BUFFER_BYTES:]
             if self._spill.full:
                 self._spill.write(chunk)  # only counts
                 await asyncio.sleep(_PACE_S)  # the data is dropped: leave the CPU to others
@@ -256,12 +250,10 @@ class _Capture:
 
     def text(self) -> str:
         """Return what the model sees."""
-        if self._spill is None:
-            return _clean(bytes(self._head))
         head = _clean(bytes(self._head))
-        tail = _clean(b"".join(self._tail)) if self._tail else head
-        if not self._tail and len(head) <= _HEAD_CHARS + _TAIL_CHARS:
+        if self._spill is None or (not self._tail and len(head) <= _HEAD_CHARS + _TAIL_CHARS):
             return head
+        tail = _clean(self._tail) if self._tail else head
         left_out = f"{count_noun(self._spill.size, 'byte')} in all"
         return (
             f"{head[:_HEAD_CHARS]}\n\n[The middle is left out, {left_out}. {self._spill.note}]\n\n{tail[-_TAIL_CHARS:]}"
