@@ -185,12 +185,13 @@ async def _drain(child: Child, pumps: list[asyncio.Task[None]], *, hang_up: bool
 
 async def _survivors(child: Child) -> list[Process]:
     """Return what lives on after the hang-up, which takes a moment to end processes; at least the shell."""
-    survivors: list[Process] = []
-    for pause in (0.01, 0.05, 0.2, 0.0):
-        survivors = await child.family()
-        if not survivors and child.head is None:
+    pids: set[int] = set()
+    for pause in (0.01, 0.05, 0.2):
+        pids = {process.pid for process in await child.family()}
+        if not pids and child.head is None:
             return []
         await asyncio.sleep(pause)
+    survivors = [process for process in await child.family() if process.pid in pids]
     return survivors or [head for head in (child.head,) if head is not None]
 
 
