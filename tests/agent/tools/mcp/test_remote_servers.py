@@ -7,10 +7,11 @@ import pytest
 from nanobot.agent.tools.mcp.server import Phase
 from nanobot.config.schema import McpServerConfig
 from nanobot.messages.types import ToolFailure
+from nanobot.net.egress import NetworkPolicy
 from nanobot.security.secrets import secrets_scope
 from nanobot.testing.model_server import FakeModels
 from tests.fakes.mcp_remote_server import remote_server
-from tests.support.mcp import OpenBench, configured
+from tests.support.mcp import OpenBench, child, configured
 
 
 async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):
@@ -114,6 +115,20 @@ def test_a_place_is_shown_without_what_may_be_secret():
     config = McpServerConfig(url="https://me:geheim@example.org/mcp?key=geheim#geheim")
 
     assert config.location == "https://example.org/mcp"
+
+
+async def test_a_server_is_kept_unless_its_settings_or_the_network_it_is_asked_by_have_changed(bench: OpenBench):
+    both = await bench(configured("far", url="http://127.0.0.1:9/mcp"), child("lamp"))
+    far, lamp = both.servers.servers
+    network = NetworkPolicy(whitelist=("127.0.0.0/8",))
+
+    await both.servers.change({"far": far.config, "lamp": lamp.config}, network)
+    new_far = both.servers.find("far")
+    await both.servers.change(dict([configured("far", url="http://127.0.0.1:9/mcp"), child("lamp", "many")]), network)
+
+    assert new_far is not far
+    assert both.servers.find("far") is new_far
+    assert both.servers.find("lamp") is not lamp
 
 
 async def test_no_secret_of_ours_is_told_to_a_server(bench: OpenBench):
