@@ -266,10 +266,9 @@ def _files_below(folder: OpenFolder, excluded: Collection[str]) -> Iterator[str]
                 raise
             continue
         for entry in entries:
-            if f"{path}{entry.name}" not in excluded and entry.is_dir and entry.name not in SKIPPED_FOLDERS:
-                pending.append(f"{path}{entry.name}/")
-            elif f"{path}{entry.name}" not in excluded and entry.is_file:
-                pending.append(f"{path}{entry.name}")
+            below = f"{path}{entry.name}"
+            if below not in excluded and (entry.is_file or (entry.is_dir and entry.name not in SKIPPED_FOLDERS)):
+                pending.append(f"{below}/" if entry.is_dir else below)
 
 
 def regex_of_glob(glob: str) -> re.Pattern[str]:

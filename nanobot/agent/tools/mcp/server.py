@@ -135,6 +135,7 @@ class McpServer:
         # Everything that determines which tools the server has, without values that may be secrets.
         source = [config.command, config.args, config.cwd, config.url, config.transport]
         source += [sorted(config.env or ()), sorted(config.headers or ())]
+        self._loaded = False
         self._file = state_dir / f"{stem}-{_hash(json.dumps(source))}.json"
         self._folder = config.folder or state_dir / f"{stem}-{_hash(name)}"
         self._clock = clock
@@ -188,8 +189,10 @@ class McpServer:
         return tool_names(self.name, own, taken)
 
     async def load_listing(self) -> None:
-        """Load the stored listing. Never raises."""
-        self.listing = await asyncio.to_thread(load_listing, self._file)
+        """Load the stored listing, once. Never raises."""
+        if not self._loaded:
+            self._loaded = True
+            self.listing = await asyncio.to_thread(load_listing, self._file)
 
     def start(self) -> "_Connection | None":
         """Return the connection, maybe one that is starting; None after a failure a moment ago."""

@@ -56,7 +56,6 @@ class McpServers:
         self._offered: dict[McpServer, Listing | None] = {}
         self._tools: dict[str, Tool] = {}
         self._awaited: set[McpServer] = set()
-        self._loaded = False
         self._refreshing = asyncio.Lock()
 
     def _make(self, name: str, config: McpServerConfig) -> McpServer:
@@ -83,9 +82,7 @@ class McpServers:
 
     async def load_listings(self) -> None:
         """Load the stored listings. Never raises."""
-        if not self._loaded:
-            await asyncio.gather(*(server.load_listing() for server in self.servers))
-            self._loaded = True
+        await asyncio.gather(*(server.load_listing() for server in self.servers))
 
     async def change(self, configs: Mapping[str, McpServerConfig], network: NetworkPolicy) -> None:
         """Use these servers from the next turn on. One with the same settings is kept, if it is a program or if the
@@ -99,8 +96,6 @@ class McpServers:
                 server = removed.get(name)
                 if server is None or server.config != config or not (same_network or config.transport == "stdio"):
                     server = self._make(name, config)
-                    if self._loaded:
-                        await server.load_listing()
                 else:
                     del removed[name]
                 self.servers.append(server)
