@@ -138,6 +138,10 @@ class QuotaExceededError(ModelCallError):
     try_elsewhere = TryElsewhere.OTHER_PROVIDER
     next_step = "Top up the account of {provider}, or choose another model with `/model`."
 
+    def advice(self) -> str:
+        again = f"There is quota again in {format_wait(self.retry_after_s)}. " if self.retry_after_s else ""
+        return again + super().advice()
+
 
 class ModelNotFoundError(ModelCallError):
     """HTTP 404."""

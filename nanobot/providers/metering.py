@@ -13,18 +13,18 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import find_by_name
 from nanobot.errors import BudgetExceededError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import (
     Delta,
     Finished,
     LLMProvider,
     LLMResponse,
+    ModelRequest,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
@@ -139,26 +139,18 @@ class MeteredProvider(LLMProvider):
     async def close(self) -> None:
         await self._inner.close()
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Yield the inner provider's deltas. Raises BudgetExceededError before sending anything if a limit forbids the
         call.
 
         The row of a request that has ended is written with the next commit, see `Ledger.write_soon`.
         """
-        model = model or self.get_default_model()
-        call = _MeteredCall(self, messages, tools or (), model)
-        await call.reserve(max_tokens)
+        request = replace(request, model=request.model or self.get_default_model())
+        call = _MeteredCall(self, request)
+        await call.reserve()
         try:
             await call.begin()
-            stream = self._inner.chat_stream(messages, tools, model, max_tokens, temperature)
-            async with aclosing(cast("Any", stream)) as deltas:
+            async with aclosing(request.send(self._inner)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Finished):
                         yield Finished(await call.end_with(delta.response))
@@ -227,15 +219,14 @@ class MeteredProvider(LLMProvider):
 class _MeteredCall:
     """One request: its maximum cost, its outcome and its ledger row."""
 
-    def __init__(
-        self, meter: MeteredProvider, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str
-    ) -> None:
+    def __init__(self, meter: MeteredProvider, request: ModelRequest) -> None:
         self.emitted: list[Delta] = []
         self._meter = meter
-        self._model = model
+        self._model = request.model
+        self._max_tokens = request.max_tokens
         context = call_context()
-        self._prompt_tokens = context.prompt_tokens or estimate_tokens(messages) + estimate_tokens(
-            json.dumps(tools, default=str) if tools else ""
+        self._prompt_tokens = context.prompt_tokens or estimate_tokens(request.messages) + estimate_tokens(
+            json.dumps(request.tools, default=str) if request.tools else ""
         )
         notify = None if context.notify is ignore_notice else context.notify
         self._budgeted = BudgetedCall(context.turn_id, turn_budget_usd=context.budget_usd, notify=notify)
@@ -243,16 +234,15 @@ class _MeteredCall:
         self._was_sent = False
         self._ended = False
 
-    async def reserve(self, max_tokens: int) -> None:
+    async def reserve(self) -> None:
         """Reserve the maximum cost. `end` must follow. Raises BudgetExceededError."""
-        meter, limits, prompt_tokens = self._meter, self._meter.budget.limits, self._prompt_tokens
+        meter, limits = self._meter, self._meter.budget.limits
         has_turn_budget = self._budgeted.turn_budget_usd is not None
         if limits.any or has_turn_budget:
+            prompt, reply = self._prompt_tokens, self._max_tokens
             in_dollars = limits.in_dollars or has_turn_budget
-            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if in_dollars else None
-            self._budgeted = replace(
-                self._budgeted, prompt_tokens=prompt_tokens, max_tokens=max_tokens, max_usd=max_usd
-            )
+            max_usd = await meter.max_usd(self._model, prompt, reply) if in_dollars else None
+            self._budgeted = replace(self._budgeted, prompt_tokens=prompt, max_tokens=reply, max_usd=max_usd)
         await meter.budget.reserve(self._budgeted)
         self._row = meter.new_row(self._model)
         self._started = meter.clock.monotonic()

@@ -414,7 +414,7 @@ async def test_a_limit_that_lasts_says_for_how_long(codex):
     body = {"error": {"type": "usage_limit_reached", "message": "The usage limit has been reached"}}
     body["error"]["resets_in_seconds"] = 7300  # type: ignore[assignment]
 
-    with pytest.raises(QuotaExceededError, match="again in 2 hours") as failed:
+    with pytest.raises(QuotaExceededError, match="again in 3 h") as failed:
         await codex.ask(None, Garbage(json.dumps(body).encode(), "application/json", 429))
 
     assert failed.value.retry_after_s == 7300

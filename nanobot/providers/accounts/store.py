@@ -76,13 +76,16 @@ class Account:
     refused: str = ""
     """Why the OAuth server rejects the grant; empty while it accepts it."""
 
-    def is_valid_at(self, moment: float, margin_s: float) -> bool:
-        """Whether the access token is valid at this moment and for the margin after it."""
-        return bool(self.access_token) and (self.expires_at is None or self.expires_at - margin_s > moment)
+    def __post_init__(self) -> None:
+        learn_secrets(dict.fromkeys(self.secrets, f"the account of {self.provider}"))
 
     @property
     def secrets(self) -> list[str]:
         return [secret for secret in (self.grant, self.access_token) if secret]
+
+    def is_valid_at(self, moment: float, margin_s: float) -> bool:
+        """Whether the access token is valid at this moment and for the margin after it."""
+        return bool(self.access_token) and (self.expires_at is None or self.expires_at - margin_s > moment)
 
 
 @cache
@@ -122,7 +125,7 @@ class AccountStore:
         """The account; None if not logged in. Raises StorageError if the file is unusable."""
         path = self.path(provider)
         try:
-            account = _codec().validate_json(path.read_bytes())
+            return _codec().validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -130,13 +133,10 @@ class AccountStore:
                 f"{path} cannot be used ({type(error).__name__}). Run `nanobot provider login "
                 f"{command_name(provider)}`."
             ) from None
-        learn_secrets(dict.fromkeys(account.secrets, f"the account of {provider}"))
-        return account
 
     def save(self, account: Account) -> None:
         """Write the account, readable by this user only. Raises StorageError."""
         path = self.path(account.provider)
-        learn_secrets(dict.fromkeys(account.secrets, f"the account of {account.provider}"))
         fields = {name: value for name, value in asdict(account).items() if value not in ("", None)}
         try:
             make_private_folder(self._folder)

@@ -1,18 +1,11 @@
-"""Parts of an answer that both wires put together: text and reasoning in tags, tool calls, and the count of tokens."""
+"""Parts of an answer, whatever the wire: reasoning in tags, a tool call in pieces, and the count of tokens."""
 
 import math
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from nanobot.providers.base import (
-    Delta,
-    LLMResponse,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallRequest,
-)
+from nanobot.providers.base import Delta, ReasoningDelta, TextDelta
 
 REPORTS_COST = "openrouter"
 """The provider whose responses include their cost."""
@@ -92,49 +85,6 @@ class PartialCall:
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     extra_content: dict[str, Any] | None = None
-
-
-class Answer:
-    """An answer under construction. The concatenated deltas equal the response it ends with."""
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: list[PartialCall] = []
-        self.thinking: list[dict[str, Any]] = []
-
-    def emit(self, deltas: Iterable[Delta], out: list[Delta]) -> None:
-        """Add text and reasoning to the answer and to the output."""
-        for delta in deltas:
-            if isinstance(delta, TextDelta) and delta.text:
-                self.text.append(delta.text)
-                out.append(delta)
-            elif isinstance(delta, ReasoningDelta) and delta.text:
-                self.reasoning.append(delta.text)
-                out.append(delta)
-
-    def response(self, finish_reason: str, usage: dict[str, int], cost_usd: float | None = None) -> LLMResponse:
-        """The finished response. Calls without an id, or with that of another call, get a new one."""
-        seen: set[str] = set()
-        calls = []
-        for call in self.calls:
-            if not call.name and not call.arguments:
-                continue
-            if not call.id or call.id in seen:
-                call.id = new_call_id()
-            seen.add(call.id)
-            calls.append(ToolCallRequest.from_text(call.id, call.name, "".join(call.arguments), call.extra_content))
-        if calls and finish_reason in ("stop", "function_call", "eos"):
-            finish_reason = "tool_calls"
-        return LLMResponse(
-            content="".join(self.text) or None,
-            tool_calls=calls,
-            finish_reason=finish_reason,
-            usage=usage,
-            reasoning_content="".join(self.reasoning) or None,
-            thinking_blocks=self.thinking or None,
-            cost_usd=cost_usd,
-        )
 
 
 def text_or_empty(value: object) -> str:
