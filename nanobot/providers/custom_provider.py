@@ -50,11 +50,9 @@ class CustomProvider(LLMProvider):
         self._on_fixup: FixupCallback | None = None
 
     def get_default_model(self) -> str:
-        """The model used when a call names none."""
         return self._default_model
 
     def prepare(self) -> None:
-        """Start loading the HTTP client in a thread."""
         self._endpoint.pools.prepare(self._endpoint.api_base)
 
     def on_fixup(self, callback: FixupCallback) -> None:
@@ -89,7 +87,6 @@ class CustomProvider(LLMProvider):
         return await endpoint.fetch("GET", endpoint.api_base + path, endpoint.bearer, timeout_s=_LIST_TIMEOUT_S)
 
     def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
         request = replace(request, model=request.model or self._default_model)
         return self._call(self._endpoint, request, self._on_fixup).run()
 

@@ -113,11 +113,9 @@ class LiteLLMProvider(LLMProvider):
         self._own_client: tuple[asyncio.AbstractEventLoop, Any] | None = None
 
     def get_default_model(self) -> str:
-        """The model used when a call names none."""
         return self._default_model
 
     def prepare(self) -> None:
-        """Start loading LiteLLM in a thread."""
         start_loading()
 
     async def close(self) -> None:
@@ -137,7 +135,6 @@ class LiteLLMProvider(LLMProvider):
             await module_transport.aclose()
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
         request = replace(request, model=request.model or self._default_model)
         endpoint, model = self._endpoint, request.model
         litellm = await asyncio.wrap_future(start_loading())

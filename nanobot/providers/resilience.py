@@ -300,10 +300,10 @@ class ResilientProvider(LLMProvider):
                             await self.sleep(wait_s)
                 finally:
                     model.breaker.release(round_.ticket)
-            error = round_.final_error()
-            pause_s = persistence.wait_s(error, self.monotonic()) if self.retries is None else None
+            failure = round_.final_error()
+            pause_s = persistence.wait_s(failure, self.monotonic()) if self.retries is None else None
             if pause_s is None:
-                raise error
+                raise failure
             await self.sleep(pause_s)
 
     def _wait_for_retry(self, error: ModelCallError, attempt: "_Attempt", *, has_fallback: bool) -> float | None:

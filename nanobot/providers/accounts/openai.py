@@ -182,26 +182,24 @@ async def renew(account: Account, pools: HttpPools) -> Account:
 def _parse_account(response: OAuthResponse, previous: Account) -> Account:
     """The account with the fields of the response; missing fields keep their value."""
     access_token = response.text("access_token") or previous.access_token
-    access, identity = _claims_of(access_token), _claims_of(response.text("id_token"))
+    tokens = _claims_of(response.text("id_token")), _claims_of(access_token)
 
-    def claim(group: str, name: str) -> str:
+    def claim(name: str, group: str = "") -> str:
         """A string claim of either token; empty if missing."""
-        for claims in (identity, access):
-            holder = claims.get(group) if group else claims
-            if isinstance(holder, dict) and isinstance(value := holder.get(name), str):
-                return value
-        return ""
+        holders = [claims.get(group) if group else claims for claims in tokens]
+        values = [holder.get(name) for holder in holders if isinstance(holder, dict)]
+        return next((value for value in values if isinstance(value, str)), "")
 
-    lifetime_s, exp = response.number("expires_in"), access.get("exp")
+    lifetime_s, exp = response.number("expires_in"), tokens[1].get("exp")
     expires_at = time.time() + lifetime_s if lifetime_s else float(exp) if isinstance(exp, int | float) else None
     return replace(
         previous,
         grant=response.text("refresh_token") or previous.grant,
         access_token=access_token,
         expires_at=expires_at,
-        name=claim("", "email") or claim(_PROFILE_CLAIMS, "email") or previous.name,
-        plan=claim(_AUTH_CLAIMS, "chatgpt_plan_type") or previous.plan,
-        account_id=claim(_AUTH_CLAIMS, "chatgpt_account_id") or previous.account_id,
+        name=claim("email") or claim("email", _PROFILE_CLAIMS) or previous.name,
+        plan=claim("chatgpt_plan_type", _AUTH_CLAIMS) or previous.plan,
+        account_id=claim("chatgpt_account_id", _AUTH_CLAIMS) or previous.account_id,
     )
 
 

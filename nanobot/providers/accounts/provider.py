@@ -49,7 +49,6 @@ class AccountProvider(LLMProvider):
         self._tokens = AccountTokens(self.name, store, self.renew, clock)
 
     def get_default_model(self) -> str:
-        """The model used when a call names none."""
         return self._default_model
 
     def notes(self) -> list[str]:
@@ -59,7 +58,6 @@ class AccountProvider(LLMProvider):
         return [f"The login to {name} has ended ({why.rstrip('.')}). Run `nanobot provider login {name}`."]
 
     def prepare(self) -> None:
-        """Start loading the HTTP client in a thread."""
         self._endpoint.pools.prepare(self._endpoint.api_base)
 
     def on_fixup(self, callback: FixupCallback) -> None:
@@ -89,7 +87,6 @@ class AccountProvider(LLMProvider):
         return False
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
         request = replace(request, model=request.model or self._default_model)
         account = await self._tokens.current()
         has_renewed = has_learned = has_emitted = False

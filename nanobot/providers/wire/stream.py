@@ -88,23 +88,16 @@ class ChatEndpoint(Endpoint):
 class SseParser:
     """Parses server-sent events: accepts bytes split anywhere, returns the data of each complete event.
 
-    Follows the living standard (html.spec.whatwg.org, "Server-sent events"): lines end in LF, CR or CRLF, comments
-    begin with a colon, data of several lines is joined, an empty line ends the event.
+    Follows the living standard (html.spec.whatwg.org, "Server-sent events"), except that a line ends in LF or CRLF:
+    comments begin with a colon, data of several lines is joined, an empty line ends the event.
     """
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
-        self._held_cr = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that end in this chunk."""
-        chunk = self._held_cr + chunk
-        self._held_cr = b""
-        if b"\r" in chunk:
-            if chunk.endswith(b"\r"):  # the LF that may belong to it comes with the next chunk
-                chunk, self._held_cr = chunk[:-1], b"\r"
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0], self._rest = b"".join((*self._rest, lines[0])), []
@@ -117,6 +110,7 @@ class SseParser:
 
     def _parse_line(self, line: bytes) -> list[bytes]:
         """The data of the event that this line ends, if it ends one."""
+        line = line.removesuffix(b"\r")
         if not line and self._data:
             data, self._data = b"\n".join(self._data), []
             return [data]
