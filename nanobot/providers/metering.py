@@ -271,7 +271,7 @@ class _MeteredCall:
         if not self._ended:
             self._ended = True
             seconds = meter.clock.monotonic() - self._started
-            meter.budget.settle(self._reserved, str(self._row["sent_at"]), usd, tokens.total)
+            meter.budget.settle(self._reserved)
             meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
             await meter.budget.notify_limits(self._reserved)
         return usd
