@@ -24,7 +24,30 @@ _LENGTH_FIELDS = ("context_length", "max_model_len", "context_window")
 OPENAI = "https://api.openai.com/v1"
 
 
-class CustomProvider(LLMProvider):
+class EndpointProvider(LLMProvider):
+    """A provider with one chat endpoint."""
+
+    def __init__(self, endpoint: ChatEndpoint, default_model: str) -> None:
+        super().__init__(endpoint.api_key, endpoint.api_base)
+        self.name = endpoint.name
+        self._endpoint = endpoint
+        self._default_model = default_model
+        self._on_fixup: FixupCallback | None = None
+
+    def get_default_model(self) -> str:
+        return self._default_model
+
+    def prepare(self) -> None:
+        self._endpoint.pools.prepare(self._endpoint.api_base)
+
+    def on_fixup(self, callback: FixupCallback) -> None:
+        self._on_fixup = callback
+
+    async def close(self) -> None:
+        await self._endpoint.pools.close()
+
+
+class CustomProvider(EndpointProvider):
     """An endpoint of one of the two OpenAI APIs. Streams. If the server rejects a field as unknown, the request is sent
     again without it.
     """
@@ -38,26 +61,12 @@ class CustomProvider(LLMProvider):
         api_type: str = "chat_completions",
         **settings: Unpack[EndpointSettings],
     ) -> None:
-        self._endpoint = ChatEndpoint.create(api_base or OPENAI, api_key, settings, name="custom")
-        super().__init__(api_key, self._endpoint.api_base)
-        self.name = self._endpoint.name
-        self._default_model = default_model
+        super().__init__(ChatEndpoint.create(api_base or OPENAI, api_key, settings, name="custom"), default_model)
         self._call: type[WireCall] = ChatCall
         if api_type == "responses":
             from nanobot.providers.wire.responses import ResponsesCall  # few endpoints need it
 
             self._call = ResponsesCall
-        self._on_fixup: FixupCallback | None = None
-
-    def get_default_model(self) -> str:
-        return self._default_model
-
-    def prepare(self) -> None:
-        self._endpoint.pools.prepare(self._endpoint.api_base)
-
-    def on_fixup(self, callback: FixupCallback) -> None:
-        """Report each request that is rejected and sent again without a field."""
-        self._on_fixup = callback
 
     async def list_models(self) -> tuple[str, ...]:
         """The models of `GET /models`, without embeddings; empty if the endpoint lists none in time. Never raises."""
@@ -89,6 +98,3 @@ class CustomProvider(LLMProvider):
     def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         request = replace(request, model=request.model or self._default_model)
         return self._call(self._endpoint, request, self._on_fixup).run()
-
-    async def close(self) -> None:
-        await self._endpoint.pools.close()

@@ -92,7 +92,7 @@ async def choose_provider(
         if store is not None and store.path(name).exists():
             spec = spec_for(name)
             return _for_account(config, spec, requested, f"you are logged in to {spec.display_name}", state_dir)
-    servers = _local_servers(config, environ) if local_servers is None else local_servers
+    servers = default_servers(environ, config.providers.by_name()) if local_servers is None else local_servers
     if (running := await find_local_server(servers)) is not None:
         spec = spec_for(running.server.provider)
         served = requested if requested in running.models else running.models[0]
@@ -252,17 +252,6 @@ def _section(config: "Config", name: str) -> "ProviderConfig":
     from nanobot.config.schema import ProviderConfig  # loaded already: the caller has a Config
 
     return config.providers.by_name().get(name) or ProviderConfig()
-
-
-def _local_servers(config: "Config", environ: Mapping[str, str]) -> tuple[LocalServer, ...]:
-    """The default servers, each at the address from the config."""
-    sections = config.providers.by_name()
-    return tuple(
-        LocalServer(server.provider, server.display_name, section.api_base)
-        if (section := sections.get(server.provider)) and section.api_base
-        else server
-        for server in default_servers(environ)
-    )
 
 
 AddMeter = Callable[[LLMProvider, str], LLMProvider]

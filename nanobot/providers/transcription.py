@@ -9,7 +9,6 @@ import asyncio
 import json
 import re
 import secrets
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -159,22 +158,19 @@ def _is_retryable(error: ModelCallError) -> bool:
 def _read_recording(path: Path) -> tuple[str, bytes]:
     """The name to send and the bytes of a recording. Too large a file is rejected unread. Blocking."""
     try:
-        state = path.stat()
-        size = state.st_size
-        if not stat.S_ISREG(state.st_mode):  # reading a pipe or a device might block forever
+        size = path.stat().st_size
+        if not path.is_file():  # reading a pipe or a device might block forever
             raise UnusableRecordingError(f"{path.name} is not a regular file. Send a recording.")
-        if size > MAX_BYTES:
-            raise UnusableRecordingError(
-                f"{path.name} has {human_size(size)}; at most {human_size(MAX_BYTES)} can be transcribed. "
-                "Send it in parts, or as mp3 or ogg."
-            )
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = path.read_bytes() if size <= MAX_BYTES else b""
     except OSError as error:
         raise UnusableRecordingError(f"{path.name} cannot be read: {error.strerror or error}.") from None
-    if not 0 < len(data) <= MAX_BYTES:
-        problem = "is empty" if not data else "grew while it was read"
-        raise UnusableRecordingError(f"{path.name} {problem}. Send it again.")
+    if size > MAX_BYTES:
+        raise UnusableRecordingError(
+            f"{path.name} has {human_size(size)}; at most {human_size(MAX_BYTES)} can be transcribed. "
+            "Send it in parts, or as mp3 or ogg."
+        )
+    if not data:
+        raise UnusableRecordingError(f"{path.name} is empty. Send it again.")
     kind = _UPLOAD_EXTENSIONS.get(path.suffix.lower()) or next(
         (name for magic, name in _MAGIC if magic.match(data)), None
     )

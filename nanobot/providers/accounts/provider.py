@@ -8,14 +8,15 @@ from typing import ClassVar, Unpack
 
 from nanobot.config.provider_table import spec_for
 from nanobot.providers.accounts.store import Account, AccountStore, AccountTokens, LoginNeededError, command_name
-from nanobot.providers.base import Delta, LLMProvider, ModelRequest
+from nanobot.providers.base import Delta, ModelRequest
+from nanobot.providers.custom_provider import EndpointProvider
 from nanobot.providers.errors import AuthenticationError, ModelCallError
 from nanobot.providers.limits import Timeouts
-from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings, FixupCallback, WireCall
+from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings, WireCall
 from nanobot.utils.clock import Clock
 
 
-class AccountProvider(LLMProvider):
+class AccountProvider(EndpointProvider):
     """Base class: a subclass turns an account into a call."""
 
     default_name: ClassVar[str]
@@ -33,7 +34,7 @@ class AccountProvider(LLMProvider):
         clock: Clock | None = None,
         **settings: Unpack[EndpointSettings],
     ) -> None:
-        self._endpoint = ChatEndpoint.create(
+        endpoint = ChatEndpoint.create(
             api_base or self.default_base,
             None,
             settings,
@@ -41,28 +42,15 @@ class AccountProvider(LLMProvider):
             config_key=f"providers.{spec_for(self.default_name).config_key}.apiBase",
             timeouts=self.default_timeouts,
         )
-        super().__init__(None, self._endpoint.api_base)
-        self.name = self._endpoint.name
+        super().__init__(endpoint, default_model)
         self._has_custom_base = bool(api_base)
-        self._default_model = default_model
-        self._on_fixup: FixupCallback | None = None
         self._tokens = AccountTokens(self.name, store, self.renew, clock)
-
-    def get_default_model(self) -> str:
-        return self._default_model
 
     def notes(self) -> list[str]:
         if not (why := self._tokens.refused):
             return []
         name = command_name(self.name)
         return [f"The login to {name} has ended ({why.rstrip('.')}). Run `nanobot provider login {name}`."]
-
-    def prepare(self) -> None:
-        self._endpoint.pools.prepare(self._endpoint.api_base)
-
-    def on_fixup(self, callback: FixupCallback) -> None:
-        """Report each request that is rejected and sent again, modified or with another token."""
-        self._on_fixup = callback
 
     async def renew(self, account: Account) -> Account:
         """Return the account with a new token, as `AccountTokens` wants it."""
@@ -116,4 +104,4 @@ class AccountProvider(LLMProvider):
     async def close(self) -> None:
         """Wait for a renewal, then close idle connections."""
         await self._tokens.close()
-        await self._endpoint.pools.close()
+        await super().close()

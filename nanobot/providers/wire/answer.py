@@ -18,63 +18,51 @@ class ThinkSplitter:
     def __init__(self) -> None:
         self._held = ""
         self._close = ""
+        """The tag that ends the reasoning; empty outside of it."""
         self._has_reasoning = False
-        self._at_start = False
-        self._answering = False
+        self._is_answering = False
 
     def feed(self, text: str) -> list[Delta]:
         """The deltas that are certain so far."""
-        if self._answering:
+        if self._is_answering:
             return [TextDelta(text)] if text else []
         self._held += text
         out: list[Delta] = []
-        while self._held and not self._answering:
+        while self._held:
             if self._close:
-                if not self._read_reasoning(out):
+                reasoning, tag, rest = self._held.partition(self._close)
+                keep = 0 if tag else _overlap(reasoning, self._close)
+                out.append(ReasoningDelta(reasoning[: len(reasoning) - keep]))
+                self._held = rest if tag else reasoning[len(reasoning) - keep :]
+                if not tag:
                     break
-            elif not self._find_open_tag(out):
-                break
-        return out
+                self._close = ""
+                continue
+            bare = self._held.lstrip()
+            tag = next((tag for tag in _OPEN if bare.startswith(tag)), "")
+            rest = bare[len(tag) :].lstrip("\n")  # the line break after the tag is not part of the reasoning
+            if tag and rest:
+                self._held, self._close, self._has_reasoning = rest, tag.replace("<", "</"), True
+                continue
+            if not tag and not any(tag.startswith(bare) for tag in _OPEN):
+                out.append(TextDelta(bare if self._has_reasoning else self._held))
+                self._held, self._is_answering = "", True
+            break
+        return [delta for delta in out if not isinstance(delta, ReasoningDelta) or delta.text]
 
     def end(self) -> list[Delta]:
         """The rest: unclosed reasoning, or text that looked like the start of a tag."""
         held, self._held = self._held, ""
-        if self._close:
-            return [ReasoningDelta(held)] if held else []
-        held = held.lstrip() if self._has_reasoning else held
-        return [TextDelta(held)] if held else []
+        if held.strip() in _OPEN:
+            return []  # reasoning that never began
+        held = held.lstrip() if self._has_reasoning and not self._close else held
+        kind = ReasoningDelta if self._close else TextDelta
+        return [kind(held)] if held else []
 
-    def _find_open_tag(self, out: list[Delta]) -> bool:
-        """Look for an opening tag. Return False if more text is needed to decide."""
-        bare = self._held.lstrip()
-        for tag in _OPEN:
-            if bare.startswith(tag):
-                self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
-                self._has_reasoning = self._at_start = True
-                return True
-        if any(tag.startswith(bare) for tag in _OPEN):
-            return False
-        out.append(TextDelta(bare if self._has_reasoning else self._held))
-        self._held, self._answering = "", True
-        return True
 
-    def _read_reasoning(self, out: list[Delta]) -> bool:
-        if self._at_start:  # the line break after the tag is not part of the reasoning
-            self._held = self._held.lstrip("\n")
-            if not self._held:
-                return False
-            self._at_start = False
-        reasoning, tag, rest = self._held.partition(self._close)
-        if tag:
-            if reasoning:
-                out.append(ReasoningDelta(reasoning))
-            self._held, self._close = rest, ""
-            return True
-        keep = next((n for n in range(len(self._close) - 1, 0, -1) if reasoning.endswith(self._close[:n])), 0)
-        if len(reasoning) > keep:
-            out.append(ReasoningDelta(reasoning[: len(reasoning) - keep]))
-            self._held = reasoning[len(reasoning) - keep :]
-        return False
+def _overlap(text: str, tag: str) -> int:
+    """How much of the tag the text ends with."""
+    return next((length for length in range(len(tag) - 1, 0, -1) if text.endswith(tag[:length])), 0)
 
 
 @dataclass(slots=True)
