@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from nanobot.providers.resilience import (
     RETRIES,
     Breaker,
     Candidate,
-    CandidateModel,
+    ChosenProvider,
     Monotonic,
     ResilientProvider,
     Sleep,
@@ -53,16 +53,6 @@ ACCOUNTS = {
     "github_copilot": "nanobot.providers.accounts.github:CopilotProvider",
 }
 """Providers that use an account instead of an API key."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenProvider:
-    """A usable provider, its name, the model name to send, and why it was chosen, in a sentence."""
-
-    provider: LLMProvider
-    name: str
-    model: str
-    reason: str
 
 
 async def choose_provider(
@@ -97,9 +87,9 @@ async def choose_provider(
         spec = spec_for(running.server.provider)
         served = requested if requested in running.models else running.models[0]
         provider = _create_provider(config, spec, served, None, running.server.api_base, state_dir)
-        return ChosenProvider(provider, spec.name, served, running.reason)
+        return ChosenProvider(provider, spec.name, served, reason=running.reason)
     reason = "no key is set in the config or the environment, and no local model server answers"
-    return ChosenProvider(load(OFFLINE)(), "offline", "offline", reason)
+    return ChosenProvider(load(OFFLINE)(), "offline", "offline", reason=reason)
 
 
 def _missing_key_message(spec: ProviderSpec, model: str) -> str:
@@ -124,7 +114,7 @@ async def _for_match(
     plugin = _plugin(spec.name, config.plugins.disabled)
     if plugin is not None:
         reason = f"{match.explanation}; an installed package provides it"
-        return ChosenProvider(plugin(key or None, base), spec.name, model, reason)
+        return ChosenProvider(plugin(key or None, base), spec.name, model, reason=reason)
     if not base and spec.is_direct(section.backend):
         raise ConfigError(f"providers.{spec.config_key}.apiBase is empty. Set it to the base URL of the endpoint.")
     if spec.is_local and match.model == DEFAULT_MODEL and base:
@@ -135,7 +125,7 @@ async def _for_match(
             )
         model = served[0]
     provider = _create_provider(config, spec, model, key, base, state_dir)
-    return ChosenProvider(provider, spec.name, model, _explain_choice(match, section, environ))
+    return ChosenProvider(provider, spec.name, model, reason=_explain_choice(match, section, environ))
 
 
 def _for_account(
@@ -151,7 +141,7 @@ def _for_account(
     model = (spec.default_model or model) if model == DEFAULT_MODEL else model
     settings = _settings(config, spec, model, local=is_loopback_url(section.api_base), state_dir=state_dir)
     provider: LLMProvider = load(ACCOUNTS[spec.name])(store, model, api_base=section.api_base, **settings)
-    return ChosenProvider(provider, spec.name, model, reason)
+    return ChosenProvider(provider, spec.name, model, reason=reason)
 
 
 def _settings(
@@ -291,7 +281,7 @@ class ProviderChains:
         reported when it is needed.
         """
         chosen = await self._choose(config, model)
-        candidates = [Candidate.ready(self._metered(chosen)), *self._fallbacks(config, model)]
+        candidates = [Candidate.ready(chosen), *self._fallbacks(config, model)]
         retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
         provider = ResilientProvider(candidates, retries=retries, sleep=self._sleep, monotonic=self._monotonic)
         return replace(chosen, provider=provider)
@@ -314,28 +304,26 @@ class ProviderChains:
                 window_tokens=fallback_config.active_preset().context_window_tokens or context_window(preset.model),
             )
 
-    async def _create_fallback(self, config: "Config") -> CandidateModel:
-        chosen = await self._choose(config, None)
+    async def _create_fallback(self, config: "Config") -> ChosenProvider:
+        chosen = await self._choose(config)
         if chosen.name == "offline":
             raise ConfigError(
                 f"No provider is set up for the model {config.active_preset().model}. Name it in the preset."
             )
-        return self._metered(chosen)
+        return chosen
 
-    async def _choose(self, config: "Config", model: str | None) -> ChosenProvider:
-        return await choose_provider(
+    async def _choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
+        """The provider with a meter, and the breaker that it shares."""
+        chosen = await choose_provider(
             config,
             model=model,
             environ=self._environ,
             state_dir=self._state_dir,
             local_servers=self._local_servers,
         )
-
-    def _metered(self, chosen: ChosenProvider) -> CandidateModel:
-        provider = self._add_meter(chosen.provider, chosen.name)
         key = (chosen.name, chosen.provider.api_base, chosen.model)
         breaker = self._breakers.setdefault(key, Breaker(self._monotonic))
-        return CandidateModel(provider, chosen.name, chosen.model, breaker)
+        return replace(chosen, provider=self._add_meter(chosen.provider, chosen.name), breaker=breaker)
 
 
 def with_preset(config: "Config", name: str) -> "Config":

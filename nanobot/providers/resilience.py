@@ -128,20 +128,22 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateModel:
+class ChosenProvider:
     """A usable model: its provider, the provider's name, the model name to send, and its breaker."""
 
     provider: LLMProvider
-    provider_name: str
+    name: str
     model: str
-    breaker: Breaker
+    breaker: Breaker = field(default_factory=Breaker)
+    reason: str = ""
+    """Why it was chosen, in a sentence."""
 
     def __str__(self) -> str:
         return self.target.name
 
     @property
     def target(self) -> CallTarget:
-        return CallTarget(self.provider_name, self.model)
+        return CallTarget(self.name, self.model)
 
     @property
     def pause(self) -> str:
@@ -154,16 +156,16 @@ class CandidateModel:
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """One of several models, created on first use. A setting that is None comes from the call.
+    """One of several models. A setting that is None comes from the call.
 
     `window_tokens` is None if the caller has already fitted the request to this model.
     """
 
     name: str
-    create: Callable[[], Awaitable[CandidateModel]]
-    """Raises NanobotError if the model cannot be used."""
+    create: Callable[[], Awaitable[ChosenProvider]]
+    """Called on first use, unless there is a model already. Raises NanobotError if the model cannot be used."""
     _: KW_ONLY
-    model: CandidateModel | None = None
+    model: ChosenProvider | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     window_tokens: int | None = None
@@ -171,18 +173,15 @@ class Candidate:
     """Why it could not be created, as of the last attempt."""
 
     @classmethod
-    def ready(cls, model: CandidateModel) -> "Candidate":
-        """A candidate that is created already."""
-
-        async def create() -> CandidateModel:
+    def ready(cls, model: ChosenProvider) -> "Candidate":
+        async def create() -> ChosenProvider:
             return model
 
         return cls(str(model), create, model=model)
 
-    async def created(self) -> CandidateModel:
+    async def created(self) -> ChosenProvider:
         """The model, created if necessary. Raises NanobotError if that fails; the next call tries again."""
-        model = self.model
-        if model is not None:
+        if (model := self.model) is not None:
             return model
         try:
             created = await self.create()
@@ -343,7 +342,7 @@ class ResilientProvider(LLMProvider):
 class _Attempt:
     """One candidate's answer, at the first attempt or a later one."""
 
-    model: CandidateModel
+    model: ChosenProvider
     ticket: object
     announce: Callable[[], None]
     """Called once, with the first delta."""
@@ -384,11 +383,11 @@ class _Round:
         self._tokens: int | None = None
         self._failures: list[ModelCallError] = []
         self._skipped: list[str] = []
-        self._paused: list[CandidateModel] = []
+        self._paused: list[ChosenProvider] = []
         self._seen: list[Breaker] = []
         self._rejected_providers: set[str] = set()
 
-    async def start(self, candidate: Candidate) -> CandidateModel | None:
+    async def start(self, candidate: Candidate) -> ChosenProvider | None:
         """The model to ask now; None if this candidate is not asked, with the reason noted."""
         try:
             model = await candidate.created()
@@ -397,7 +396,7 @@ class _Round:
             return None
         if model.breaker in self._seen:
             return None  # the same model under another name
-        if model.provider_name in self._rejected_providers:
+        if model.name in self._rejected_providers:
             self._skipped.append(f"{model} was not tried: it uses the same provider.")
             return None
         if not self._fits(candidate):
@@ -417,10 +416,10 @@ class _Round:
     def may_answer(self, candidate: Candidate) -> bool:
         """Whether a later candidate is worth trying, as far as known."""
         model = candidate.model
-        is_new = model is None or not (model.provider_name in self._rejected_providers or model.breaker in self._seen)
+        is_new = model is None or not (model.name in self._rejected_providers or model.breaker in self._seen)
         return candidate.may_answer and is_new and self._fits(candidate)
 
-    def request_for(self, candidate: Candidate, model: CandidateModel, *, named: bool) -> ModelRequest:
+    def request_for(self, candidate: Candidate, model: ChosenProvider, *, named: bool) -> ModelRequest:
         """The request with the candidate's settings; `named`: for the model that it names, if any."""
         request = self._request
         max_tokens, window, temperature = candidate.max_tokens, candidate.window_tokens, candidate.temperature
@@ -444,11 +443,11 @@ class _Round:
             self._tokens = estimate_tokens(self._request.messages) + estimate_tokens(tools)
         return self._tokens
 
-    def add_failure(self, model: CandidateModel, error: ModelCallError, *, is_answered: bool) -> None:
+    def add_failure(self, model: ChosenProvider, error: ModelCallError, *, is_answered: bool) -> None:
         """This model is given up. `is_answered`: after its whole answer, which is no fault of the model."""
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
-            self._rejected_providers.add(model.provider_name)
+            self._rejected_providers.add(model.name)
         if error.try_elsewhere is TryElsewhere.NOBODY:
             model.breaker.record_success()  # the model works, the request does not
         elif not is_answered and model.breaker.record_failure(self.ticket, error):

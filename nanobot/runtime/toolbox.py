@@ -26,7 +26,7 @@ from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
 from nanobot.providers.images import choose_image_model
 from nanobot.providers.metering import Spending
-from nanobot.providers.resilience import Breaker, Candidate, CandidateModel, ResilientProvider
+from nanobot.providers.resilience import Candidate, ChosenProvider, ResilientProvider
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
 from nanobot.runtime.services import Services
@@ -129,7 +129,7 @@ def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -
     image_model = choose_image_model(services.config, services.environ)
     if image_model is not None:
         metered = spending.add_meter(image_model, image_model.name)
-        model = CandidateModel(metered, image_model.name, image_model.get_default_model(), Breaker())
+        model = ChosenProvider(metered, image_model.name, image_model.get_default_model())
         provider = ResilientProvider([Candidate.ready(model)])
         toolbox.tools.register(ImageTool(provider, toolbox.policies.paths))
 
