@@ -150,9 +150,8 @@ class Endpoint:
     async def post(
         self, url: str, headers: Mapping[str, str], content: bytes, *, max_bytes: int, model: str = ""
     ) -> bytes:
-        """Send a request and return the body of a response with status 200. The connection is closed.
-
-        Raises a ModelCallError for anything else.
+        """Send a request, for services that are rarely asked: all connections are closed then. Return the body of a
+        response with status 200; raises a ModelCallError for anything else.
         """
         try:
             status, head, body = await self.fetch("POST", url, headers, content, max_bytes=max_bytes, model=model)

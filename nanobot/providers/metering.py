@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from nanobot.config.paths import DataPaths
@@ -298,9 +298,19 @@ def _row(
     outcome, error = ended if isinstance(ended, str) else "ok", None
     if isinstance(ended, BaseException):
         outcome, error = ("stopped", None) if _was_stopped(ended) else ("failed", type(ended).__name__)
-    counts = {f"{name}_tokens": count for name, count in asdict(tokens).items()}
-    ending = {"outcome": outcome, "error": error, "usd": usd, "ms": round(seconds * 1000), "estimated": estimated}
-    return cast("LedgerRow", {**sent, **counts, **ending})
+    ending = {
+        "outcome": outcome,
+        "error": error,
+        "prompt_tokens": tokens.prompt,
+        "cached_tokens": tokens.cached,
+        "cache_written_tokens": tokens.cache_written,
+        "completion_tokens": tokens.completion,
+        "reasoning_tokens": tokens.reasoning,
+        "usd": usd,
+        "ms": round(seconds * 1000),
+        "estimated": estimated,
+    }
+    return cast("LedgerRow", {**sent, **ending})
 
 
 def _was_stopped(error: BaseException) -> bool:

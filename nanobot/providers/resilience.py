@@ -292,7 +292,7 @@ class ResilientProvider(LLMProvider):
                             error.fill_target(model.target)
                             wait_s = self._wait_for_retry(error, attempt, has_fallback=context.has_fallback)
                             if wait_s is None:
-                                round_.add_failure(model, error, is_answered=attempt.finished)
+                                round_.add_failure(model, error)
                                 if attempt.is_final or error.try_elsewhere is TryElsewhere.NOBODY:
                                     raise round_.with_context(error) from None
                                 break
@@ -443,14 +443,14 @@ class _Round:
             self._tokens = estimate_tokens(self._request.messages) + estimate_tokens(tools)
         return self._tokens
 
-    def add_failure(self, model: ChosenProvider, error: ModelCallError, *, is_answered: bool) -> None:
-        """This model is given up. `is_answered`: after its whole answer, which is no fault of the model."""
+    def add_failure(self, model: ChosenProvider, error: ModelCallError) -> None:
+        """This model is given up."""
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
             self._rejected_providers.add(model.name)
         if error.try_elsewhere is TryElsewhere.NOBODY:
             model.breaker.record_success()  # the model works, the request does not
-        elif not is_answered and model.breaker.record_failure(self.ticket, error):
+        elif model.breaker.record_failure(self.ticket, error):
             log.warning("%s", model.pause)
 
     def reasons(self) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -218,6 +219,27 @@ async def test_a_call_that_is_stopped_has_its_row(desk: Desk, server: FakeModels
     (row,) = await desk.rows()
     assert asking.cancelled()
     assert (row["outcome"], row["error"], row["estimated"]) == ("stopped", None, True)
+
+
+async def test_an_answer_that_is_stopped_while_its_price_is_looked_up_is_no_stop(desk: Desk, monkeypatch):
+    asked, go_on = threading.Event(), threading.Event()
+    load = desk.prices.load
+
+    def load_slowly() -> None:
+        asked.set()
+        go_on.wait(10)
+        load()
+
+    monkeypatch.setattr(desk.prices, "load", load_slowly)
+    used = {"prompt_tokens": 200, "completion_tokens": 3}
+    asking = asyncio.create_task(desk.meter(ScriptedProvider(LLMResponse("hi", usage=used), model="m")).chat(HELLO))
+    await asyncio.to_thread(asked.wait, 10)
+    asking.cancel()
+    go_on.set()
+    await asyncio.wait([asking])
+
+    (row,) = await desk.rows()
+    assert (row["outcome"], row["prompt_tokens"], row["estimated"]) == ("ok", 200, False)
 
 
 async def test_a_call_in_flight_has_its_row_for_the_day_the_process_is_killed(desk: Desk):

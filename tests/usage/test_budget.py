@@ -155,6 +155,15 @@ async def test_calls_under_way_that_may_use_up_all_that_is_left_make_the_next_on
     assert waited
 
 
+async def test_call_in_flight_counts_by_its_reservation_and_not_by_its_row_too(tmp_path: Path):
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
+    await spender.budget.reserve(BudgetedCall("t", 1, 1, 0.5))
+    when, process = spender.clock.now().isoformat(timespec="milliseconds"), spender.ledger.process
+    await spender.ledger.write(row(when, usd=1.0, outcome="unfinished", process=process))
+
+    await asyncio.wait_for(spender.spend(0.1), 5)
+
+
 async def test_who_stops_waiting_leaves_nothing_set_aside(tmp_path: Path):
     spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     first = BudgetedCall("t", 1, 1, 5.0)
