@@ -104,10 +104,6 @@ class Endpoint:
         error.retry_after_s = response.retry_after_s
         return error
 
-    def redirect_error(self, status: int, headers: Mapping[str, str], model: str = "") -> ModelCallError:
-        detail = f"a redirect to {headers.get('location', 'elsewhere')}, not followed with a key"
-        return self.error(MalformedResponseError, detail, model=model, status=status)
-
     async def fetch(
         self,
         method: str,
@@ -157,8 +153,6 @@ class Endpoint:
             status, head, body = await self.fetch("POST", url, headers, content, max_bytes=max_bytes, model=model)
         finally:
             await self.pools.close()
-        if 300 <= status < 400:
-            raise self.redirect_error(status, head, model)
         if status != 200:
             from nanobot.providers.error_patterns import parse_error_response
 

@@ -93,7 +93,10 @@ class ErrorResponse:
 def parse_error_response(status: int, body: bytes | str, headers: Mapping[str, str] | None = None) -> ErrorResponse:
     """Parse an error body of any shape. Never raises."""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-    retry_after = retry_after_s(headers or {})
+    headers = headers or {}
+    if 300 <= status < 400:
+        return ErrorResponse(status, f"a redirect to {headers.get('location', 'elsewhere')}, not followed with a key")
+    retry_after = retry_after_s(headers)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):

@@ -145,6 +145,12 @@ def test_an_error_names_provider_base_url_model_and_config_key():
     assert "\n" not in said
 
 
+def test_a_redirect_says_where_to_and_that_no_key_goes_there():
+    response = parse_error_response(307, b"moved", {"location": "http://elsewhere/"})
+
+    assert "a redirect to http://elsewhere/, not followed with a key" in str(ENDPOINT.error_of(response))
+
+
 @pytest.mark.parametrize("wait", ["inf", "nan", "1e400", "-1"])
 def test_a_wait_that_is_no_time_is_ignored(wait):
     headers = {"Retry-After-Ms": wait}

@@ -352,8 +352,6 @@ class WireCall(ABC):
                     body += chunk
         except (HttpError, TimeoutError):
             pass  # the status is known, which is enough
-        if 300 <= status < 400:
-            raise self.endpoint.redirect_error(status, headers, self._request.model)
         return parse_error_response(status, body, headers)
 
     async def _next_chunk(self, connection: "Connection", reader: Reader, limits: CallLimits) -> bytes:
