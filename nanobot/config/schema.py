@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, create_model, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nanobot.config.channels import ChannelsConfig
@@ -196,62 +196,24 @@ class ProviderConfig(Section):
     prices: dict[str, ModelPrice] = Field(default_factory=dict)  # by model, or a pattern such as `large-*`
 
 
-class ProvidersConfig(Section):
-    """Access to models. Any other key is a custom endpoint that speaks an OpenAI API."""
+if TYPE_CHECKING:
+    _ProviderSections = Section
+else:
+    _ProviderSections = create_model(
+        "_ProviderSections",
+        __base__=Section,
+        **{spec.name: (ProviderConfig, Field(default_factory=ProviderConfig)) for spec in PROVIDERS},
+    )
+
+
+class ProvidersConfig(_ProviderSections):
+    """Access to models: a section for each provider in the table. Any other key is an OpenAI-compatible endpoint."""
 
     __pydantic_extra__: dict[str, ProviderConfig] = Field(init=False)
 
-    custom: ProviderConfig = Field(default_factory=ProviderConfig)
-    anthropic: ProviderConfig = Field(default_factory=ProviderConfig)
-    openai: ProviderConfig = Field(default_factory=ProviderConfig)
-    openrouter: ProviderConfig = Field(default_factory=ProviderConfig)
-    deepseek: ProviderConfig = Field(default_factory=ProviderConfig)
-    groq: ProviderConfig = Field(default_factory=ProviderConfig)
-    gemini: ProviderConfig = Field(default_factory=ProviderConfig)
-    moonshot: ProviderConfig = Field(default_factory=ProviderConfig)
-    zhipu: ProviderConfig = Field(default_factory=ProviderConfig)
-    dashscope: ProviderConfig = Field(default_factory=ProviderConfig)
-    minimax: ProviderConfig = Field(default_factory=ProviderConfig)
-    mistral: ProviderConfig = Field(default_factory=ProviderConfig)
-    huggingface: ProviderConfig = Field(default_factory=ProviderConfig)
-    aihubmix: ProviderConfig = Field(default_factory=ProviderConfig)
-    siliconflow: ProviderConfig = Field(default_factory=ProviderConfig)
-    volcengine: ProviderConfig = Field(default_factory=ProviderConfig)
-    nvidia: ProviderConfig = Field(default_factory=ProviderConfig)
-    vllm: ProviderConfig = Field(default_factory=ProviderConfig)
-    ollama: ProviderConfig = Field(default_factory=ProviderConfig)
-    lm_studio: ProviderConfig = Field(default_factory=ProviderConfig)
-    llama_cpp: ProviderConfig = Field(default_factory=ProviderConfig)
-    azure_openai: ProviderConfig = Field(default_factory=ProviderConfig)
-    bedrock: ProviderConfig = Field(default_factory=ProviderConfig)
-    openai_codex: ProviderConfig = Field(default_factory=ProviderConfig)
-    github_copilot: ProviderConfig = Field(default_factory=ProviderConfig)
-    opencode: ProviderConfig = Field(default_factory=ProviderConfig)
-    opencode_zen: ProviderConfig = Field(default_factory=ProviderConfig)
-    opencode_go: ProviderConfig = Field(default_factory=ProviderConfig)
-    novita: ProviderConfig = Field(default_factory=ProviderConfig)
-    modelscope: ProviderConfig = Field(default_factory=ProviderConfig)
-    together: ProviderConfig = Field(default_factory=ProviderConfig)
-    fireworks: ProviderConfig = Field(default_factory=ProviderConfig)
-    deepinfra: ProviderConfig = Field(default_factory=ProviderConfig)
-    nebius: ProviderConfig = Field(default_factory=ProviderConfig)
-    baseten: ProviderConfig = Field(default_factory=ProviderConfig)
-    skywork: ProviderConfig = Field(default_factory=ProviderConfig)
-    byteplus: ProviderConfig = Field(default_factory=ProviderConfig)
-    volcengine_coding_plan: ProviderConfig = Field(default_factory=ProviderConfig)
-    byteplus_coding_plan: ProviderConfig = Field(default_factory=ProviderConfig)
-    kimi_coding: ProviderConfig = Field(default_factory=ProviderConfig)
-    xai: ProviderConfig = Field(default_factory=ProviderConfig)
-    stepfun: ProviderConfig = Field(default_factory=ProviderConfig)
-    xiaomi_mimo: ProviderConfig = Field(default_factory=ProviderConfig)
-    longcat: ProviderConfig = Field(default_factory=ProviderConfig)
-    qianfan: ProviderConfig = Field(default_factory=ProviderConfig)
-    ant_ling: ProviderConfig = Field(default_factory=ProviderConfig)
-    cerebras: ProviderConfig = Field(default_factory=ProviderConfig)
-    sambanova: ProviderConfig = Field(default_factory=ProviderConfig)
-    perplexity: ProviderConfig = Field(default_factory=ProviderConfig)
-    atomic_chat: ProviderConfig = Field(default_factory=ProviderConfig)
-    ovms: ProviderConfig = Field(default_factory=ProviderConfig)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> ProviderConfig: ...
 
     def by_name(self) -> dict[str, ProviderConfig]:
         """All sections by name, including custom ones."""
