@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, create_model, field_va
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nanobot.config.channels import ChannelsConfig
-from nanobot.config.keypath import KeyPath, nearest
+from nanobot.config.keypath import InvalidKeyError, KeyPath, nearest
 from nanobot.config.provider_match import ProviderMatch, match_provider
 from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
 from nanobot.config.section import (
@@ -454,33 +454,10 @@ class LoadedFrom:
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
 
-class UnknownNameError(ValueError):
-    """A name that does not exist; knows its key."""
-
-    def __init__(self, path: KeyPath, name: str, known: Iterable[str], section: str) -> None:
-        guess = nearest(name, known)
-        super().__init__(
-            f'"{name}" is not known' + (f' (did you mean "{guess}"?)' if guess else f"; it must be one of `{section}`")
-        )
-        self.path = path
-
-
-class _ArgumentsAndEnvironment(PydanticBaseSettingsSource):
-    """The constructor's arguments with keys in camelCase, then the NANOBOT_ variables."""
-
-    def __init__(self, settings_cls: type[BaseSettings], arguments: dict[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._arguments = arguments
-
-    def get_field_value(self, field: object, field_name: str) -> tuple[Any, str, bool]:
-        """Unused: `__call__` returns all fields at once."""
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        from nanobot.config.environment import fill
-
-        tree = in_camel_case(self._arguments, Shape("", self.settings_cls))
-        return with_all_sections(fill(tree, self.settings_cls, os.environ).tree, self.settings_cls)
+def _unknown_name(path: KeyPath, name: str, known: Iterable[str], section: str) -> InvalidKeyError:
+    guess = nearest(name, known)
+    hint = f' (did you mean "{guess}"?)' if guess else f"; it must be one of `{section}`"
+    return InvalidKeyError(path, f'"{name}" is not known{hint}')
 
 
 class Config(BaseSettings, Section):
@@ -511,31 +488,36 @@ class Config(BaseSettings, Section):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments override the environment; nothing else is read."""
-        del env_settings, dotenv_settings, file_secret_settings  # pydantic's environment source would override the file
-        arguments = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
-        return (_ArgumentsAndEnvironment(settings_cls, arguments),)
+        from nanobot.config.environment import fill
+
+        root = Shape(cls)
+        tree = fill(in_camel_case(init_settings(), root), root, os.environ).tree
+        return (InitSettingsSource(settings_cls, with_all_sections(tree, root)),)
 
     @model_validator(mode="after")
     def _validate_names(self) -> "Config":
         """Check that named presets and providers exist."""
-        defaults, where = self.agents.defaults, ("agents", "defaults")
-        presets: dict[KeyPath, str] = {(*where, "modelPreset"): defaults.model_preset or ""}
-        providers: dict[KeyPath, str] = {(*where, "provider"): defaults.provider}
-        providers |= {
-            ("modelPresets", name, "provider"): preset.provider for name, preset in self.model_presets.items()
-        }
+        where, defaults = ("agents", "defaults"), self.agents.defaults
+        presets: list[tuple[KeyPath, str]] = []
+        providers: list[tuple[KeyPath, str]] = [((*where, "provider"), defaults.provider)]
+        providers += [
+            (("modelPresets", name, "provider"), preset.provider) for name, preset in self.model_presets.items()
+        ]
+        if defaults.model_preset:
+            presets.append(((*where, "modelPreset"), defaults.model_preset))
         for index, model in enumerate(defaults.fallback_models):
+            path: KeyPath = (*where, "fallbackModels", index)
             if isinstance(model, ModelPreset):
-                providers[(*where, "fallbackModels", index, "provider")] = model.provider
+                providers.append(((*path, "provider"), model.provider))
             else:
-                presets[(*where, "fallbackModels", index)] = model
-        for path, name in presets.items():
-            if name not in self.model_presets and (name or path[-1] != "modelPreset"):
-                raise UnknownNameError(path, name, self.model_presets, "modelPresets")
-        for path, name in providers.items():
+                presets.append((path, model))
+        for path, name in presets:
+            if name not in self.model_presets:
+                raise _unknown_name(path, name, self.model_presets, "modelPresets")
+        for path, name in providers:
             if name != AUTO and not find_by_name(name) and not self._custom_section(name):
                 known = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
-                raise UnknownNameError(path, name, known, "providers")
+                raise _unknown_name(path, name, known, "providers")
         return self
 
     @property
