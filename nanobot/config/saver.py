@@ -107,6 +107,8 @@ def to_document(config: Config) -> dict[str, Any]:
     loaded = config.loaded_from
     explicit = [*fill({}, Shape(Config), os.environ).variables]
     explicit += [path for path, text in strings_in(loaded.written) if refers_elsewhere(path, text)]
+    if "enabled" in config.gateway.heartbeat.model_fields_set:  # `false` is more than the default: see HeartbeatConfig
+        explicit.append(("gateway", "heartbeat", "enabled"))
     before, after = (_settings(each, explicit) for each in (Config(**loaded.tree), config))
     ignored = {key: value for key, value in loaded.written.items() if key.startswith("_")}
     return _apply_changes(loaded.written, before | ignored, after | ignored)
@@ -114,8 +116,8 @@ def to_document(config: Config) -> dict[str, Any]:
 
 def _settings(config: Config, explicit: Iterable[KeyPath]) -> dict[str, Any]:
     """What differs from the defaults; and of some keys the default, since leaving it out would not mean the same."""
-    dump: dict[str, Any] = {"mode": "json", "by_alias": True, "warnings": False}
-    everything, settings = config.model_dump(**dump), config.model_dump(**dump, exclude_defaults=True)
+    everything = config.model_dump(by_alias=True, warnings=False)
+    settings = config.model_dump(by_alias=True, warnings=False, exclude_defaults=True)
     for path in explicit:
         key = tuple(itertools.takewhile(lambda part: isinstance(part, str), path))
         if (value := get(everything, key)) is not MISSING:
@@ -128,9 +130,9 @@ def _apply_changes(written: Mapping[str, Any], before: Mapping[str, Any], after:
     result: dict[str, Any] = {}
     for name in {**written, **after}:
         text, old, new = (tree.get(name, MISSING) for tree in (written, before, after))
-        if isinstance(new, dict):
+        if isinstance(new, dict) and new:
             inner = _apply_changes(text if isinstance(text, dict) else {}, old if isinstance(old, dict) else {}, new)
-            if inner or not new:
+            if inner:
                 result[name] = inner
         elif new is not MISSING and new != old:
             result[name] = _with_references(new, old, text)

@@ -25,7 +25,7 @@ def sources(config: Config) -> list[Setting]:
     """All settings by dotted camelCase key, in the order of the schema, each with its source."""
     return [
         Setting(dotted(path), mask_value(path, value), *_source(path, config.loaded_from))
-        for path, value in leaves(config.model_dump(mode="json", by_alias=True))
+        for path, value in leaves(config.model_dump(by_alias=True))
     ]
 
 

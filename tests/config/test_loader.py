@@ -165,6 +165,7 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("gateway.port", [0, -1, 65536, "http", None, 18790.5], ""),
     ("gateway.heartbeat.intervalS", [0, "x", None], ""),
     ("api.timeout", [0, -5, "x", None, True], ""),
+    ("channels.msteams.path", ["hook"], "a text that matches ^/"),
     ("tools.restrictToWorkspace", ["yes please", None, 2, [], {}], "true or false"),
     ("tools.approval", ["never", "of", None, False], "ask, deny, off"),
     ("tools.ssrfWhitelist", ["10.0.0.0/8", ["10.0.0.0/99"], ["home"], None], ""),

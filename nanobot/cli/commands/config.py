@@ -39,7 +39,7 @@ def get(
         print_json(mask_value((), to_document(loaded)))
         return
     key_path = find_key(key)
-    value = keypath.get(loaded.model_dump(mode="json", by_alias=True), key_path)
+    value = keypath.get(loaded.model_dump(by_alias=True), key_path)
     if value is MISSING:
         raise NanobotError(f"{dotted(key_path)} is not set.")
     plain = mask_value(key_path, value)
