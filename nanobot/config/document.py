@@ -54,8 +54,8 @@ def parse(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
         )
     except json.JSONDecodeError as error:
         fail(_explain(text, error), error.pos)
-    except RecursionError:
-        raise ConfigError(f"{path} is nested too deeply.") from None
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply.") from error
     except ValueError as error:  # a number with thousands of digits
         raise ConfigError(f"{path} a number is too long ({error}).") from error
     if not isinstance(tree, dict):

@@ -52,8 +52,11 @@ def load_config(path: Path | str | None = None, *, must_exist: bool = False, sec
 
 
 def _parse_and_build(data: bytes | None, path: Path, secrets: References | None) -> Config:
-    text, tree = document.parse(data, path) if data is not None else ("{}", {})
-    return _build(path, text, tree, secrets)
+    try:
+        text, tree = document.parse(data, path) if data is not None else ("{}", {})
+        return _build(path, text, tree, secrets)
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply.") from error
 
 
 def repair_config(path: Path) -> tuple[Config, list[str]]:
@@ -200,8 +203,6 @@ def _build(path: Path, text: str, tree: dict[str, Any], secrets: References | No
         raise error_of([error]) from error
     except ValidationError as error:
         raise error_of(problems_in(error, filled.tree)) from error
-    except RecursionError as error:
-        raise ConfigError(f"{path} is nested too deeply.") from error
     warnings = [
         f"{place(key.path)}: {dotted(key.path)} {key.unused or 'is not a known key.' + key.hint}" for key in unknown
     ]

@@ -107,8 +107,6 @@ def to_document(config: Config) -> dict[str, Any]:
     loaded = config.loaded_from
     explicit = [*fill({}, Shape(Config), os.environ).variables]
     explicit += [path for path, text in strings_in(loaded.written) if refers_elsewhere(path, text)]
-    if "enabled" in config.gateway.heartbeat.model_fields_set:  # `false` is more than the default: see HeartbeatConfig
-        explicit.append(("gateway", "heartbeat", "enabled"))
     before, after = (_settings(each, explicit) for each in (Config(**loaded.tree), config))
     ignored = {key: value for key, value in loaded.written.items() if key.startswith("_")}
     return _apply_changes(loaded.written, before | ignored, after | ignored)
@@ -118,6 +116,8 @@ def _settings(config: Config, explicit: Iterable[KeyPath]) -> dict[str, Any]:
     """What differs from the defaults; and of some keys the default, since leaving it out would not mean the same."""
     everything = config.model_dump(by_alias=True, warnings=False)
     settings = config.model_dump(by_alias=True, warnings=False, exclude_defaults=True)
+    if "enabled" in config.gateway.heartbeat.model_fields_set:  # `false` is more than the default: see HeartbeatConfig
+        explicit = [*explicit, ("gateway", "heartbeat", "enabled")]
     for path in explicit:
         key = tuple(itertools.takewhile(lambda part: isinstance(part, str), path))
         if (value := get(everything, key)) is not MISSING:

@@ -103,9 +103,11 @@ def test_what_was_removed_is_gone_and_what_stands_beside_it_stays_as_written(con
     assert json.loads(path.read_text()).get("providers", {}) == {}
 
 
-def test_a_heartbeat_that_was_switched_off_stays_off(config_file):
-    path = config_file({"gateway": {"heartbeat": {"enabled": False}}})
+@pytest.mark.parametrize("written", [{"gateway": {"heartbeat": {"enabled": False}}}, {}])
+def test_a_heartbeat_that_was_switched_off_stays_off(config_file, written):
+    path = config_file(written)
     config = load_config(path)
+    config.gateway.heartbeat.enabled = False
     config.api.port = 5
 
     save_config(config)
