@@ -317,7 +317,7 @@ def test_misspelt_keys_that_restrict_nothing_are_kept_with_a_warning(config_file
         config_file(
             {
                 "tool": {"exec": {"timeout": 5}},
-                "tools": {"exec": {"timeouts": 5}, "mcpServers": {"time": {"command": "time", "disabled": True}}},
+                "tools": {"exec": {"timeouts": 5}, "mcpServers": {"time": {"command": "time", "network": False}}},
                 "channels": {"telegrm": {"groupPolicy": "allowlist"}},
                 "plugins": {"a-package": {"approval": "no"}},
             }
