@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 
 from nanobot.cli.common import ConfigOption, JsonOption
 from nanobot.cli.output import print_error, print_json, print_line, print_text
@@ -40,11 +39,9 @@ def get(
         print_json(mask_value((), to_document(loaded)))
         return
     key_path = find_key(key)
-    value = keypath.get(loaded, key_path)
+    value = keypath.get(loaded.model_dump(by_alias=True), key_path)
     if value is MISSING:
         raise NanobotError(f"{dotted(key_path)} is not set.")
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", by_alias=True)
     plain = mask_value(key_path, value)
     if isinstance(plain, str) and not json:
         print_text(plain)
