@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
+from nanobot.cli.common import EXIT_INTERRUPTED, Setup, get_data_paths, read_setup, selected
 from nanobot.cli.output import print_line
 from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
-from nanobot.config.paths import DataPaths, get_data_dir, use_config
 from nanobot.errors import NanobotError, StorageError, UsageError
 from nanobot.gateway.control.backend import CHANNEL, DEFAULT_SESSION
 
@@ -66,8 +65,6 @@ def agent(
     ] = True,
     logs: Annotated[bool, typer.Option("--logs/--no-logs", help="Show log messages.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print turn events as JSON lines.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Chat with the agent. With a message, print one answer and exit.
 
@@ -87,7 +84,7 @@ def agent(
         key = None if session is None else repair_output(session)
         if key is None and text is not None and not continue_latest and not _COMMAND.match(text):
             key = f"{CHANNEL}:{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"  # a session of its own
-        options = ChatOptions(config, workspace, key, continue_latest, here, model, logs)
+        options = ChatOptions(key, continue_latest, here, model, logs)
         if text is not None:
             code = options.ask(text, media, as_json=as_json, markdown=markdown)
         else:
@@ -102,8 +99,6 @@ def agent(
 class ChatOptions:
     """Which bot and which session to talk to."""
 
-    config: Path | None
-    workspace: Path | None
     session: str | None
     continue_latest: bool
     here: bool
@@ -136,7 +131,7 @@ class ChatOptions:
             from nanobot.gateway.control.client import GatewayBackend
 
             async with self._open_backend(is_chat=True) as (bot, key):
-                history = DataPaths(get_data_dir()).cli_history
+                history = get_data_paths().cli_history
                 open_local = partial(self._local_backend, is_chat=True) if isinstance(bot, GatewayBackend) else None
                 return await ChatSession(bot, key, history, markdown=markdown, open_local=open_local).run()
 
@@ -148,13 +143,11 @@ class ChatOptions:
 
         Another model or workspace, --here and a visible log need a bot in this process; session locks keep both apart.
         """
-        use_config(self.config)
-        if self.model is None and self.workspace is None and not self.here and not self.logs:
+        if self.model is None and selected.workspace is None and not self.here and not self.logs:
             from nanobot.gateway.control.client import find_backend
 
-            state = DataPaths(get_data_dir()).state
-            remote = await find_backend(state, self.session, continue_latest=self.continue_latest)
-            if remote is not None:
+            state = get_data_paths().state
+            if remote := await find_backend(state, self.session, continue_latest=self.continue_latest):
                 yield remote, remote.session_key
                 return
         async with self._local_backend(is_chat=is_chat) as local:
@@ -168,7 +161,7 @@ class ChatOptions:
         from nanobot.security.secrets import redact_all
         from nanobot.utils.log import LogTarget, set_up_logging
 
-        setup = read_setup(self.config, self.workspace)
+        setup = read_setup()
         if self.here:
             _allow_current_folder(setup)
         log = LogTarget(setup.paths.logs / "agent.log", "WARNING", "DEBUG" if self.logs else None)

@@ -1,7 +1,6 @@
 """`nanobot channels`: connection status, setup, and test messages."""
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,13 +10,13 @@ from nanobot.channels.registry import CHANNELS, check_channel, find, load_channe
 from nanobot.cli.common import (
     EXIT_INTERRUPTED,
     NO_GATEWAY,
-    ConfigOption,
     JsonOption,
     Setup,
     ask_gateway,
     get_data_paths,
     read_setup,
     require_gateway,
+    selected,
     unknown_name_error,
 )
 from nanobot.cli.output import print_json, print_line, print_list, to_one_line, when
@@ -33,13 +32,11 @@ BUILTIN_CHANNELS = tuple(spec.name for spec in CHANNELS)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=f"The channel: {', '.join(BUILTIN_CHANNELS)}.")]
 
 
-def status(config: ConfigOption = None, json: JsonOption = False) -> None:
+def status(json: JsonOption = False) -> None:
     """Show each enabled channel: its state, last messages received and sent, and last error."""
-    places = get_data_paths(config)
-    report = ask_gateway(places, {"do": "report"})
-    channels = (
-        report["channels"] if report is not None else offline_status(read_setup(config, None, secrets=False).config)
-    )
+    places = get_data_paths()
+    report = ask_gateway({"do": "report"})
+    channels = report["channels"] if report is not None else offline_status(read_setup(secrets=False).config)
     if json:
         print_json({"running": report is not None, "channels": channels})
         return
@@ -85,18 +82,17 @@ def login(
     phone: Annotated[
         str, typer.Option("--phone", metavar="NUMBER", help="WhatsApp: link by a code for this number, not a QR code.")
     ] = "",
-    config: ConfigOption = None,
 ) -> None:
     """Set up a channel step by step. If it is set up already, check that it can connect. Without a name, ask which."""
     from nanobot.channels.login import print_step
     from nanobot.channels.platforms import find_platform
     from nanobot.channels.setup import is_set_up, log_in  # slow to import
 
-    setup = read_setup(config, None)
+    setup = read_setup()
     name, places = (name or _ask_name(setup.config)).lower(), setup.paths
     platform = find_platform(name)
     if platform is not None and (force or not is_set_up(platform, setup.config)):
-        _run_setup(platform, setup, config, force=force, phone=phone)
+        _run_setup(platform, setup, force=force, phone=phone)
         return
     setup.config.channels.whatsapp.phone = phone or setup.config.channels.whatsapp.phone
     known = dict.fromkeys([*BUILTIN_CHANNELS, *plugin_names(), *setup.config.channels.enabled])
@@ -135,12 +131,12 @@ def _ask_name(config: Config) -> str:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool, phone: str) -> None:
+def _run_setup(platform: "PlatformSetup", setup: Setup, *, force: bool, phone: str) -> None:
     from nanobot.channels.setup import sdk_problem
     from nanobot.cli.setup.channels import ask_channel_setup, next_steps, start_instructions
     from nanobot.config.loader import load_config
 
-    places, flag = setup.paths, f" -c {config}" if config else ""
+    places, flag = setup.paths, selected.config_flag
     try:
         channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force, phone=phone)
     except (KeyboardInterrupt, typer.Abort):
@@ -166,18 +162,17 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
 def test(
     name: NameArgument,
     to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The chat; default: its owners.")] = None,
-    config: ConfigOption = None,
 ) -> None:
     """Send a test message through the running gateway and print the ids the platform gave it."""
     from nanobot.pairing.store import PairingStore
 
-    places, name = get_data_paths(config), name.lower()
+    places, name = get_data_paths(), name.lower()
     chats = [to] if to is not None else [*PairingStore(places).load().owners.get(name, ())]
     if not chats:
         raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")
     text = "This is a test of nanobot. It works."
     request = {"do": "send", "channel": name, "text": text, "person": to is None}
-    sent = {chat: require_gateway(places, request | {"to": chat})["ids"] for chat in chats}
+    sent = {chat: require_gateway(request | {"to": chat})["ids"] for chat in chats}
     for chat, ids in sent.items():
         shown = ", ".join(to_one_line(str(sent_id)) for sent_id in ids)
         print_line(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")

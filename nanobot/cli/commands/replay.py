@@ -21,10 +21,8 @@ from nanobot.agent.trace.store import TraceStore
 from nanobot.cli.chat.event_lines import clip_output, diff_paint
 from nanobot.cli.common import (
     EXIT_INTERRUPTED,
-    ConfigOption,
     JsonOption,
     Setup,
-    WorkspaceOption,
     read_setup,
     unknown_name_error,
 )
@@ -57,8 +55,6 @@ def replay(
         str | None,
         typer.Option("--against", metavar="MODEL", help="Run the turn again with this model; no tool runs."),
     ] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show a turn step by step, or replay it with another model."""
@@ -66,7 +62,7 @@ def replay(
         raise UsageError(f"There is no option {turn}. A turn is an id, the beginning of an id, or -1, -2 and so on.")
     if sum((list_, prompt, against is not None)) > 1 or (list_ and turn is not None):
         raise UsageError("--list takes no turn, and --list, --prompt and --against cannot be combined. Leave one out.")
-    setup = read_setup(config, workspace)
+    setup = read_setup()
     traces = TraceStore(setup.paths.traces)
     recording = _load_recording(session, setup, traces)
     printer = TurnPrinter(Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))

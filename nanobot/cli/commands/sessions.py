@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.errors import NanobotError, StorageError
@@ -50,7 +50,7 @@ class SessionHit:
     snippet: str
 
 
-def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List all conversations, newest first, archived ones included."""
     rows = [
         {
@@ -58,7 +58,7 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
             "title": session_title(Path(row["path"])),
             "path": row["path"],
         }
-        for row in _open_sessions(config, workspace)[1].list_sessions()
+        for row in _open_sessions()[1].list_sessions()
     ]
     columns = {"Session": "name", "Last used": when("updated_at"), "Messages": "messages", "Title": "title"}
     print_list(rows, columns, as_json=json, empty="There are no sessions yet. Start one with `nanobot agent`.")
@@ -69,12 +69,10 @@ def show(
     last: Annotated[
         int | None, typer.Option("-n", "--last", metavar="N", min=1, help="Show only the last N messages.")
     ] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print one conversation: the messages, and a line for each tool call."""
-    session = _read_session(_open_sessions(config, workspace)[1], key)
+    session = _read_session(_open_sessions()[1], key)
     messages = session.messages[-last:] if last else session.messages
     if json:
         print_json({"key": session.key, "metadata": session.metadata, "messages": messages})
@@ -86,11 +84,9 @@ def export(
     key: KeyArgument,
     format_: Annotated[ExportFormat, typer.Option("--format", "-f", help="The format.")] = ExportFormat.JSONL,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Export one conversation as JSON lines or Markdown, to stdout or a file."""
-    session = _read_session(_open_sessions(config, workspace)[1], key)
+    session = _read_session(_open_sessions()[1], key)
     data = format_markdown(session).encode() if format_ is ExportFormat.MARKDOWN else to_jsonl(session)
     if output is None:
         if sys.stdout is not None:
@@ -104,11 +100,9 @@ def export(
 def delete(
     key: KeyArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Delete one conversation permanently."""
-    setup, sessions = _open_sessions(config, workspace)
+    setup, sessions = _open_sessions()
     session = _read_session(sessions, key)
     what = f"{to_one_line(key)} ({count_noun(len(session.messages), 'message')})"
     if not prompts.confirm_action(f"Delete {what} permanently?", yes=yes):
@@ -124,14 +118,12 @@ def delete(
 def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to search for, ignoring case.")],
     limit: Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N messages.")] = 100,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Search all conversations for a text, newest first; if it occurs nowhere, for all of its words."""
     if not text.strip():
         raise typer.BadParameter("the text to search for is empty.", param_hint="TEXT")
-    setup, sessions = _open_sessions(config, workspace)
+    setup, sessions = _open_sessions()
     hits = list(_find_messages(sessions, text))
     if not hits and len(text.split()) > 1:
         hits = _search_index(setup, text, limit)
@@ -164,8 +156,8 @@ def _index(setup: Setup) -> "SearchIndex":
     return SearchIndex(paths.search, lambda: sources_of(sessions, workspace / "memory"), opener)
 
 
-def _open_sessions(config: Path | None, workspace: Path | None) -> tuple[Setup, SessionManager]:
-    setup = read_setup(config, workspace, secrets=False)
+def _open_sessions() -> tuple[Setup, SessionManager]:
+    setup = read_setup(secrets=False)
     return setup, SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
 
 
@@ -218,8 +210,6 @@ def import_(
         Path, typer.Argument(metavar="FILE", help="A session file, a folder of them, or a JSON list of chat messages.")
     ],
     key: Annotated[str | None, typer.Option("--as", metavar="KEY", help="Import it as this session.")] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Import stored conversations. An existing session is never changed."""
     path = file.expanduser()
@@ -227,7 +217,7 @@ def import_(
         raise NanobotError("--as is for a single file and needs a session key, such as cli:notes.")
     if not path.exists():
         raise NanobotError(f"{file} does not exist.")
-    _, sessions = _open_sessions(config, workspace)
+    _, sessions = _open_sessions()
     existing = []
     conversations, faults = read_conversations(path)  # read everything before writing anything
     for conversation in conversations:

@@ -11,7 +11,7 @@ import typer
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.needs import MissingNeed
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import is_terminal
@@ -28,9 +28,9 @@ NameArgument = Annotated[str, typer.Argument(help="The skill's name, from `nanob
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List all skills, and whether each can be used here."""
-    loader, _ = _open(config, workspace)
+    loader, _ = _open()
     skills = loader.skills()
     columns: dict[str, Column] = {
         "Skill": "name",
@@ -49,11 +49,9 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
 
 
-def show(
-    name: NameArgument, config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False
-) -> None:
+def show(name: NameArgument, json: JsonOption = False) -> None:
     """Print the instructions a skill gives to the agent."""
-    loader, _ = _open(config, workspace)
+    loader, _ = _open()
     skill = _get_skill(loader, name)
     text = loader.load_skill(name)
     if json:
@@ -71,13 +69,11 @@ def install(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, unless it is suspicious.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the skill of the same name.")] = False,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Install it under this name.")] = "",
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Show what a skill requires and contains, ask for confirmation, and install it into the workspace."""
     from nanobot.agent.skills.bundle import read_bundle  # only some commands need it
 
-    loader, setup = _open(config, workspace)
+    loader, setup = _open()
     installer = _installer(setup)
     try:
         offer = installer.offer(read_bundle(source.expanduser()), name)
@@ -160,15 +156,13 @@ def _confirm_install(name: str, target: Path, *, is_suspicious: bool, yes: bool)
 
 def validate(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder with a SKILL.md, the file, a zip, or a name.")],
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check a skill and report problems with line numbers; exits with 1 if it has errors."""
     from nanobot.agent.skills.bundle import BundleError, read_bundle
     from nanobot.agent.skills.lint import LintFinding, lint_skill
 
-    loader, _ = _open(config, workspace)
+    loader, _ = _open()
     path = path.expanduser()
     if not path.exists() and (known := loader.get(str(path))) is not None:
         path = known.path.parent
@@ -198,11 +192,9 @@ def validate(
         raise typer.Exit(1)
 
 
-def remove(
-    name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
-) -> None:
+def remove(name: NameArgument, yes: YesOption = False) -> None:
     """Remove a skill from the workspace. It is kept in a hidden folder beside the others."""
-    loader, setup = _open(config, workspace)
+    loader, setup = _open()
     skill = _get_skill(loader, name)
     if skill.source != "workspace":
         raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
@@ -213,8 +205,8 @@ def remove(
     print_line(f"Removed {name}; it is kept in {kept}.")
 
 
-def _open(config: Path | None, workspace: Path | None) -> tuple[SkillsLoader, Setup]:
-    setup = read_setup(config, workspace, secrets=False)
+def _open() -> tuple[SkillsLoader, Setup]:
+    setup = read_setup(secrets=False)
     return skills_loader(setup.config, setup.paths, setup.workspace), setup
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, read_setup
+from nanobot.cli.common import JsonOption, read_setup
 from nanobot.cli.output import print_json, print_line, print_table
 from nanobot.cli.terminal import is_terminal
 from nanobot.usage.sums import By, UsageSum, format_sum, read_usage
@@ -16,11 +16,10 @@ from nanobot.utils.clock import SystemClock, find_zone
 def usage(
     by: Annotated[By, typer.Option("--by", help="What to group the table by.")] = "day",
     days: Annotated[int, typer.Option("--days", metavar="N", min=1, help="Cover the last N days.")] = 30,
-    config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show tokens and cost: today, this month, what is left of the limits, and a table."""
-    setup = read_setup(config, None, secrets=False)
+    setup = read_setup(secrets=False)
     now = SystemClock(find_zone(setup.config.agents.defaults.timezone)).now()
     report = read_usage(setup.paths.database, setup.config.limits.spending_limits(), now, by, days)
     summary = report.summary

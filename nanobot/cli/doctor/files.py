@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, security_check, warning
 from nanobot.config.saver import BACKUPS
 from nanobot.utils.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from nanobot.utils.resources import templates_dir
@@ -20,13 +20,14 @@ _LEFTOVER_AGE_S = 3600.0
 _MAX_LISTED = 5
 
 
-def folders_are_there(context: CheckContext) -> Iterator[Finding]:
+@health_check("files.folders", "Folders are writable", reads_config=False)
+def check_folders(context: CheckContext) -> Iterator[Finding]:
     for folder, kind in (
-        (context.places.data, "data folder"),
-        (context.places.state, "state folder"),
+        (context.data_dir, "data folder"),
+        (context.paths.state, "state folder"),
         (context.workspace, "workspace"),
     ):
-        if folder == context.places.state and not os.path.lexists(folder):
+        if folder == context.paths.state and not os.path.lexists(folder):
             continue
         if folder.is_symlink() and not folder.exists():
             yield error(f"The {kind} {folder} is a broken symlink.", f"Create {folder.readlink()}, or remove the link.")
@@ -54,7 +55,8 @@ def _make(folder: Path) -> str:
     return f"created {folder}"
 
 
-def templates_are_there(context: CheckContext) -> Iterator[Finding]:
+@health_check("files.templates", "The workspace has its files", reads_config=False)
+def check_templates(context: CheckContext) -> Iterator[Finding]:
     templates = templates_dir()
     names = sorted(path.relative_to(templates) for path in templates.rglob("[!.]*") if path.is_file())
     missing = [name.as_posix() for name in names if not (context.workspace / name).exists()]
@@ -70,7 +72,7 @@ def templates_are_there(context: CheckContext) -> Iterator[Finding]:
 
 def private_files(context: CheckContext) -> Iterator[Path]:
     """Existing files and folders with secrets or private conversations."""
-    config, places = context.config_path, context.places
+    config, places = context.config_path, context.paths
     backups = [config.with_name(config.name + ending) for ending in BACKUPS]
     folders = [places.state, places.logs, places.media, places.cli_history.parent, context.workspace / "sessions"]
     files = [config, *backups, places.pairing]
@@ -79,7 +81,9 @@ def private_files(context: CheckContext) -> Iterator[Path]:
     yield from (path for path in [*files, *folders] if path.exists() and not path.is_socket())
 
 
-def files_are_private(context: CheckContext) -> Iterator[Finding]:
+@security_check("secrets.files", "Config and state are readable only by you", reads_config=False)
+@health_check("files.private", "Config and state are readable only by you", reads_config=False)
+def check_permissions(context: CheckContext) -> Iterator[Finding]:
     if os.name != "posix":
         yield note("Not checked: Windows uses access control lists.")
         return
@@ -103,7 +107,8 @@ def _make_private(*paths: Path) -> str:
     return f"made {paths[0] if len(paths) == 1 else count_noun(len(paths), 'more file')} private"
 
 
-def files_belong_to_user(context: CheckContext) -> Iterator[Finding]:
+@health_check("files.owner", "All files belong to you", reads_config=False)
+def check_owner(context: CheckContext) -> Iterator[Finding]:
     """No file belongs to another user, as after a start with sudo."""
     if os.name != "posix":
         return
@@ -116,11 +121,11 @@ def files_belong_to_user(context: CheckContext) -> Iterator[Finding]:
                 f"Start nanobot as that user, or chown -R root {workspace}",
             )
         return
-    for path in [*private_files(context), context.places.data, workspace]:
+    for path in [*private_files(context), context.data_dir, workspace]:
         if path.exists() and path.stat().st_uid != os.geteuid():
-            is_inside = path.is_relative_to(context.places.data)
+            is_inside = path.is_relative_to(context.data_dir)
             advice = (
-                f"sudo chown -R $USER {context.places.data}"
+                f"sudo chown -R $USER {context.data_dir}"
                 if is_inside
                 else "Configure another workspace, or take ownership."
             )
@@ -128,8 +133,9 @@ def files_belong_to_user(context: CheckContext) -> Iterator[Finding]:
             return
 
 
-def disk_has_room(context: CheckContext) -> Iterator[Finding]:
-    places = map(_nearest_existing, (context.workspace, context.places.data))
+@health_check("disk", "The disk has free space", reads_config=False)
+def check_disk(context: CheckContext) -> Iterator[Finding]:
+    places = map(_nearest_existing, (context.workspace, context.data_dir))
     for folder in {folder.stat().st_dev: folder for folder in places}.values():
         free = shutil.disk_usage(folder).free
         free_text = f"{human_size(free)} free at {folder}"
@@ -141,10 +147,11 @@ def disk_has_room(context: CheckContext) -> Iterator[Finding]:
             yield note(free_text)
 
 
-def no_leftover_files(context: CheckContext) -> Iterator[Finding]:
+@health_check("files.leftovers", "No temporary files are left over", reads_config=False)
+def check_leftovers(context: CheckContext) -> Iterator[Finding]:
     """No temporary files of interrupted writes."""
     old = time.time() - _LEFTOVER_AGE_S
-    folders = (context.places.data, context.places.state, context.workspace, context.workspace / "memory")
+    folders = (context.data_dir, context.paths.state, context.workspace, context.workspace / "memory")
     leftovers = [
         path
         for folder in folders

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from nanobot.channels.registry import find
-from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, warning
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
 from nanobot.pairing.store import NOBODY, PairingStore
@@ -14,10 +14,11 @@ from nanobot.session.lines import DecodedLines
 from nanobot.utils.text import count_noun
 
 
-def database_is_sound(context: CheckContext) -> Iterator[Finding]:
+@health_check("stores.database", "The database is intact", limit_s=30.0, reads_config=False)
+def check_database(context: CheckContext) -> Iterator[Finding]:
     import sqlite3  # slow to import
 
-    path = context.places.database
+    path = context.paths.database
     if not path.exists():
         return
     try:
@@ -32,9 +33,10 @@ def database_is_sound(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def sessions_can_be_read(context: CheckContext) -> Iterator[Finding]:
+@health_check("stores.sessions", "Conversations can be read", limit_s=60.0, reads_config=False)
+def check_sessions(context: CheckContext) -> Iterator[Finding]:
     count = 0
-    for path, _ in SessionFolder(context.workspace, context.places.legacy_sessions).files():
+    for path, _ in SessionFolder(context.workspace, context.paths.legacy_sessions).files():
         count += 1
         decoded = DecodedLines()
         with open(path, "rb") as file:
@@ -49,8 +51,9 @@ def sessions_can_be_read(context: CheckContext) -> Iterator[Finding]:
     yield note(count_noun(count, "conversation"))
 
 
-def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:
-    service = CronService(context.places.jobs_file(context.workspace), timezone=context.config.agents.defaults.timezone)
+@health_check("stores.jobs", "Jobs can be read")
+def check_jobs(context: CheckContext) -> Iterator[Finding]:
+    service = CronService(context.paths.jobs_file(context.workspace), timezone=context.config.agents.defaults.timezone)
     try:
         jobs = service.list_jobs(include_disabled=True)
     except StorageError as exc:
@@ -69,9 +72,10 @@ def jobs_can_be_read(context: CheckContext) -> Iterator[Finding]:
     yield note(count_noun(len(jobs), "job"))
 
 
-def pairing_can_be_read(context: CheckContext) -> Iterator[Finding]:
+@health_check("stores.pairing", "Pairing state can be read")
+def check_pairing(context: CheckContext) -> Iterator[Finding]:
     try:
-        state = PairingStore(context.places).load()
+        state = PairingStore(context.paths).load()
     except StorageError as exc:
         yield error(str(exc), "Until then paired people are not recognised.")
         return
@@ -91,8 +95,9 @@ def pairing_can_be_read(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def provenance_can_be_read(context: CheckContext) -> Iterator[Finding]:
-    state = ProvenanceStore(context.places.file_provenance, context.places.media)
+@health_check("stores.provenance", "The provenance of files can be read", reads_config=False)
+def check_provenance(context: CheckContext) -> Iterator[Finding]:
+    state = ProvenanceStore(context.paths.file_provenance, context.paths.media)
     if not state.is_sound:
         yield error(
             f"{state.path} cannot be read, so every file counts as untrusted.",

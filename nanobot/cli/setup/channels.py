@@ -89,7 +89,7 @@ def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
 
 def start_instructions(places: DataPaths, config_flag: str) -> str:
     """How newly saved channels take effect."""
-    if ask_gateway(places, {"do": "report"}) is not None:
+    if ask_gateway({"do": "report"}) is not None:
         return "The running gateway applies this within seconds."
     return f"Start the gateway, and keep it running:\n  nanobot gateway{config_flag}"
 
@@ -231,7 +231,7 @@ def _ask_owner(setup: ChannelSetup, load: LoadConfig, places: DataPaths, *, can_
     if PairingStore(places).people(platform.name).owners:
         return "", ""
     if can_wait and platform.waits_for_owner and prompts.is_interactive():
-        report = ask_gateway(places, {"do": "report"})
+        report = ask_gateway({"do": "report"})
         if report is None or platform.name not in report["channels"]:  # else the gateway receives the message
             return _wait_for_owner(platform, setup.apply_to(load()), places)
     try:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from nanobot.channels.setup import ChannelSetup
-from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
+from nanobot.cli.common import EXIT_INTERRUPTED, print_warnings, selected
 from nanobot.cli.output import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import next_steps, offer_channels, start_instructions
@@ -57,12 +57,9 @@ def onboard(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; use defaults.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Start over; the old config is kept as a backup.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Set up a model, the workspace and channels."""
-    paths.use_config(config)
-    target = SetupTarget(paths.get_config_path(), workspace, reset)
+    target = SetupTarget(paths.get_config_path(), selected.workspace, reset)
     given = _parse_choice(provider, model, api_key, api_base)
     print_warnings(load_warnings(target.load()))
     require_valid(given.apply_to(target.load()))
@@ -87,7 +84,7 @@ def onboard(
             f"{problem}\nThe settings are saved, but the model does not answer. Try again: nanobot status --probe"
         )
         raise typer.Exit(1)
-    flag = f" -c {config}" if config else ""
+    flag = selected.config_flag
     typer.echo(NEXT_STEPS.format(config=flag))
     if not saved.channels.enabled:
         typer.echo(PHONE_STEP.format(config=flag))
