@@ -182,11 +182,6 @@ SYNONYMS = {
     "explain": ("why",),
 }
 """What other programs call a command: the first that the group has is suggested. At the root also a path."""
-DESTRUCTIVE = frozenset(
-    ("approve", "delete", "deny", "disable", "dream-restore", "forget", "install", "logout", "remove", "revoke", "undo")
-)
-"""Commands that are suggested for a misspelling only, not for a word that merely looks similar."""
-
 DEFAULT_COMMANDS = {"gateway": "run"}
 """Runs when a group is called without a command."""
 
@@ -326,9 +321,7 @@ class Group(Help, TyperGroup):
                 return f" Did you mean `{path} {name}`?"
         from nanobot.utils.text import nearest  # slow to import
 
-        similar = nearest(word, set(self.commands) - DESTRUCTIVE, 2, cutoff=0.7)
-        similar = similar or nearest(word, DESTRUCTIVE & set(self.commands), 1, cutoff=0.85)
-        if similar:
+        if similar := nearest(word, self.commands, 2, cutoff=0.7):
             return f" Did you mean {' or '.join(f'`{path} {name}`' for name in similar)}?"
         return f" To send it as a message: `{path} agent {word}`" if "agent" in self.commands else ""
 
@@ -363,9 +356,8 @@ class RootGroup(Group):
         super().__init__(**attrs)
         for path, (target, help_line) in COMMANDS.items():
             group = path.split()[:-1]
-            examples = [line for line in EXAMPLES.get(path.split()[0], ()) if not group or f"nanobot {path} " in line]
-            epilog = "\n".join(examples)
-            self._get_group(*group).add_command(LazyCommand(path, target, help_line, epilog))
+            examples = (line for line in EXAMPLES.get(path.split()[0], ()) if not group or f"nanobot {path} " in line)
+            self._get_group(*group).add_command(LazyCommand(path, target, help_line, "\n".join(examples)))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """A sentence and the options of `agent` are for the agent; so is nothing in a terminal, and piped text."""
@@ -424,15 +416,8 @@ def _print_error(error: Exception) -> int:
     """Print the error and the next step on stderr; return the exit code."""
     from nanobot.security.secrets import redact_all  # slow to import; not needed for --help
     from nanobot.utils.storage_error import error_text
-    from nanobot.utils.text import nearest
 
-    text = error_text(error)
-    if isinstance(error, TYPER_USAGE_ERROR):
-        if possible := getattr(error, "possibilities", None):  # Typer guesses too loosely
-            names = {name.lstrip("-"): name for name in possible}
-            similar = nearest(error.option_name.lstrip("-"), names, 2, cutoff=0.7)  # type: ignore[attr-defined]
-            error.possibilities = [names[name] for name in similar]  # type: ignore[attr-defined]
-        text = error.format_message()  # type: ignore[attr-defined]
+    text = error.format_message() if isinstance(error, TYPER_USAGE_ERROR) else error_text(error)  # type: ignore[attr-defined]
     with suppress(OSError):  # stderr may be unwritable; the exit code still tells
         print_error(strip_control(redact_all(text)))
         context = getattr(error, "ctx", None)  # only usage errors have one

@@ -58,6 +58,16 @@ def test_list_shows_the_newest_first_with_its_first_words(sessions: SessionManag
     assert lines[1][2:] == ["5", "Was steht in den Notizen? 你好"]
 
 
+def test_list_and_the_chat_show_the_title_that_was_given_on_the_page(sessions: SessionManager):
+    session = sessions.get_or_create("cli:direct")
+    session.metadata["title"] = "Milk and Ann"
+    sessions.save(session)
+
+    assert "\tMilk and Ann\n" in run("list").stdout
+    listed = CliRunner().invoke(app, ["agent", "-s", "cli:direct", "/sessions"]).stdout
+    assert "Milk and Ann" in listed
+
+
 def test_list_as_json(sessions: SessionManager):
     rows = json.loads(run("list", "--json").stdout)
 
