@@ -140,52 +140,50 @@ def print_json(value: object) -> None:
     typer.echo(escape_control(redact_known(json.dumps(value, ensure_ascii=False, indent=2, default=plain))))
 
 
-Column = str | Callable[[Any], object]
-"""A cell of a row: the value of this key or attribute, or what this function makes of the row."""
+Column = str | int | Callable[[Any], object]
+"""A cell of a row: the value of this key, attribute or index, or what this function makes of the row."""
 
 
 def print_list(
     rows: Sequence[Any],
     columns: Mapping[str, Column],
     *,
-    as_json: bool,
     empty: str,
+    as_json: bool = False,
     to_json: Callable[[Any], object] = lambda row: row,
+    spare: Sequence[str] = (),
 ) -> None:
-    """Print rows as JSON, or as a table of the columns, by heading. Without rows, say `empty` on stderr."""
+    """Print rows as JSON, or as a table of the columns, by heading; in a pipe as tab-separated lines.
+
+    Without rows, say `empty` on stderr. `spare` is for tables of numbers: the columns to drop, in this order, where the
+    terminal is too narrow.
+    """
+    from nanobot.security.secrets import redact_known
+
+    def text(row: Any, column: Column) -> str:
+        cell = column(row) if callable(column) else _value(row, column)
+        return "" if cell is None else to_one_line(redact_known(str(cell)))
+
     if as_json:
         print_json([to_json(row) for row in rows])
         return
-    cells = ([cell(row) if callable(cell) else _value(row, cell) for cell in columns.values()] for row in rows)
-    print_table([*columns], cells, empty=empty)
+    lines = [[text(row, column) for column in columns.values()] for row in rows]
+    if not lines:
+        print_line(empty, err=True)
+    elif is_terminal(sys.stdout):
+        _show_table([*columns], lines, spare)
+    else:
+        for line in lines:
+            typer.echo("\t".join(line))
 
 
-def _value(row: Any, key: str) -> Any:
-    return row[key] if isinstance(row, Mapping) else getattr(row, key)
+def _value(row: Any, key: str | int) -> Any:
+    return row[key] if isinstance(key, int) or isinstance(row, Mapping) else getattr(row, key)
 
 
 def when(key: str) -> Column:
     """A column of the ISO times at this key."""
     return lambda row: format_timestamp(_value(row, key) or "-")
-
-
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
-) -> None:
-    """Print a table, or tab-separated lines in a pipe. Without rows, print `empty` on stderr.
-
-    `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow.
-    """
-    from nanobot.security.secrets import redact_known
-
-    lines = [["" if cell is None else to_one_line(redact_known(str(cell))) for cell in row] for row in rows]
-    if not lines:
-        print_line(empty, err=True)
-    elif is_terminal(sys.stdout):
-        _show_table(headings, lines, spare)
-    else:
-        for line in lines:
-            typer.echo("\t".join(line))
 
 
 def to_one_line(text: str) -> str:

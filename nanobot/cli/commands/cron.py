@@ -18,7 +18,7 @@ from nanobot.cli.common import (
     read_setup,
     unknown_name_error,
 )
-from nanobot.cli.output import Column, print_json, print_line, print_list, print_table, print_text, to_one_line
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
 from nanobot.cron.schedule import from_ms, seconds_between_runs
 from nanobot.cron.service import CronService
@@ -267,7 +267,8 @@ def history(
     ended = [
         (due(existing.get(row["jobId"]), row["dueAtMs"]), row["jobId"], row["name"], _result(row)) for row in shown
     ]
-    print_table(("Due", "Job", "Name", "Result"), [*running, *ended], empty="No job has run yet.")
+    columns = {"Due": 0, "Job": 1, "Name": 2, "Result": 3}
+    print_list([*running, *ended], columns, empty="No job has run yet.")
     if len(rows) > last:
         print_line(f"{len(rows) - last} older runs; show them with -n {len(rows)}.", err=True)
 

@@ -14,7 +14,7 @@ from nanobot.agent.tools.mcp.server import McpServer, ServerFailedError
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.doctor.connections import connect_once, known_servers
-from nanobot.cli.output import print_json, print_line, print_list, print_table, print_text, to_one_line
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.config.keypath import put
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
@@ -153,11 +153,12 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         print_text(f"Excluded by enabledTools: {', '.join(unwanted)}.")
     if unknown := server.unknown_tools():
         print_text(f"In enabledTools, but the server does not have them: {', '.join(unknown)}.")
-    print_table(
-        ("Tool", "Effect", "What it does"),
-        [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
-        empty="It offers no tools.",
-    )
+    columns: dict[str, Column] = {
+        "Tool": "name",
+        "Effect": lambda tool: "read" if tool.reads else "acts",
+        "What it does": lambda tool: to_one_line(tool.description)[:200],
+    }
+    print_list(listing.tools, columns, empty="It offers no tools.")
 
 
 def read_server_setup() -> Setup:

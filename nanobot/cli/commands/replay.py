@@ -20,13 +20,13 @@ from nanobot.agent.trace.replay import replay as replay_turn
 from nanobot.agent.trace.store import TraceStore
 from nanobot.cli.chat.event_lines import clip_output, diff_paint
 from nanobot.cli.common import (
-    EXIT_INTERRUPTED,
     JsonOption,
     Setup,
     read_setup,
     unknown_name_error,
 )
 from nanobot.cli.output import Column, columns, format_timestamp, print_json, print_list, to_one_line, when
+from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import Paint, strip_control, wants_colour
 from nanobot.errors import NanobotError, UsageError
 from nanobot.messages.shown import shown_text
@@ -80,11 +80,8 @@ def replay(
         else:
             typer.echo("\n".join(printer.prompt(sent, messages)))
     elif against is not None:
-        try:
+        with prompts.on_interrupt("(stopped)"):
             replayed = asyncio.run(_replay(recorded, recording.prompt(recorded, traces), against, setup))
-        except KeyboardInterrupt:
-            typer.echo("(stopped)", err=True)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
         difference = first_difference(recorded.model_steps, replayed.turn.model_steps)
         if json:
             comparison = {

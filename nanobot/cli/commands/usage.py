@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.common import JsonOption, read_setup
-from nanobot.cli.output import print_json, print_line, print_table
+from nanobot.cli.output import print_json, print_line, print_list
 from nanobot.cli.terminal import is_terminal
 from nanobot.usage.sums import By, UsageSum, format_sum, read_usage
 from nanobot.usage.types import format_dollars
@@ -35,7 +35,8 @@ def usage(
     headings = (by.capitalize(), "Calls", "Failed", "In", "Cached", "Out", "Cost")
     rows = [(name or "-", *_cells(total)) for name, total in summary.groups.items()]
     empty = f"No model was used in the last {days} days."
-    print_table(headings, rows, empty=empty, spare=("Failed", "Cached", "Out", "In"))
+    columns = {heading: index for index, heading in enumerate(headings)}
+    print_list(rows, columns, empty=empty, spare=("Failed", "Cached", "Out", "In"))
 
 
 def _cells(total: UsageSum) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from nanobot.channels.setup import ChannelSetup
-from nanobot.cli.common import EXIT_INTERRUPTED, print_warnings, selected
+from nanobot.cli.common import print_warnings, selected
 from nanobot.cli.output import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import next_steps, offer_channels, start_instructions
@@ -89,8 +89,8 @@ def onboard(
     if not saved.channels.enabled:
         typer.echo(PHONE_STEP.format(config=flag))
     if channels:
-        typer.echo(f"\n{start_instructions(target.places, flag)}")
-        for line in dict.fromkeys(next_steps(channel, target.places, flag) for channel in channels):
+        typer.echo(f"\n{start_instructions()}")
+        for line in dict.fromkeys(map(next_steps, channels)):
             print_line(line)
 
 
@@ -173,19 +173,17 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> tuple[ProviderChoi
     print_heading("nanobot setup")
     if prompts.is_interactive():
         print_line("Ctrl+C leaves at any time. Nothing is saved before step 3.")
-    try:
-        print_heading("Step 1 of 3: Model")
-        provider = _ask_for_model(given, target)
-        print_heading("Step 2 of 3: Chat apps")
-        channels = offer_channels(lambda: provider.apply_to(target.load()), target.places)
-        print_heading("Step 3 of 3: Save")
-        return provider, channels
-    except NonInteractiveError:
-        print_line("\nNo interactive input; continuing with defaults (--yes).")
-        return ProviderChoice(), []
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\nNothing was saved.", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    with prompts.on_interrupt("Nothing was saved."):
+        try:
+            print_heading("Step 1 of 3: Model")
+            provider = _ask_for_model(given, target)
+            print_heading("Step 2 of 3: Chat apps")
+            channels = offer_channels(lambda: provider.apply_to(target.load()))
+            print_heading("Step 3 of 3: Save")
+            return provider, channels
+        except NonInteractiveError:
+            print_line("\nNo interactive input; continuing with defaults (--yes).")
+            return ProviderChoice(), []
 
 
 def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice:
