@@ -13,7 +13,7 @@ import typer
 
 from nanobot import __version__
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup, unknown_name_error
-from nanobot.cli.doctor import environment, files, model, plugins, security, stores  # noqa: F401 they add checks
+from nanobot.cli.doctor import environment, files, model, plugins, security  # noqa: F401 they add checks
 from nanobot.cli.doctor.checks import HEALTH, SECURITY, CheckContext, CheckResult, DoctorCheck, Severity, run_checks
 from nanobot.cli.doctor.connections import connection_checks
 from nanobot.cli.output import print_json, print_line, to_one_line

@@ -73,32 +73,28 @@ def replay(
     if prompt:
         sent = recording.prompt(recorded, traces)
         messages = asyncio.run(first_request(recorded, sent, clock=SystemClock()))
-        if json:
-            rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
-            facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
-            print_json(redact_texts(facts))
-        else:
-            typer.echo("\n".join(printer.prompt(sent, messages)))
+        rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
+        facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
+        value, lines = redact_texts(facts), printer.prompt(sent, messages)
     elif against is not None:
         with prompts.on_interrupt("(stopped)"):
             replayed = asyncio.run(_replay(recorded, recording.prompt(recorded, traces), against, setup))
         difference = first_difference(recorded.model_steps, replayed.turn.model_steps)
-        if json:
-            comparison = {
-                "recorded": recorded.to_json(),
-                "replayed": replayed.turn.to_json(),
-                "first_difference": asdict(difference) if difference else None,
-                "unrecorded": [asdict(call) for call in replayed.unrecorded],
-            }
-            print_json(redact_value(comparison))
-        else:
-            typer.echo("\n".join(printer.comparison(recorded, replayed.turn, difference)))
-        if replayed.turn.outcome == "failed":
-            raise typer.Exit(1)
-    elif json:
-        print_json(redact_value(recorded.to_json()))
+        comparison = {
+            "recorded": recorded.to_json(),
+            "replayed": replayed.turn.to_json(),
+            "first_difference": asdict(difference) if difference else None,
+            "unrecorded": [asdict(call) for call in replayed.unrecorded],
+        }
+        value, lines = redact_value(comparison), printer.comparison(recorded, replayed.turn, difference)
     else:
-        typer.echo("\n".join(printer.turn(recorded)))
+        value, lines = redact_value(recorded.to_json()), printer.turn(recorded)
+    if json:
+        print_json(value)
+    else:
+        typer.echo("\n".join(lines))
+    if against is not None and replayed.turn.outcome == "failed":
+        raise typer.Exit(1)
 
 
 async def _replay(turn: RecordedTurn, prompt: RecordedPrompt, model_name: str, setup: Setup) -> Replay:

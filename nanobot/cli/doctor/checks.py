@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from nanobot.cli.common import Setup
@@ -117,24 +118,16 @@ SECURITY: list[DoctorCheck] = []
 """Run by `nanobot doctor --security`."""
 
 
-def health_check(id_: str, about: str, **options: Any) -> Callable[[FindFunction], FindFunction]:
-    """Add the decorated function to HEALTH, with these options of DoctorCheck."""
-    return _adder(HEALTH, id_, about, options)
-
-
-def security_check(id_: str, about: str, **options: Any) -> Callable[[FindFunction], FindFunction]:
-    """Add the decorated function to SECURITY."""
-    return _adder(SECURITY, id_, about, options)
-
-
-def _adder(
-    checks: list[DoctorCheck], id_: str, about: str, options: Mapping[str, Any]
-) -> Callable[[FindFunction], FindFunction]:
+def _add_to(checks: list[DoctorCheck], id_: str, about: str, **options: Any) -> Callable[[FindFunction], FindFunction]:
     def add(find: FindFunction) -> FindFunction:
         checks.append(DoctorCheck(id_, about, find, **options))
         return find
 
     return add
+
+
+health_check, security_check = partial(_add_to, HEALTH), partial(_add_to, SECURITY)
+"""Add the decorated function to the table: `@health_check(id, about)`, and options of DoctorCheck."""
 
 
 def run_checks(checks: Sequence[DoctorCheck], context: CheckContext) -> Iterator[CheckResult]:

@@ -125,36 +125,31 @@ def check_permanent_approvals(context: CheckContext) -> Iterator[Finding]:
 
 @security_check("paths.wide", "Tools can write only where needed")
 def check_write_access(context: CheckContext) -> Iterator[Finding]:
-    home, data = (Path(os.path.realpath(path)) for path in (Path.home(), context.data_dir))
-    for name in context.config.tools.allowed_paths:
-        path = Path(os.path.realpath(Path(name).expanduser()))
+    home, data, workspace = (_resolve(path) for path in (Path.home(), context.data_dir, context.workspace))
+
+    def too_wide(path: Path) -> str:
         if path in (home, *home.parents):
-            yield error(
-                f"tools.allowedPaths contains {name}: tools can write to {_extent(path)}.",
-                "List only the folders it needs.",
-            )
-        elif path == data or data in path.parents:
-            yield error(f"tools.allowedPaths contains {name}, nanobot's own data folder.", "Remove it.")
-    missing = [name for name in context.config.tools.protected_paths if not Path(name).expanduser().exists()]
-    if missing:
+            return "the whole disk" if path == path.parent else "your whole home folder"
+        return "nanobot's own data folder" if path == data else ""
+
+    for name in context.config.tools.allowed_paths:
+        path = _resolve(Path(name).expanduser())
+        if extent := too_wide(data if data in path.parents else path):
+            yield error(f"tools.allowedPaths contains {name}: tools can write to {extent}.", "List only what it needs.")
+    if missing := [name for name in context.config.tools.protected_paths if not Path(name).expanduser().exists()]:
         yield warning(f"tools.protectedPaths lists missing paths: {', '.join(missing)}.", "Correct or remove them.")
-    workspace = Path(os.path.realpath(context.workspace))
-    if workspace in (home, *home.parents):
-        yield error(f"The workspace is {workspace}: {_extent(workspace)}.", "Give the agent a separate folder.")
-    elif workspace == data:
-        yield error(f"The workspace is {workspace}, nanobot's own data folder.", "Give the agent a separate folder.")
-    elif not path_policy(context.config, data, workspace).admits(workspace):
-        yield error(
-            f"The workspace {workspace} is inside a folder of keys or nanobot's own state, which no tool can access.",
-            "Give the agent a separate folder.",
-        )
+    extent = too_wide(workspace)
+    if not extent and not path_policy(context.config, data, workspace).admits(workspace):
+        extent = "inside a folder of keys or nanobot's own state, which no tool can access"
+    if extent:
+        yield error(f"The workspace is {workspace}: {extent}.", "Give the agent a separate folder.")
     elif os.name == "posix" and workspace.is_dir() and workspace.stat().st_mode & stat.S_IWOTH:
         fix = partial(_remove_world_write, workspace)
         yield error(f"Everybody on this machine can write to {workspace}.", f"chmod o-w {workspace}", fix)
 
 
-def _extent(path: Path) -> str:
-    return "the whole disk" if path == path.parent else "your whole home folder"
+def _resolve(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def _remove_world_write(folder: Path) -> str:
@@ -164,31 +159,26 @@ def _remove_world_write(folder: Path) -> str:
 
 @security_check("network.whitelist", "Web tools cannot reach the local network")
 def check_ssrf_whitelist(context: CheckContext) -> Iterator[Finding]:
+    advice = "List only the addresses the agent needs, such as 192.168.1.20/32."
     for text in context.config.tools.ssrf_whitelist:
         network = ip_network(text, strict=False)
         is_wide = network.prefixlen < (_MIN_PREFIX_V4 if network.version == 4 else _MIN_PREFIX_V6)
         if network.version == 4 and _METADATA in network:
-            yield error(
-                f"tools.ssrfWhitelist contains {text}: a web page can read this host's cloud credentials.",
-                "List only the addresses the agent needs, such as 192.168.1.20/32.",
-            )
+            reads = "a web page can read this host's cloud credentials"
+            yield error(f"tools.ssrfWhitelist contains {text}: {reads}.", advice)
         elif is_wide:
-            yield warning(f"tools.ssrfWhitelist contains {text}, a large network.", "List only needed addresses.")
+            yield warning(f"tools.ssrfWhitelist contains {text}, a large network.", advice)
 
 
 @security_check("network.doors", "No port is open to other machines")
 def check_open_ports(context: CheckContext) -> Iterator[Finding]:
-    config = context.config
-    if not is_loopback(config.gateway.host):
-        yield warning(
-            f"gateway.host is {config.gateway.host}: status, page and API cross the network unencrypted.",
-            "Set it to 127.0.0.1, with a proxy with TLS in front; in a container, publish the port only to 127.0.0.1.",
-        )
-    if not is_loopback(config.api.host):
-        yield warning(
-            f"api.host is {config.api.host}: keys and messages cross the network unencrypted.",
-            "Set it to 127.0.0.1, and put a proxy with TLS in front.",
-        )
+    doors = {"gateway": "status, page and API cross", "api": "keys and messages cross"}
+    for section, what in doors.items():
+        if not is_loopback(host := getattr(context.config, section).host):
+            yield warning(
+                f"{section}.host is {host}: {what} the network unencrypted.",
+                "Set it to 127.0.0.1, behind a proxy with TLS; in a container, publish the port only to 127.0.0.1.",
+            )
 
 
 @security_check("code.foreign", "No unreviewed code runs")
