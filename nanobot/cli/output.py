@@ -19,7 +19,7 @@ import typer
 from nanobot.cli.terminal import Paint, escape_control, is_terminal, strip_control, wants_colour
 
 MAX_COLUMNS = 110
-_MIN_TEXT_COLUMNS = 30
+_MIN_TEXT_COLUMNS = 28
 """If fewer columns are left beside a heading, the text goes below it."""
 _MAX_CELL = 50
 _BULLET = 2
@@ -207,6 +207,8 @@ def format_timestamp(text: str, *, seconds: bool = False) -> str:
 _LINE_HEAD = re.compile(r"\s*(?:\S{1,5}  )?")
 _NUMBER = re.compile(r"[<$]*[\d.,]+[%s]?|-?")
 _MIN_CELL = 4
+_MAX_LINES = 4
+"""Of a cell in a column that was shrunk below _LAST_COLUMN."""
 _LAST_COLUMN = 30
 """Cells to which the last column shrinks before others do."""
 _SHORT_NAME = 12
@@ -228,16 +230,18 @@ class _TableColumn:
         self.cells = [cell if cell_width(cell) <= width else f"{cell[: width - 1]}…" for cell in self.cells]
         self.width = min(self.width, width)
 
-    def breaks_a_word(self) -> bool:
-        """Whether it is too narrow for a word such as an address; text without spaces (Chinese) may be broken."""
-        return any(len(word) > self.width for cell in self.cells for word in cell.split() if word.isascii())
+    def is_too_narrow(self) -> bool:
+        """Whether it breaks a word such as an address, or becomes a tower. Chinese text may be broken anywhere."""
+        if any(len(word) > self.width for cell in self.cells for word in cell.split() if word.isascii()):
+            return True
+        return self.width < _LAST_COLUMN and any(len(_wrap(cell, self.width)) > _MAX_LINES for cell in self.cells)
 
 
 def _show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
     """Draw a table that fits the terminal, numbers aligned right, without the columns that hold no value.
 
     Too wide a table shrinks its last column, then its widest, and wraps what they hold, but never the first, which
-    people type next; where that would break a word, each row becomes a block of lines. A table of numbers (`spare`)
+    people type next; where that makes one too narrow, each row becomes a block of lines. A table of numbers (`spare`)
     cuts the first instead: a broken number is a wrong one.
     """
     first, *others = (_TableColumn(name, cells) for name, *cells in zip(headings, *rows, strict=True) if any(cells))
@@ -256,7 +260,7 @@ def _show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare: S
             break
         widest.width -= 1
     paint, columns = Paint(wants_colour(sys.stdout)), [first, *others]
-    if not spare and any(column.breaks_a_word() for column in columns):
+    if not spare and any(column.is_too_narrow() for column in columns):
         _show_records(columns, paint)
         return
     for number in range(-1, len(first.cells)):

@@ -237,7 +237,7 @@ def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
     base = given.api_base or config.providers.by_name()[spec.name].api_base or local_server_address(spec, config)
     base = complete_base_url(base)
     model = given.model or default_model(spec, config)
-    model = model or next(iter(offered_models(ProviderChoice(spec, "any", given.api_key, base), config)), "")
+    model = model or next(iter(offered_models(ProviderChoice(spec, None, given.api_key, base), config)), "")
     if not model:
         raise UsageError(
             f"{spec.display_name} does not answer, so its models are unknown. Start it, or give one with --model."
