@@ -10,13 +10,7 @@ import typer
 
 from nanobot.channels.registry import find, plugin_names
 from nanobot.cli.commands.gateway import run_process
-from nanobot.cli.common import (
-    JsonOption,
-    ask_gateway,
-    get_data_paths,
-    read_setup,
-    unknown_name_error,
-)
+from nanobot.cli.common import JsonOption, ask_gateway, get_data_paths, read_setup, unknown_name_error
 from nanobot.cli.output import print_list, when
 from nanobot.config.schema import API_KEY_NAME, PERSON
 from nanobot.errors import UsageError
@@ -32,8 +26,7 @@ def serve(
     host: Annotated[str | None, typer.Option("-H", "--host", help="Listen on this address.")] = None,
     port: Annotated[int | None, typer.Option("-p", "--port", min=0, max=65535, help="Port of the API.")] = None,
     timeout: Annotated[
-        float | None,
-        typer.Option("-t", "--timeout", min=1, metavar="SECONDS", help="For requests that do not stream."),
+        float | None, typer.Option("-t", "--timeout", min=1, metavar="SECONDS", help="For requests that do not stream.")
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
 ) -> None:

@@ -12,7 +12,6 @@ from nanobot.utils.clock import SystemClock
 
 
 def list_(json: JsonOption = False) -> None:
-    """List the approvals you granted permanently, and when they expire."""
     columns: dict[str, Column] = {
         "Rule": "rule",
         "Holds": lambda grant: "with untrusted content in play" if grant.outside else "with your own words",

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import (
-    JsonOption,
-    Setup,
-    print_warnings,
-    read_setup,
-    unknown_name_error,
-)
+from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup, unknown_name_error
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
 from nanobot.cron.schedule import from_ms, seconds_between_runs

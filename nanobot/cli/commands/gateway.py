@@ -144,7 +144,6 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, metavar="N", help="Show the last N lines.")] = 50,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,
 ) -> None:
-    """Show the last lines of the gateway's log."""
     from nanobot.utils.log import short_lines
 
     file = get_data_paths().gateway_log

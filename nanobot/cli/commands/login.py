@@ -39,7 +39,6 @@ def login(
         str, typer.Option("--authority", metavar="URL", help="Log in at this server, e.g. GitHub Enterprise.")
     ] = "",
 ) -> None:
-    """Log in to a provider that uses an account instead of an API key."""
     spec = _get_login_provider(name)
     if authority and (problem := address_problem(authority)):
         raise UsageError(f"--authority {to_one_line(authority)} cannot be used: {problem}.")
@@ -56,7 +55,6 @@ def login(
 
 
 def logout(name: NameArgument) -> None:
-    """Delete the tokens of an account."""
     spec = _get_login_provider(name)
     store = AccountStore.in_state(read_setup(secrets=False).paths.state)
 

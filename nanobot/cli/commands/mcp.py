@@ -43,8 +43,7 @@ def list_(json: JsonOption = False) -> None:
 
 
 def test(
-    name: Annotated[str, typer.Argument(help="The server's name, from `nanobot mcp list`.")],
-    json: JsonOption = False,
+    name: Annotated[str, typer.Argument(help="The server's name, from `nanobot mcp list`.")], json: JsonOption = False
 ) -> None:
     """Connect to a server, list its tools, and remember them. Exits with the reason if it fails."""
     setup = read_setup()
@@ -144,7 +143,7 @@ def _show_listing(server: McpServer, took_s: float) -> None:
     extras = [word for word, there in (("resources", listing.resources), ("prompts", listing.prompts)) if there]
     print_text(
         f"{listing.server or name} answered in {took_s:.1f} s (protocol {listing.protocol}): "
-        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
+        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}."
     )
     if listing.left_out:
         print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many.")

@@ -26,10 +26,7 @@ TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="Words that a 
 CountOption = Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N.")]
 
 
-def show(
-    chat: ChatOption = None,
-    json: JsonOption = False,
-) -> None:
+def show(chat: ChatOption = None, json: JsonOption = False) -> None:
     """Print MEMORY.md, each fact with its id."""
     store, editor = _open_editor(chat)
     facts = editor.facts()
@@ -49,12 +46,7 @@ def show(
     print_line(f"{editor.state()}: {to_one_line(str(store.memory_file))}", err=True)
 
 
-def search(
-    text: TextArgument,
-    limit: CountOption = 100,
-    chat: ChatOption = None,
-    json: JsonOption = False,
-) -> None:
+def search(text: TextArgument, limit: CountOption = 100, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Search all memory files (facts, archive, log, notes) for lines that contain all the words."""
     hits = _open_editor(chat)[1].search(text)[:limit]
     empty = f"No line of the memory contains {to_one_line(text)!r}."
@@ -63,11 +55,7 @@ def search(
         sys.exit(1)
 
 
-def log(
-    limit: CountOption = 50,
-    chat: ChatOption = None,
-    json: JsonOption = False,
-) -> None:
+def log(limit: CountOption = 50, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Show the last changes of the memory, newest first."""
     changes = _open_editor(chat)[1].log()[:limit]
     if json:
@@ -78,11 +66,7 @@ def log(
         print_line("Nothing has changed yet.", err=True)
 
 
-def why(
-    fact: FactArgument,
-    chat: ChatOption = None,
-    json: JsonOption = False,
-) -> None:
+def why(fact: FactArgument, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Show when a fact was stored, from which conversation, and who said it. Also finds deleted facts."""
     editor = _open_editor(chat)[1]
     if json:
@@ -151,11 +135,7 @@ def dream(chat: ChatOption = None) -> None:
         sys.exit(1)
 
 
-def dream_log(
-    limit: CountOption = 10,
-    chat: ChatOption = None,
-    json: JsonOption = False,
-) -> None:
+def dream_log(limit: CountOption = 10, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Show the last Dream passes, newest first: when, cost, and what changed."""
     from nanobot.agent.memory.dream_texts import format_log
 
@@ -169,10 +149,7 @@ def dream_log(
         print_line("No Dream pass has run here yet.", err=True)
 
 
-def dream_restore(
-    number: NumberArgument = None,
-    chat: ChatOption = None,
-) -> None:
+def dream_restore(number: NumberArgument = None, chat: ChatOption = None) -> None:
     """Restore the memory to before a Dream pass, undoing later changes too. `memory undo` reverts this."""
     restored = _open_editor(chat)[1].restore(number)
     print_text(f"Restored the memory to before pass {restored}.", wraps=True)

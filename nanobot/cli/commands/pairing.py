@@ -22,7 +22,6 @@ OwnerOption = Annotated[
 
 
 def list_(json: JsonOption = False) -> None:
-    """List who has paired, and who is waiting with a code."""
     store = PairingStore(read_setup(secrets=False).paths)
     print_list(
         _rows(store.load()),
@@ -40,7 +39,6 @@ def list_(json: JsonOption = False) -> None:
 
 
 def approve(code: CodeArgument, owner: OwnerOption = False) -> None:
-    """Approve the person who was shown this code."""
     setup = read_setup(secrets=False)
     store = PairingStore(setup.paths)
     pending = store.approve(code, owner=owner)
@@ -58,7 +56,6 @@ def approve(code: CodeArgument, owner: OwnerOption = False) -> None:
 
 
 def deny(code: CodeArgument) -> None:
-    """Reject a pairing code."""
     pending = PairingStore(read_setup(secrets=False).paths).deny(code)
     print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
@@ -67,7 +64,6 @@ def revoke(
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel, such as telegram.")],
     sender_id: Annotated[str, typer.Argument(metavar="ID", help="Their id, from `nanobot pairing list`.")],
 ) -> None:
-    """Remove a paired person."""
     setup, channel = read_setup(secrets=False), channel.lower()
     role = PairingStore(setup.paths).revoke(channel, sender_id)
     print_line(f"{to_one_line(sender_id)} on {channel} is removed (was: {role}).")

@@ -56,7 +56,6 @@ class ProviderFacts:
 
 
 def list_(json: JsonOption = False) -> None:
-    """List model providers with their keys, base URLs and default models."""
     setup = read_setup(secrets=False)
     columns: dict[str, Column] = {
         "Provider": "name",

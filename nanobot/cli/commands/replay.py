@@ -19,12 +19,7 @@ from nanobot.agent.trace.replay import Difference, Replay, first_difference, fir
 from nanobot.agent.trace.replay import replay as replay_turn
 from nanobot.agent.trace.store import TraceStore
 from nanobot.cli.chat.event_lines import clip_output, diff_paint
-from nanobot.cli.common import (
-    JsonOption,
-    Setup,
-    read_setup,
-    unknown_name_error,
-)
+from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import Column, columns, format_timestamp, print_json, print_list, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import Paint, strip_control, wants_colour
@@ -52,12 +47,10 @@ def replay(
         bool, typer.Option("--prompt", help="Show the system prompt and the messages that were sent.")
     ] = False,
     against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="MODEL", help="Run the turn again with this model; no tool runs."),
+        str | None, typer.Option("--against", metavar="MODEL", help="Run the turn again with this model; no tool runs.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a turn step by step, or replay it with another model."""
     if turn is not None and turn.startswith("-") and not turn[1:].isdigit():
         raise UsageError(f"There is no option {turn}. A turn is an id, the beginning of an id, or -1, -2 and so on.")
     if sum((list_, prompt, against is not None)) > 1 or (list_ and turn is not None):

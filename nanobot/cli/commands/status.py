@@ -37,7 +37,6 @@ def status(
     include_defaults: Annotated[bool, typer.Option("--all", help="Show every setting, including defaults.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the configuration, and where each value comes from."""
     setup = read_setup(secrets=probe)
     report = _build_report(setup, include_defaults=include_defaults)
     if json:

@@ -18,7 +18,6 @@ def usage(
     days: Annotated[int, typer.Option("--days", metavar="N", min=1, help="Cover the last N days.")] = 30,
     json: JsonOption = False,
 ) -> None:
-    """Show tokens and cost: today, this month, what is left of the limits, and a table."""
     setup = read_setup(secrets=False)
     now = SystemClock(find_zone(setup.config.agents.defaults.timezone)).now()
     report = read_usage(setup.paths.database, setup.config.limits.spending_limits(), now, by, days)

@@ -85,10 +85,7 @@ def _enabled_findings(context: CheckContext) -> Iterator[Finding]:
     plugins = load_plugins(context.config, context.paths, context.workspace)
     for problem in plugins.troubles():
         is_installed = problem not in plugins.missing
-        yield error(
-            f"{problem}.",
-            _FIX_ADVICE if is_installed else "Correct the name, or install it beside nanobot.",
-        )
+        yield error(f"{problem}.", _FIX_ADVICE if is_installed else "Correct the name, or install it beside nanobot.")
     for package in plugins.packages:
         contents = [*(count_noun(len(package.tools), "tool"),) * bool(package.tools)]
         contents += [*(count_noun(len(package.hooks), "hook"),) * bool(package.hooks)]

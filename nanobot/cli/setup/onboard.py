@@ -58,7 +58,6 @@ def onboard(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; use defaults.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Start over; the old config is kept as a backup.")] = False,
 ) -> None:
-    """Set up a model, the workspace and channels."""
     target = SetupTarget(paths.get_config_path(), selected.workspace, reset)
     given = _parse_choice(provider, model, api_key, api_base)
     print_warnings(load_warnings(target.load()))
