@@ -1,7 +1,5 @@
 """`nanobot agent`: the terminal chat, or with a message one answer."""
 
-import io
-import os
 import re
 import secrets
 import sys
@@ -229,35 +227,26 @@ def _print_pending_reminders(runtime: "Runtime") -> None:
 
 def _read_message(value: str | None) -> str | None:
     """The message of the command line, with what is piped in. None means: start a chat. Raises UsageError if empty."""
-    if value is None and is_terminal(sys.stdin):
+    at_terminal, is_piped = is_terminal(sys.stdin), value in (None, "-")
+    if value is None and at_terminal:
         return None
-    if value in (None, "-"):
-        text = _decode(_read_stdin())
-        if not text.strip():
-            raise UsageError(f"There is no message on stdin. {_EXAMPLE}")
-    else:
-        text = value or ""
-        piped = "" if is_terminal(sys.stdin) else _decode(_read_stdin(_STDIN_WAIT_S))
-        if not text.strip() and not piped.strip():
-            raise UsageError(f"The message is empty. {_EXAMPLE}")
-        text = "\n\n".join(part for part in (text, piped) if part.strip())
+    piped = "" if at_terminal and not is_piped else _read_stdin(None if is_piped else _STDIN_WAIT_S)
+    text = "\n\n".join(part for part in ("" if is_piped else value or "", piped) if part.strip())
+    if not text:
+        raise UsageError(f"{'There is no message on stdin' if is_piped else 'The message is empty'}. {_EXAMPLE}")
     return repair_output(text)
 
 
-def _read_stdin(wait_s: float | None = None) -> bytes:
+def _read_stdin(wait_s: float | None) -> str:
     """Stdin to its end. If nothing arrives in `wait_s` seconds, as from an open pipe that nobody writes to, nothing."""
     if sys.stdin is None or sys.stdin.closed:
-        return b""
-    try:
-        number = sys.stdin.fileno()
-    except io.UnsupportedOperation:  # replaced by a text in memory
-        return sys.stdin.buffer.read()
+        return ""
     chunks: list[bytes] = []
     has_begun = threading.Event()
 
     def read() -> None:
-        with suppress(OSError):
-            while chunk := os.read(number, 1 << 16):
+        with suppress(OSError, ValueError):
+            while chunk := sys.stdin.buffer.read1(1 << 16):  # type: ignore[union-attr]
                 chunks.append(chunk)
                 has_begun.set()
         has_begun.set()
@@ -267,13 +256,9 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
     if not has_begun.wait(wait_s):
         note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait."
         print_line(note, err=True)
-        return b""
+        return ""
     reader.join()
-    return b"".join(chunks)
-
-
-def _decode(piped: bytes) -> str:
-    return piped.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+    return b"".join(chunks).decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
 
 
 def _resolve_attachment(file: Path) -> str:

@@ -35,7 +35,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import PROVIDERS, find_by_key, find_by_model, find_by_name
 from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
-from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
+from nanobot.errors import ConfigError, ProviderError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun, nearest
@@ -140,10 +140,7 @@ class SetupTarget:
             return
         if self.config_path.exists() and (not self.exists or self._repaired is not None):
             backup = self.config_path.with_name(f"{self.config_path.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
-            try:
-                write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
-            except OSError as error:
-                raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
+            write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
             print_line(f"The old config is saved as {backup}", indent=2)
 
         def apply(config: Config) -> Config:
