@@ -124,11 +124,12 @@ def test_an_existing_config_keeps_its_values_and_its_bytes():
 
 def test_flags_change_an_existing_config_and_leave_the_rest(models: FakeModels):
     config_path().parent.mkdir()
-    config_path().write_text('{"agents": {"defaults": {"maxTokens": 77}}, "mine": 1}', encoding="utf-8")
+    written = {"agents": {"defaults": {"maxTokens": 77, "modelPreset": "p"}}, "modelPresets": {"p": {"model": "m"}}}
+    config_path().write_text(json.dumps({**written, "mine": 1}), encoding="utf-8")
 
     onboard("--yes", *flags(models))
 
-    assert config()["mine"] == 1
+    assert (config()["mine"], config()["modelPresets"]) == (1, written["modelPresets"])
     assert config()["agents"] == {"defaults": {"maxTokens": 77, "model": "gpt-x", "provider": "openai"}}
 
 
