@@ -3,7 +3,6 @@
 A command's module is imported only when the command runs or shows its help, so that `nanobot --help` starts fast.
 """
 
-import inspect
 import os
 import re
 import stat
@@ -255,8 +254,8 @@ class Command(Help, TyperCommand):
         """Select config and workspace for `read_setup`, then run the command."""
         from nanobot.cli.common import select_setup
 
-        shared = {name: ctx.params.pop(name, None) for name in inspect.signature(_shared_options).parameters}
-        select_setup(shared["_config"], shared["_workspace"])
+        config, workspace, _ = (ctx.params.pop(name, None) for name in ("_config", "_workspace", "_debug"))
+        select_setup(config, workspace)
         return super().invoke(ctx)
 
 

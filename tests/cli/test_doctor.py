@@ -116,6 +116,11 @@ WRONG: list[tuple[str, str, dict[str, object]]] = [
         {"tools": {"allowedPaths": ["~"]}},
     ),
     ("--security paths.wide", "contains /: tools can write to the whole disk", {"tools": {"allowedPaths": ["/"]}}),
+    (
+        "--security paths.wide",
+        "can write to nanobot's own data folder",
+        {"tools": {"allowedPaths": ["~/.nanobot/state"]}},
+    ),
     ("--security code.foreign", "plugins.enabled contains *", {"plugins": {"enabled": ["*"]}}),
     (
         "--security network.doors",
