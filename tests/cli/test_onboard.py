@@ -297,6 +297,16 @@ def test_a_model_that_does_not_answer_may_be_tried_again_or_saved_anyway(models:
     assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
 
 
+def test_who_changes_the_answers_finds_the_earlier_ones_as_defaults(models: FakeModels):
+    models.script(Fail(500))
+
+    result = onboard(answers=f"custom\n{models.v1}\n{KEY}\nagain\n\n\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
+    assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
+
+
 def test_a_rejected_key_is_said_at_once_and_may_be_entered_again(models: FakeModels):
     result = onboard("--provider", "custom", "--api-base", models.v1, answers=f"sk-wrong\n\n{KEY}\n")
 

@@ -172,6 +172,18 @@ def test_export_as_markdown_into_a_file_of_the_owners_alone(sessions: SessionMan
         assert (tmp_path / "chat.md").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
+def test_export_into_a_pipe_is_no_new_file(sessions: SessionManager, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+
+    run("export", "cli:direct", "-o", str(tmp_path / "pipe"))
+
+    assert (tmp_path / "pipe").is_fifo()
+    assert b"milk" in os.read(pipe, 1 << 16)
+    os.close(pipe)
+
+
 def test_export_into_a_folder_that_is_not_there_is_one_line(sessions: SessionManager, tmp_path: Path):
     result = run("export", "cli:direct", "-o", str(tmp_path / "no" / "chat.jsonl"))
 
