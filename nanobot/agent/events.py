@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cache
 from itertools import count
 from typing import Any, ClassVar
 
@@ -83,11 +84,16 @@ class TurnEvent:
     def to_json(self) -> dict[str, Any]:
         """The event as `{type, turn_id, seq, ...}` without fields that are None."""
         payload: dict[str, Any] = {"type": self.type}
-        for name in _FIELD_NAMES[self.type]:
+        for name in _field_names(type(self)):
             value = getattr(self, name)
             if value is not None:
                 payload[name] = _copy_json(value)
         return payload
+
+
+@cache
+def _field_names(kind: type[TurnEvent]) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
 
 
 def _copy_json(value: Any) -> Any:
@@ -337,7 +343,6 @@ _EVENT_TYPES: dict[str, type[TurnEvent]] = {
         ApprovalRefused, TurnEnded,
     )
 }  # fmt: skip
-_FIELD_NAMES = {name: tuple(item.name for item in fields(event)) for name, event in _EVENT_TYPES.items()}
 _ENUM_FIELDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind, "answer": Answer}
 
 
