@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from functools import cache
 from itertools import count
 from typing import Any, ClassVar
 
@@ -91,9 +90,14 @@ class TurnEvent:
         return payload
 
 
-@cache
+_FIELD_NAMES: dict[type[TurnEvent], tuple[str, ...]] = {}
+"""By class, filled at first use."""
+
+
 def _field_names(kind: type[TurnEvent]) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(kind))
+    if kind not in _FIELD_NAMES:
+        _FIELD_NAMES[kind] = tuple(item.name for item in fields(kind))
+    return _FIELD_NAMES[kind]
 
 
 def _copy_json(value: Any) -> Any:
