@@ -25,6 +25,9 @@ from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
 
 
+__all__ = ["HEALTH", "SECURITY", "doctor"]  # the tables are complete once this module is imported
+
+
 class Repair(NamedTuple):
     id: str
     done: str
