@@ -6,7 +6,6 @@ Every change takes the store's lock; a running gateway sees it within seconds.
 import asyncio
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,9 +43,6 @@ CronOption = Annotated[
 AtOption = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")]
 ZoneOption = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
-LongConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Use this config file; its folder is the data folder.")
-]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from nanobot.security.secrets import redact_all
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
 
-
 __all__ = ["HEALTH", "SECURITY", "doctor"]  # the tables are complete once this module is imported
 
 
