@@ -5,7 +5,7 @@ The terminal, `--json`, the SDK, delivery and the trace all use these events.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 from typing import Any, ClassVar
@@ -82,22 +82,12 @@ class TurnEvent:
 
     def to_json(self) -> dict[str, Any]:
         """The event as `{type, turn_id, seq, ...}` without fields that are None."""
-        payload: dict[str, Any] = {"type": self.type}
-        for name in _field_names(type(self)):
+        payload: dict[str, Any] = {}
+        for name in self.__dataclass_fields__:  # with `type`, which comes first; `fields` would make a list each time
             value = getattr(self, name)
             if value is not None:
                 payload[name] = _copy_json(value)
         return payload
-
-
-_FIELD_NAMES: dict[type[TurnEvent], tuple[str, ...]] = {}
-"""By class, filled at first use."""
-
-
-def _field_names(kind: type[TurnEvent]) -> tuple[str, ...]:
-    if kind not in _FIELD_NAMES:
-        _FIELD_NAMES[kind] = tuple(item.name for item in fields(kind))
-    return _FIELD_NAMES[kind]
 
 
 def _copy_json(value: Any) -> Any:
