@@ -30,7 +30,7 @@ from nanobot.providers.resilience import Breaker, Candidate, CandidateModel, Res
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
 from nanobot.runtime.services import Services
-from nanobot.runtime.tool_sources import client_of, mcp_servers, own_tools, server_settings
+from nanobot.runtime.tool_sources import mcp_servers, own_tools
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
 
@@ -52,12 +52,10 @@ class Toolbox:
     """The tools of a bot with their policies: built-in and custom tools, MCP servers. Nothing is started."""
 
     def __init__(self, services: Services) -> None:
-        config = services.config
         self.services = services
         self.tools = ToolRegistry()
         self.policies = _policies(services)
         self.servers: McpServers | None = None
-        self._network = network_policy(config)
         self._builtin: list[Tool] = []
         self._own: OwnTools | None = None
         self._renew_builtin()
@@ -83,9 +81,7 @@ class Toolbox:
         if self.servers is None:
             self._add_servers()
         else:
-            network, self._network = self._network, network_policy(config)
-            same_client = network == self._network
-            await self.servers.change(server_settings(config), client_of(config), same_client=same_client)
+            await self.servers.change(config.tools.mcp_servers, network_policy(config))
 
     def _renew_builtin(self) -> None:
         former = {tool.name: tool for tool in self._builtin}

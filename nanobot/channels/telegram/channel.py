@@ -45,6 +45,8 @@ LARGEST_PHOTO = 10 * 1024 * 1024
 UPLOAD_S = 60.0
 """How long Telegram may take to respond after a file was uploaded."""
 _LONGEST_PAUSE_S = 30.0
+_ALBUM_POLLS = 4
+"""In a busy group something is always added; its messages do not wait longer for an album."""
 _LONGEST_HINT = 256
 _ROW_BUTTONS, _ROW_CHARS = 4, 30
 """What a phone shows in one row without cutting a label."""
@@ -146,12 +148,13 @@ class TelegramChannel(ChatChannel):
             wait_s, has_failed = self.poll_s, False
 
     async def _wait_for_album(self, bot: tg.Bot, updates: list[Raw]) -> list[Raw]:
-        """Poll until nothing is added to these updates: the parts of an album arrive one by one."""
-        count = 0
-        while count < len(updates):
+        """Poll a few times, until nothing is added to these updates: the parts of an album arrive one by one."""
+        for _ in range(_ALBUM_POLLS):
             count = len(updates)
             await asyncio.sleep(self.album_s)
             updates = await get_updates(bot, updates[0]["update_id"], 0)
+            if len(updates) == count:
+                break
         return updates
 
     async def _take(self, updates: Sequence[Raw]) -> None:

@@ -17,7 +17,6 @@ from nanobot.errors import NanobotError
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
-from nanobot.runtime.tool_sources import server_settings
 from nanobot.utils.clock import find_zone
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import count_noun
@@ -88,12 +87,12 @@ def check_gateway(context: CheckContext) -> Iterator[Finding]:
 
 @health_check("programs", "Programs of MCP servers are installed")
 def check_programs(context: CheckContext) -> Iterator[Finding]:
-    for server in server_settings(context.config):
+    for name, server in context.config.tools.mcp_servers.items():
         env = server_environment(context.environ, server)
-        if server.command and find_program(server, env, Path(server.cwd)) is None:
+        if server.command and find_program(server, env, server.folder or Path()) is None:
             yield error(
-                f"The command {server.command} of the MCP server {server.name} is not found.",
-                f"Install it, or set tools.mcpServers.{server.name}.command to its full path.",
+                f"The command {server.command} of the MCP server {name} is not found.",
+                f"Install it, or set tools.mcpServers.{name}.command to its full path.",
             )
 
 
