@@ -24,9 +24,9 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
-from nanobot.providers.images import ImageProvider, choose_image_model
+from nanobot.providers.images import choose_image_model
 from nanobot.providers.metering import Spending
-from nanobot.providers.resilience import Breaker, Candidate, CandidateModel, ResilientProvider
+from nanobot.providers.resilience import Candidate, ChosenProvider, ResilientProvider
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
 from nanobot.runtime.services import Services
@@ -122,10 +122,10 @@ def _policies(services: Services) -> ToolPolicies:
 def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -> None:
     """Register the `image` tool where an image model can be reached; called again after a change of the config."""
     toolbox.tools.unregister(ImageTool.name)
-    endpoint = choose_image_model(services.config, services.environ)
-    if endpoint is not None:
-        metered = spending.add_meter(ImageProvider(endpoint), endpoint.provider)
-        model = CandidateModel(metered, endpoint.provider, endpoint.model, Breaker())
+    image_model = choose_image_model(services.config, services.environ)
+    if image_model is not None:
+        metered = spending.add_meter(image_model, image_model.name)
+        model = ChosenProvider(metered, image_model.name, image_model.get_default_model())
         provider = ResilientProvider([Candidate.ready(model)])
         toolbox.tools.register(ImageTool(provider, toolbox.policies.paths))
 

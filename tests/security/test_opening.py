@@ -57,18 +57,6 @@ def test_four_thousand_swaps_never_lead_a_read_or_a_write_outside(workspace: Pat
     assert (outside / "file").read_text(encoding="utf-8") == "theirs"
 
 
-def test_a_folder_opens_no_secret_and_nothing_behind_a_link(workspace: Path):
-    (workspace / "folder/key").write_text("secret", encoding="utf-8")
-    (workspace / "link").symlink_to("folder")
-
-    with Opener(PathPolicy(workspace, unreadable=(workspace / "folder/key",))).folder(".") as folder:
-        with folder.open("folder/file") as file:
-            assert file.read() == b"mine"
-        for path in ("folder/key", "link/file", "link", "folder"):
-            with pytest.raises((PathDeniedError, OSError)):
-                folder.open(path)
-
-
 def test_a_folder_held_open_is_not_left_by_a_link_below_it(workspace: Path):
     with Opener(PathPolicy(workspace)).folder(".") as folder:
         (workspace / "folder").rename(workspace / "old")

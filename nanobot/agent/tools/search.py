@@ -1,41 +1,68 @@
 """The search tools: glob (names) and grep (contents).
 
-Both walk the same files: hidden ones too, but not the folders of SKIPPED_FOLDERS. grep opens each file under the path
-policy and hands its content to a child process (`grep_child`), since a pattern that never ends can only be killed.
+grep runs ripgrep if it is installed, else a Python fallback (`grep_child`). Both are child processes, since a pattern
+that never ends can only be killed, and print the same rows: path, NUL, number, `:` or `-` for context, text. Both
+search the same files: hidden ones too, but not the folders of SKIPPED_FOLDERS.
 """
 
 import asyncio
-import json
 import os
 import re
+import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, boolean, integer, string, takes
-from nanobot.agent.tools.disk import FILE_ERRORS, SKIPPED_FOLDERS, FileTool, file_error_result, opener
+from nanobot.agent.tools.disk import SKIPPED_FOLDERS, FileTool, explain_error, opener
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener, OpenFolder
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
-from nanobot.utils.aio import finish
 from nanobot.utils.processes import child_process
-from nanobot.utils.text import count_noun, decode
+from nanobot.utils.text import clip_line, count_noun, decode
 
 if TYPE_CHECKING:
     from nanobot.security.provenance import ProvenanceStore
 
+_ROW_BYTES = 64 * 1024
+"""The end of a longer row is dropped."""
+_LINE_CHARS = 400
 _RESULT_CHARS = 15_000
-_CHUNK = 1024 * 1024
+_ROW = re.compile(r"(?P<path>[^\0]*)\0(?P<number>\d+)(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
+_WHOLE_FOLDER = "."
+_GLOB_SPECIAL = re.compile(r"[*?\[{}]")
+"""Characters with a meaning in globs; in brackets they stand for themselves."""
+_ENVIRONMENT = ("PATH", "SYSTEMROOT", "LANG", "LC_ALL")
 
 
 class SearchError(Exception):
-    """The search failed; the text is for the model."""
+    """The search failed without results; the text is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A search that is ready to run: the folder, how results name it, and programs to try, the best one first."""
+
+    root: Path
+    shown_root: str
+    commands: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line as the search program printed it."""
+
+    file: str
+    number: int
+    mark: str
+    text: str
 
 
 class GlobTool(FileTool):
@@ -62,7 +89,7 @@ class GlobTool(FileTool):
 
     def _find(self, files: Opener, pattern: str, path: str, max_results: int) -> ToolResult:
         try:
-            regex = regex_of_glob(pattern)
+            regex = re.compile(grep_child.regex_of_glob(pattern))
         except re.error as error:
             return ToolResult.failed(f"{pattern!r} is not a valid glob pattern ({error}).")
         root = files.policy.resolve_listable(path, files.granted)
@@ -73,32 +100,31 @@ class GlobTool(FileTool):
         matches: list[str] = []
         notes = []
         with files.folder(path) as folder:
-            for relative in _files_below(folder, files.policy.excluded_below(root)):
+            for relative in grep_child.files_below(
+                partial(_names, folder), SKIPPED_FOLDERS, files.policy.excluded_below(root)
+            ):
                 if regex.fullmatch(relative):
                     if len(matches) == max_results:
                         notes.append(f"More than {max_results} files match: narrow the pattern or raise max_results.")
                         break
-                    matches.append(_display_path(root, path, relative))
+                    matches.append(relative)
                 if time.monotonic() > deadline:
                     notes.append(f"Stopped after {self._timeout_s:g} s: search in a smaller folder for the rest.")
                     break
         if not matches and not notes:
             return ToolResult(f"No file matches {pattern} in {path}.", provenance=Provenance.FILE)
-        return ToolResult(_format(matches, notes), provenance=self.provenance_of(root))
+        return ToolResult(
+            _format([_display_path(root, path, name) for name in matches], notes),
+            provenance=self.provenance_of(root),
+        )
 
 
-@dataclass(slots=True)
-class _Matches:
-    """What a search has found so far: the files it looked at, with their shown and real paths, and lines to show."""
-
-    files: list[tuple[str, Path]]
-    lines: list[str]
-    places: set[Path]
-    """The files with matches, and where the search began."""
-    count: int = 0
-    chars: int = 0
-    last: tuple[int, int] | None = None
-    """File and line of the last row."""
+def _names(folder: OpenFolder, relative: str) -> list[tuple[str, bool]]:
+    """Return folders and plain files in a folder, and whether each is a folder."""
+    try:
+        return [(entry.name, entry.is_dir) for entry in folder.entries(relative) if entry.is_dir or entry.is_file]
+    except PathDeniedError:
+        return []
 
 
 class GrepTool(FileTool):
@@ -121,9 +147,17 @@ class GrepTool(FileTool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None, *, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        paths: PathPolicy,
+        marks: "ProvenanceStore | None" = None,
+        *,
+        timeout_s: float = 20.0,
+        ripgrep: bool = True,
+    ) -> None:
         super().__init__(paths, marks)
         self._timeout_s = timeout_s
+        self._ripgrep = ripgrep
 
     async def execute(
         self,
@@ -140,180 +174,160 @@ class GrepTool(FileTool):
     ) -> ToolResult:
         """Search. A search that takes too long ends in a result that says so. Cancelling leaves no child process."""
         files = opener(self._paths, ctx)
-        found, notes = _Matches([], [], set()), []
+        expression = re.escape(pattern) if literal else pattern
         context = 0 if files_only else min(context, 20)
-        options = ["1" if ignore_case else "0", "1" if files_only else "0", str(context)]
-        argv = [sys.executable, "-I", "-S", grep_child.__file__, re.escape(pattern) if literal else pattern, *options]
         try:
-            feed = partial(_feed, files, path, regex_of_glob(glob) if glob is not None else None, found)
-            async with asyncio.timeout(self._timeout_s):
-                if await _search(argv, feed, found, max(1, max_results), files_only, context > 0):
-                    names = ("file", "files") if files_only else ("match", "matches")
-                    more = f"There are more than these {count_noun(found.count, *names)}"
-                    notes.append(f"{more}: narrow the search or raise max_results.")
-        except TimeoutError:
-            if not found.lines:
-                return ToolResult.failed(
-                    f"The search took longer than {self._timeout_s:g} s and was stopped. "
-                    "Use a simpler pattern (no nested repeats like (a+)+) or a smaller folder."
-                )
-            notes.append(f"Stopped after {self._timeout_s:g} s: there may be more.")
-        except SearchError as error:
+            search = await asyncio.to_thread(self._prepare, expression, path, files, glob, context, ignore_case)
+            rows, notes = await self._run(search, files_only, max(1, max_results))
+        except (PathDeniedError, SearchError) as error:
             return ToolResult.failed(str(error))
-        except FILE_ERRORS as error:
-            return await asyncio.to_thread(file_error_result, error, path, files)
+        except OSError as error:
+            return ToolResult.failed(await asyncio.to_thread(explain_error, error, path, files))
         except re.error as error:
             return ToolResult.failed(f"{glob!r} is not a valid glob pattern ({error}).")
-        if not found.lines:
+        if not rows and not notes:
             return ToolResult(f"Nothing in {path} matches {pattern!r}.", provenance=Provenance.FILE)
-        provenance = await asyncio.to_thread(lambda: least_trusted(map(self.provenance_of, found.places)))
-        return ToolResult(_format(found.lines, notes), provenance=provenance)
+        return await asyncio.to_thread(self._report, search, rows, notes, files, files_only, context > 0)
 
-
-async def _search(
-    argv: list[str],
-    feed: Callable[[BinaryIO], None],
-    found: _Matches,
-    max_results: int,
-    files_only: bool,
-    has_context: bool,
-) -> bool:
-    """Add to what is found. Return whether there is more. Raises SearchError, and what `feed` raises."""
-    has_more = False
-    env = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
-    read_end, write_end = os.pipe()
-    with os.fdopen(read_end, "rb", 0) as stdin, os.fdopen(write_end, "wb", _CHUNK) as pipe:
-        async with child_process(argv, cwd=Path(grep_child.__file__).parent, env=env, stdin=stdin.fileno()) as child:
-            stdin.close()
-            stderr = asyncio.ensure_future(child.stderr.read(4_000))
-            feeding = asyncio.create_task(asyncio.to_thread(feed, pipe))
-            try:
-                async for line in child.stdout:
-                    index, number, mark, text = json.loads(line)
-                    if mark == ":" and (found.count == max_results or found.chars > _RESULT_CHARS):
-                        has_more = True
-                        break
-                    shown, real = found.files[index]
-                    if has_context and found.last not in (None, (index, number - 1)):
-                        found.lines.append("--")
-                    found.lines.append(shown if files_only else f"{shown}{mark}{number}{mark} {text}")
-                    found.last, found.count = (index, number), found.count + (mark == ":")
-                    found.chars += len(found.lines[-1])
-                    found.places.add(real)
-                if not has_more and await child.wait() >= 2:
-                    raise SearchError(f"The search failed: {decode(await stderr).strip()[:500]}")
-            finally:
-                stderr.cancel()
-                if child.returncode is None:
-                    await child.kill()
-                await finish(asyncio.gather(feeding, return_exceptions=True))  # ends, since nobody reads any more
-            feeding.result()
-    return has_more
-
-
-def _feed(files: Opener, path: str, glob: re.Pattern[str] | None, found: _Matches, pipe: BinaryIO) -> None:
-    """Write the content of all files that are to be searched. Blocks. Raises SearchError, PathDeniedError, OSError."""
-
-    def send(shown: str, real: Path, open_file: Callable[[], BinaryIO]) -> None:
-        try:
-            file = open_file()
-        except (PathDeniedError, OSError):
-            return
-        found.files.append((shown, real))
-        with file:
-            pipe.write(b"F")
-            while chunk := _read(file):
-                pipe.write(len(chunk).to_bytes(4))
-                pipe.write(chunk)
-            pipe.write(bytes(4))
-
-    with suppress(BrokenPipeError), pipe:  # nobody reads any more once the search has ended
-        root = files.policy.resolve_readable(path, files.granted)
-        found.places.add(root)
-        if root.is_file():
-            send(_display_path(root.parent, str(Path(path).parent), root.name), root, lambda: files.read(path))
-            return
-        if not root.is_dir():
+    def _prepare(
+        self, pattern: str, path: str, files: Opener, glob: str | None, context: int, ignore_case: bool
+    ) -> _Search:
+        """Check the path. Raises PathDeniedError, SearchError, OSError, and re.error for the glob."""
+        root, target, shown_root = files.policy.resolve_readable(path, files.granted), _WHOLE_FOLDER, path
+        skip: Sequence[str] = ()
+        if root.is_dir():
+            files.policy.resolve_listable(path, files.granted)
+            os.stat(f"{root}/.")  # noqa: PTH116 - the search starts there: it must be enterable
+            skip = [*files.policy.excluded_below(root)]
+        elif root.is_file():
+            root, target, shown_root, glob = root.parent, root.name, str(Path(path).parent), None
+        else:
             kind = f"{path} is a device, pipe or socket." if root.exists() else f"There is no {path}."
             raise SearchError(f"{kind} Give the file or folder to search in.")
-        files.policy.resolve_listable(path, files.granted)
-        with files.folder(path) as folder:
-            for relative in _files_below(folder, files.policy.excluded_below(root)):
-                if glob is None or glob.fullmatch(relative):
-                    send(_display_path(root, path, relative), root / relative, partial(folder.open, relative))
+        if glob is not None:
+            re.compile(grep_child.regex_of_glob(glob))
+        names = sorted(SKIPPED_FOLDERS)
+        fallback = [sys.executable, "-I", "-S", grep_child.__file__, pattern, target, "1" if ignore_case else "0"]
+        commands = [[*fallback, str(context), glob or "", ",".join(names), "\n".join(skip)]]
+        if self._ripgrep and (program := shutil.which("rg")) is not None:
+            options = ["--no-config", "--hidden", "--no-ignore", "--no-messages", "--no-heading", "--color=never"]
+            options += ["--null", "--with-filename", "--line-number", "--sort=path", f"--context={context}", "--crlf"]
+            options += ["--ignore-case"] if ignore_case else []
+            options += [f"--glob={glob}"] if glob else []
+            options += [f"--glob=!**/{name}/**" for name in names]
+            options += ["--glob=!/" + _GLOB_SPECIAL.sub(r"[\g<0>]", name) for name in skip]
+            commands.insert(0, [program, *options, f"--regexp={pattern}", "--", target])
+        return _Search(root, shown_root, commands)
 
+    async def _run(self, search: _Search, files_only: bool, max_results: int) -> tuple[list[_Row], list[str]]:
+        """Run ripgrep; the fallback if it is not installed or rejects the expression. Return rows and notes."""
+        *better, fallback = search.commands
+        for command in better:
+            with suppress(SearchError):
+                return await self._run_command(command, search.root, files_only, max_results)
+        return await self._run_command(fallback, search.root, files_only, max_results)
 
-def _read(file: BinaryIO) -> bytes:
-    """Return the next bytes of a file; a part that cannot be read is its end."""
-    try:
-        return file.read(_CHUNK)
-    except OSError:
-        return b""
-
-
-def _files_below(folder: OpenFolder, excluded: Collection[str]) -> Iterator[str]:
-    """Yield the paths of all plain files below a folder, relative to it, sorted by name, without those `excluded`."""
-    pending = [""]
-    while pending:
-        path = pending.pop()
-        if path and not path.endswith("/"):
-            yield path
-            continue
+    async def _run_command(
+        self, argv: Sequence[str], folder: Path, files_only: bool, max_results: int
+    ) -> tuple[list[_Row], list[str]]:
+        rows: list[_Row] = []
+        matches = chars = 0
+        env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         try:
-            entries = sorted(folder.entries(path), key=lambda entry: entry.name, reverse=True)
-        except (PathDeniedError, OSError):
-            if not path:
-                raise
-            continue
-        for entry in entries:
-            below = f"{path}{entry.name}"
-            if below not in excluded and (entry.is_file or (entry.is_dir and entry.name not in SKIPPED_FOLDERS)):
-                pending.append(f"{below}/" if entry.is_dir else below)
+            async with asyncio.timeout(self._timeout_s), child_process(argv, cwd=folder, env=env) as child:
+                stderr = asyncio.ensure_future(child.stderr.read(4_000))
+                try:
+                    async for line in _read_lines(child.stdout):
+                        match = _ROW.fullmatch(line)
+                        if match is None:
+                            continue
+                        file = match["path"].removeprefix("./").removeprefix(".\\")
+                        row = _Row(file, int(match["number"]), match["mark"], match["text"])
+                        if files_only and (row.mark != ":" or (rows and rows[-1].file == row.file)):
+                            continue
+                        if row.mark == ":" and (matches == max_results or chars > _RESULT_CHARS):
+                            await child.kill()
+                            names = ("file", "files") if files_only else ("match", "matches")
+                            more = f"There are more than these {count_noun(matches, *names)}"
+                            return rows, [f"{more}: narrow the search or raise max_results."]
+                        matches += row.mark == ":"
+                        chars += len(row.file) + (0 if files_only else min(len(row.text), _LINE_CHARS))
+                        rows.append(row)
+                    if await child.wait() >= 2 and not rows:
+                        raise SearchError(f"The search failed: {decode(await stderr).strip()[:500]}")
+                finally:
+                    stderr.cancel()
+        except TimeoutError:
+            if not rows:
+                raise SearchError(
+                    f"The search took longer than {self._timeout_s:g} s and was stopped. "
+                    "Use a simpler pattern (no nested repeats like (a+)+) or a smaller folder."
+                ) from None
+            return rows, [f"Stopped after {self._timeout_s:g} s: there may be more."]
+        return rows, []
+
+    def _report(
+        self, search: _Search, rows: list[_Row], notes: list[str], files: Opener, files_only: bool, has_context: bool
+    ) -> ToolResult:
+        """Return the rows that their files have when opened under the path policy. Blocking.
+
+        The search program follows paths by itself: what it finds behind a link that was just created, or under a second
+        name of a secret, is left out.
+        """
+        lines: list[str] = []
+        shown: _Row | None = None
+        deadline = time.monotonic() + self._timeout_s
+        for name, group in groupby(rows, key=lambda row: row.file):
+            place = _display_path(search.root, search.shown_root, name)
+            for row in _verified_rows([*group], search.root / name, files, deadline):
+                if has_context and shown is not None and (shown.file, shown.number + 1) != (row.file, row.number):
+                    lines.append("--")
+                shown = row
+                text = f"{place}{row.mark}{row.number}{row.mark} {clip_line(row.text, _LINE_CHARS)}"
+                lines.append(place if files_only else text)
+        if left_out := len(rows) - sum(line != "--" for line in lines):
+            notes = [*notes, f"{count_noun(left_out, 'row')} left out: not readable, or changed meanwhile."]
+        places = {search.root, *(search.root / row.file for row in rows)}
+        provenance = least_trusted(self.provenance_of(place) for place in places)
+        return ToolResult(_format(lines, notes), provenance=provenance)
 
 
-def regex_of_glob(glob: str) -> re.Pattern[str]:
-    """Return a pattern for a whole relative path. A glob without `/` matches the name in any folder."""
-    glob = glob.replace("\\", "/").removeprefix("./") if os.sep == "\\" else glob.removeprefix("./")
-    if "/" not in glob.rstrip("/"):
-        glob = f"**/{glob}"
-    glob = glob.removeprefix("/")
-    if glob.endswith("/"):
-        glob += "**"
-    out, depth, position = [], 0, 0
-    while position < len(glob):
-        rest = glob[position:]
-        character = glob[position]
-        if rest.startswith("**/") and (position == 0 or glob[position - 1] == "/"):
-            out.append("(?:[^/]+/)*")
-            position += 3
-        elif rest == "**" and (position == 0 or glob[position - 1] == "/"):
-            out.append(".+")
-            position += 2
-        elif character == "*":
-            out.append("[^/]*")
-            position += 1
-        elif character == "?":
-            out.append("[^/]")
-            position += 1
-        elif character == "[" and (end := glob.find("]", position + 2)) > 0:
-            characters = glob[position + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            out.append(f"(?!/)[{'^' + characters[1:] if characters[0] in '!^' else characters}]")
-            position = end + 1
-        elif character == "{" and "}" in rest:
-            out.append("(?:")
-            depth += 1
-            position += 1
-        elif character == "," and depth:
-            out.append("|")
-            position += 1
-        elif character == "}" and depth:
-            out.append(")")
-            depth -= 1
-            position += 1
-        else:
-            out.append(re.escape(character))
-            position += 1
-    return re.compile("".join(out), re.DOTALL)
+def _verified_rows(rows: list[_Row], path: Path, files: Opener, deadline: float) -> list[_Row]:
+    """Return those of one file's rows whose lines have this text. Rows come in the order of their lines."""
+    verified: list[_Row] = []
+    with suppress(PathDeniedError, OSError, StopIteration):
+        real, file = files.open(path)
+        with file:
+            if os.fspath(real) != os.path.normpath(path):  # somebody has put a link there
+                return []
+            numbered = enumerate(grep_child.lines_of(file), 1)
+            for row in rows:
+                number, line = next(item for item in numbered if item[0] == row.number or time.monotonic() > deadline)
+                if number == row.number and _comparable(line) == _comparable(row.text):
+                    verified.append(row)
+    return verified
+
+
+def _comparable(text: str) -> str:
+    """Return the part of a line that no decoding changes."""
+    return text.encode("ascii", "ignore").decode("ascii")[: _ROW_BYTES // 4]
+
+
+async def _read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Yield the lines of a stream; the end of a line too long to show is dropped."""
+    rest, skipping = b"", False
+    while chunk := await stream.read(_ROW_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if not skipping:
+                yield decode(line[:_ROW_BYTES]).rstrip("\r")
+            skipping = False
+        if len(rest) > _ROW_BYTES:
+            if not skipping:
+                yield decode(rest[:_ROW_BYTES])
+            rest, skipping = b"", True
+    if rest and not skipping:
+        yield decode(rest)
 
 
 def _display_path(root: Path, shown_root: str, relative: str) -> str:

@@ -251,7 +251,7 @@ class FileLocation:
 
 
 class OpenFolder:
-    """A folder held open, for listing it and the folders below it, and for reading their files."""
+    """A folder held open, for listing it and the folders below it."""
 
     def __init__(self, opener: Opener, real: Path) -> None:
         self.real = real
@@ -275,14 +275,6 @@ class OpenFolder:
                 return [_entry(entry, "", descriptor, in_full=in_full) for entry in scan]
         finally:
             os.close(descriptor)
-
-    def open(self, relative: str) -> BinaryIO:
-        """Open a plain file below it for reading bytes. Raises as `entries` does, also where a part is a link."""
-        below = self.real / relative
-        if not self._opener.policy.admits(below, self._opener.granted):
-            raise PathDeniedError(f"{below} may not be read.")
-        descriptor = open_no_follow(below if self._folder is None else relative, _READ, beneath=self._folder)
-        return self._opener.check_descriptor(below, below, descriptor)
 
     def close(self) -> None:
         if self._folder is not None:

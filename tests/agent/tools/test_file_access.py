@@ -180,14 +180,15 @@ async def test_a_call_without_a_yes_tells_the_model_what_to_do(policy: PathPolic
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="swaps by a call of Linux")
-async def test_a_search_tells_nothing_of_where_a_link_that_comes_and_goes_leads(workspace: Path):
+@pytest.mark.parametrize("ripgrep", [False, True])
+async def test_a_search_tells_nothing_of_where_a_link_that_comes_and_goes_leads(workspace: Path, ripgrep: bool):
     (workspace / "folder").mkdir()
     (workspace / "folder/file").write_text("found mine\n", encoding="utf-8")
     outside = workspace.parent / "outside"
     outside.mkdir()
     (outside / "file").write_text("found theirs\n", encoding="utf-8")
     (workspace / "link").symlink_to(outside)
-    grep = GrepTool(PathPolicy(workspace, restrict=True))
+    grep = GrepTool(PathPolicy(workspace, restrict=True), ripgrep=ripgrep)
     told = text_of((await grep.execute("found")).content)
 
     with swapping(workspace / "folder", workspace / "link", outside, 1_000) as child:

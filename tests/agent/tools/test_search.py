@@ -1,4 +1,5 @@
 import asyncio
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -11,6 +12,10 @@ from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
 from tests.support.privileges import nobody_special
 from tests.support.tools import Call
+
+needs_ripgrep = pytest.mark.skipif(
+    shutil.which("rg") is None, reason="ripgrep is not installed: nothing to compare with"
+)
 
 
 @pytest.fixture
@@ -34,8 +39,8 @@ def tree(workspace: Path) -> Path:
     return workspace
 
 
-async def found(tree: Path, **params) -> list[str]:
-    result = await GrepTool(PathPolicy(tree)).execute(**params)
+async def found(tree: Path, *, ripgrep: bool = False, **params) -> list[str]:
+    result = await GrepTool(PathPolicy(tree), ripgrep=ripgrep).execute(**params)
     assert isinstance(result.content, str)
     return result.content.splitlines()
 
@@ -81,8 +86,14 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 
 
+@needs_ripgrep
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-async def test_every_search_is_answered(tree: Path, search: dict[str, Any]):
+async def test_with_and_without_ripgrep_the_answer_is_the_same(tree: Path, search: dict[str, Any]):
+    assert await found(tree, ripgrep=True, **search) == await found(tree, **search)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+async def test_every_search_is_answered_without_ripgrep(tree: Path, search: dict[str, Any]):
     assert await found(tree, **search)
 
 
@@ -95,7 +106,7 @@ async def test_enough_is_enough_and_said(tree: Path):
 
 async def test_an_expression_that_never_ends_is_stopped_and_does_not_hold_the_loop(tree: Path):
     (tree / "trap").write_text("a" * 40 + "b\n", encoding="utf-8")
-    grep = GrepTool(PathPolicy(tree), timeout_s=0.5)
+    grep = GrepTool(PathPolicy(tree), timeout_s=0.5, ripgrep=False)
     longest, began = 0.0, time.monotonic()
     task = asyncio.create_task(grep.execute(r"(a+)+$", path="trap"))
 
@@ -163,7 +174,8 @@ async def test_grep_refuses_what_cannot_be_searched(call: Call, tree: Path, path
     assert (await call("grep", pattern="x", path=path)).error
 
 
-async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_itself_in(tree: Path):
+@pytest.mark.parametrize("ripgrep", [False, pytest.param(True, marks=needs_ripgrep)])
+async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_itself_in(tree: Path, ripgrep: bool):
     (tree / "sessions").mkdir()
     (tree / "sessions" / "cli_direct.jsonl").write_text("hello from a session\n", encoding="utf-8")
     (tree / "odd [x]{y}*").mkdir()
@@ -172,9 +184,9 @@ async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_
     (tree / "src" / "sessions" / "mine.txt").write_text("hello mine\n", encoding="utf-8")
     paths = PathPolicy(tree, unreadable=(tree / "odd [x]{y}*", tree / "last"))
 
-    grep = str((await GrepTool(paths).execute("hello", files_only=True)).content)
+    grep = str((await GrepTool(paths, ripgrep=ripgrep).execute("hello", files_only=True)).content)
     glob = str((await GlobTool(paths).execute("*")).content)
-    inside = str((await GrepTool(paths).execute("hello", path="sessions")).content)
+    inside = str((await GrepTool(paths, ripgrep=ripgrep).execute("hello", path="sessions")).content)
 
     for found in (grep, glob):
         assert "src/sessions/mine.txt" in found
@@ -182,6 +194,23 @@ async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_
         assert "key.txt" not in found
         assert "last" not in found.splitlines()
     assert "sessions/cli_direct.jsonl:1: hello from a session" in inside
+
+
+async def test_rows_that_their_file_does_not_have_are_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    (tree / "key").write_text("hello key\n", encoding="utf-8")
+    rows = r"a.py\0001:import os\na.py\0002:hello\nlink/b.py\0001:def hello():\nkey\0001:hello key\n"
+    program = tree.parent / "bin" / "rg"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nprintf '{rows}'\n", encoding="utf-8")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+    result = await GrepTool(PathPolicy(tree, unreadable=(tree / "key",))).execute("hello")
+
+    assert str(result.content).splitlines() == [
+        "a.py:1: import os",
+        "(3 rows left out: not readable, or changed meanwhile.)",
+    ]
 
 
 async def test_a_folder_that_may_not_be_entered_is_a_word():
