@@ -75,8 +75,8 @@ _TABLE: tuple[tuple[type[ModelCallError], str, str], ...] = (
 )
 """Error class, the codes that mean it, and the wording; of several wordings the first counts."""
 _CODES = {code: kind for kind, codes, _ in _TABLE for code in codes.split()}
-_PHRASES = [(kind, re.compile(phrase, re.IGNORECASE)) for kind, _, phrase in _TABLE]
-_WAIT = re.compile(r"try again in\s*(\d+(?:\.\d+)?)\s*(ms|s\b|seconds?)", re.IGNORECASE)
+_WAIT = r"try again in\s*(\d+(?:\.\d+)?)\s*(ms|s\b|seconds?)"
+"""This and the patterns below are compiled with the first failure: at import, that takes 4 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def error_response_of(data: Any, status: int = 0, retry_after: float | None = No
     resets = error.get("resets_in_seconds")  # ChatGPT, of an account's limit
     if retry_after is None and isinstance(resets, int | float):
         retry_after = _wait_s(resets)
-    if retry_after is None and (match := _WAIT.search(message)) is not None:
+    if retry_after is None and (match := re.search(_WAIT, message, re.IGNORECASE)) is not None:
         retry_after = float(match[1]) / (1000 if match[2].lower() == "ms" else 1)
     param = error.get("param")
     return ErrorResponse(status, message, codes, param if isinstance(param, str) else "", retry_after)
@@ -137,7 +137,7 @@ def kind_of(response: ErrorResponse) -> type[ModelCallError]:
 
     def by_wording(*kinds: type[ModelCallError]) -> type[ModelCallError] | None:
         return next(
-            (kind for kind, phrase in _PHRASES if (not kinds or kind in kinds) and phrase.search(message)), None
+            (kind for kind, _, phrase in _TABLE if (not kinds or kind in kinds) and _matches(phrase, message)), None
         )
 
     if 300 <= status < 400:
@@ -192,19 +192,19 @@ def _excerpt(text: str) -> str:
 
 # What a 400 says is wrong with the request, so that it can be corrected.
 
-_UNKNOWN = re.compile(
+_UNKNOWN = (
     r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"
     r"unexpected|extra (?:inputs|fields)|additional properties|not implemented|invalid (?:field|parameter|argument)|"
-    r"deprecated|no such|cannot be used|not available|only the default",
-    re.IGNORECASE,
+    r"deprecated|no such|cannot be used|not available|only the default"
 )
-_MISSING = re.compile(
-    r"missing|required|must (?:be|include|contain)|not found|should be passed|passed back", re.IGNORECASE
+_MISSING = r"missing|required|must (?:be|include|contain)|not found|should be passed|passed back"
+_REPLY_TOO_LONG = (
+    r"max_(?:completion_)?tokens[^.]{0,40}(?:too large|valid range)|supports at most \d+ (?:completion|output) tokens"
 )
-_REPLY_TOO_LONG = re.compile(
-    r"max_(?:completion_)?tokens[^.]{0,40}(?:too large|valid range)|supports at most \d+ (?:completion|output) tokens",
-    re.IGNORECASE,
-)
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
 
 
 def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> str | None:
@@ -215,12 +215,12 @@ def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> str | None:
         return None  # its wording may mention max_tokens and images, which are not at fault
     text = f"{response.param} {response.message} {' '.join(response.codes)}"
     fields = list(sent)
-    if _REPLY_TOO_LONG.search(text) and {"max_tokens", "max_completion_tokens"} & set(fields):
+    if _matches(_REPLY_TOO_LONG, text) and {"max_tokens", "max_completion_tokens"} & set(fields):
         return "drop max_tokens"
     if "max_completion_tokens" in text and "max_tokens" in fields:
         return "need max_completion_tokens"
     if "reasoning_content" in text:
-        if _MISSING.search(text) and not _UNKNOWN.search(text):
+        if _matches(_MISSING, text) and not _matches(_UNKNOWN, text):
             return "need reasoning_content"
         if "reasoning_content" in fields:
             return "drop reasoning_content"
@@ -228,7 +228,7 @@ def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> str | None:
         return "need merged_users"
     if "images" in fields and re.search(r"image|vision|multimodal|mmproj", text, re.IGNORECASE):
         return "drop images"
-    if not _UNKNOWN.search(text):
+    if not _matches(_UNKNOWN, text):
         return None
     named = [name for name in fields if re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text)]
     named = [name for name in (response.param, response.param.split(".")[0]) if name in fields] + named
