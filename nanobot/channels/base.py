@@ -19,7 +19,7 @@ from nanobot.channels.cursors import load_state, save_state
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import ShowStep, print_step
+from nanobot.channels.login import LoginStep, ShowStep, print_step
 from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
 from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
 from nanobot.channels.status import ChannelState, ChannelStatus
@@ -213,7 +213,15 @@ class BaseChannel(ABC):
 
         `force` links an account anew. Raises NanobotError, OSError; safe to cancel.
         """
-        return await self.login(force) if type(self).login is not BaseChannel.login else True
+        if type(self).login is not BaseChannel.login:
+            return await self.login(force)
+        if text := await self.check_login():
+            show(LoginStep(text))
+        return True
+
+    async def check_login(self) -> str:
+        """Test the credentials. Return what the owner has to know. Raises NanobotError, OSError; safe to cancel."""
+        return ""
 
     async def login(self, force: bool = False) -> bool:
         """`run_login` in a terminal. Channels written for the original override this one."""

@@ -295,9 +295,7 @@ class FeishuChannel(ChatChannel):
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file; a larger picture, or one of another format, as a document."""
-        if file.path is None:
-            return await self._send(to, "text", {"text": file.url or file.name}, options)
-        content, suffix = await read_outgoing(file.path, largest=self.largest_file), file.path.suffix.lower()
+        content, suffix = await read_outgoing(file), file.suffix
         if suffix in _IMAGES and file.size <= _LARGEST_IMAGE:
             form: dict[str, Any] = {"data": {"image_type": "message"}, "files": {"image": (file.name, content)}}
             data = await self._api.call("POST", "/im/v1/images", **form)

@@ -54,7 +54,7 @@ from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.config.channels import MatrixConfig
-from nanobot.markdown import Chunk, split_message
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import MATRIX
 from nanobot.utils.aio import task_group
 from nanobot.utils.bounded_dict import put_bounded
@@ -401,10 +401,8 @@ class MatrixChannel(ChatChannel):
         return min(self._settings.max_media_bytes, self._upload_limit or self._settings.max_media_bytes)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Upload a file, encrypted where the room is, and post it. A URL is posted as text."""
-        if file.path is None:
-            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
-        data = await read_outgoing(file.path, largest=self.largest_to(to))
+        """Upload a file, encrypted where the room is, and post it."""
+        data = await read_outgoing(file)
         client, kind = self._client, mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         content: dict[str, Any] = {
             "msgtype": _TYPES.get(file.kind, "m.file"),

@@ -36,10 +36,12 @@ _FINAL = (400, 401, 403, 404, 406, 463, 479)
 
 
 class Connection(RequestSocket):
-    """An open connection."""
+    """A connection to the bridge."""
 
-    def __init__(self, socket: ClientConnection) -> None:
-        super().__init__("the WhatsApp bridge", socket)
+    platform = "the WhatsApp bridge"
+
+    def __init__(self, socket: ClientConnection | None = None) -> None:
+        super().__init__(socket)
         self._chats: dict[str, str] = {}
         """The chat of each request without an answer, by id."""
 
@@ -54,7 +56,7 @@ class Connection(RequestSocket):
         while frame is not None:
             yield frame
             frame = await self.next_frame()
-        if self.socket.close_code in _BAD_TOKEN:
+        if self.socket is not None and self.socket.close_code in _BAD_TOKEN:
             raise ChannelSetupError(
                 "The WhatsApp bridge does not take channels.whatsapp.bridgeToken. Set it to the token the bridge was "
                 "started with (BRIDGE_TOKEN)."
@@ -74,7 +76,6 @@ class Connection(RequestSocket):
             del self._chats[frame["id"]]
 
     def answered_by(self, frame: Payload) -> str | None:
-        """The id of the request that a frame answers; None for another frame."""
         if frame.text("type") not in ("sent", "failed"):
             return None if frame else ""
         if "id" in frame:
@@ -91,14 +92,9 @@ async def connect_bridge(
     options = {"ping_interval": None, "max_size": _LARGEST_FRAME}
     async with open_socket(f"the WhatsApp bridge at {url}", url, **options) as socket:
         connection = Connection(socket)
-        frames = read_messages(socket, touch, beat_s)
-        reading = asyncio.create_task(connection.read(frames, connection.answered_by), name="whatsapp frames")
-        try:
+        async with connection.reading(read_messages(socket, touch, beat_s)):
             await connection.tell({"type": "auth", "token": token})
             yield connection
-        finally:
-            reading.cancel()
-            await asyncio.wait([reading])
 
 
 def _check(answer: Payload) -> None:

@@ -1,4 +1,4 @@
-"""The QQ channel: the user's own bot over QQ's gateway (bot.q.qq.com/wiki/develop/api-v2).
+"""QQ: private and group chats of an official bot, over QQ's gateway (bot.q.qq.com/wiki/develop/api-v2).
 
 QQ resumes a session after a short while: it sends the events behind the last one that was journaled. A bot may reply to
 a message a few times, for some time; the numbers of these replies are saved before they are sent, because QQ takes each
@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
@@ -21,14 +22,21 @@ from websockets.exceptions import ConnectionClosed
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RefusedError, SendError, UndeliverableError
-from nanobot.channels.login import LoginStep, ShowStep
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    ErrorCodes,
+    NotConnectedError,
+    RefusedError,
+    SendError,
+    UndeliverableError,
+    require_settings,
+)
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
-from nanobot.channels.qq.api import CONSOLE, NO_LINKS, NO_MARKDOWN, REPEATED, TOO_LATE, QQApi
-from nanobot.channels.qq.incoming import read_event
+from nanobot.channels.rest import RestClient, download
 from nanobot.channels.sockets import open_socket, read_messages
 from nanobot.config.channels import QQConfig
 from nanobot.markdown import Chunk, split_message
@@ -37,6 +45,35 @@ from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
+_API = "https://api.bot.qq.com"
+_CONSOLE = "q.qq.com"
+_REPEATED = 40054005
+"""The message of this `msg_id` and `msg_seq` was sent already."""
+_TOO_LATE = (304026, 304027, 304028, 304103, 40034005, 40034024, 40034025, 40034026, 40034027, 40034128)
+"""The message that it replies to is too old, or has as many replies as QQ allows."""
+_NO_MARKDOWN = (50056, 304036, 40034011, 40034127)
+_NO_LINKS = (304003, 40054010)
+_IN_REVIEW = (304023, 304024)
+"""The message was accepted, and is looked at before it appears."""
+_FINAL = {
+    304025: "it does not allow the text",
+    40034006: "it does not allow the text",
+    40034101: "the bot is not in that group",
+    40034105: "the bot may only reply there, and has no message left to reply to. It can answer once they write again",
+    40054002: "the bot is muted there",
+    40054003: "the bot is not in that group",
+    40054004: "that person has not added the bot",
+    40054007: "the message is too long",
+    40054013: "that person does not want messages from the bot. It can answer once they write again",
+    40054016: f"the bot is offline. Publish it at {_CONSOLE}",
+    40054018: "the message is too long",
+    **dict.fromkeys((_REPEATED, *_TOO_LATE, *_NO_MARKDOWN, *_NO_LINKS), "{text}"),
+}
+_NOT_LISTED = (
+    "QQ refuses requests from this machine's address ({text}). Add the address to the IP allow list at "
+    f"{_CONSOLE}, your bot, Development Settings (开发设置, IP白名单)."
+)
+
 _EVENTS, _BEAT, _IDENTIFY, _RESUME, _RECONNECT, _INVALID = 0, 1, 2, 6, 7, 9
 """`op` of frames (dev-prepare/interface-framework/event-emit)."""
 _PRIVATE_AND_GROUPS = 1 << 25
@@ -44,24 +81,58 @@ _EXPIRED = 4009
 _NEW_SESSION = (4006, 4007, *range(4900, 4914))
 _REFUSALS = {
     4013: "QQ does not know the events that nanobot asks for. Update nanobot.",
-    4014: f"The bot may not receive private and group messages. Apply for them at {CONSOLE}, your bot.",
-    4914: f"QQ took the bot offline. Publish it at {CONSOLE}; channels.qq.appId names it.",
-    4915: f"QQ has banned the bot of channels.qq.appId. {CONSOLE} says why.",
+    4014: f"The bot may not receive private and group messages. Apply for them at {_CONSOLE}, your bot.",
+    4914: f"QQ took the bot offline. Publish it at {_CONSOLE}; channels.qq.appId names it.",
+    4915: f"QQ has banned the bot of channels.qq.appId. {_CONSOLE} says why.",
 }
 """Why QQ closes a connection for good, by close code (dev-prepare/error-trace/websocket)."""
 _RECONNECT_S = 0.2
+_BEAT_S = 20.0
+"""Longest time between two heartbeats; QQ itself wants one every 40 s or so."""
+
 _MOST_REPLIES = 5
 _PRIVATE_S, _GROUP_S = 3600.0, 300.0
 """How long replies to a message are possible (server-inter/message/send-receive/send)."""
 _KEPT_REPLIES = 2
 """Replies that progress leaves for the answer."""
 _TYPING = "typing"
-_MOST_REMEMBERED = 500
 _LONGEST_TEXT = 5000
 _LINK = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-zA-Z]{2,}\b")
-_FILE_TYPES = {".png": 1, ".jpg": 1, ".jpeg": 1, ".mp4": 2}
+_IMAGE, _VIDEO, _FILE = 1, 2, 4
+_FILE_TYPES = {".png": _IMAGE, ".jpg": _IMAGE, ".jpeg": _IMAGE, ".mp4": _VIDEO}
 """By suffix (server-inter/message/send-receive/rich-media); everything else is a plain file."""
-_FILE = 4
+_KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "voice": MediaKind.VOICE, "audio": MediaKind.AUDIO}
+_QUOTING = 103
+"""`message_type` of a message that quotes the first of its `msg_elements`."""
+
+
+class QQApi(RestClient):
+    """The requests of one bot."""
+
+    codes = ErrorCodes(
+        "QQ",
+        _FINAL,
+        setup=dict.fromkeys((11298, 40023002), _NOT_LISTED),
+        limited=(22009, 100001, 40034100, 50002),
+        accepted=_IN_REVIEW,
+    )
+    code_keys = ("err_code", "code")
+    token_header = ("Authorization", "QQBot ")
+    token_margin_s = 50.0  # a new token is given in the last minute of the old one
+
+    def __init__(self, section: QQConfig) -> None:
+        super().__init__(section.api_base or _API)
+        self._section = section
+
+    async def fetch_token(self) -> tuple[str, float]:
+        app_id, secret = require_settings("qq", appId=self._section.app_id, secret=self._section.secret)
+        answer = await self.exchange("POST", "/app/getAppAccessToken", json={"appId": app_id, "clientSecret": secret})
+        if not (token := answer.body.text("access_token")):
+            raise ChannelSetupError(
+                f"QQ does not take channels.qq.appId and channels.qq.secret ({answer}). Copy both again from "
+                f"{_CONSOLE}, your bot, Development Settings (开发设置)."
+            )
+        return token, answer.body.number("expires_in")
 
 
 @dataclass(slots=True)
@@ -98,41 +169,33 @@ class QQChannel(ChatChannel):
     name = "qq"
     largest_file = 5 * 1024 * 1024
     stall_s = 50.0
-    beat_s: float = 20.0
-    """Longest time between two heartbeats; QQ itself wants one every 40 s or so."""
+    config: QQConfig
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    def __init__(self, config: QQConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, QQConfig) else QQConfig.model_validate(config)
-        self.dialect = QQ if self._settings.msg_format == "markdown" else PLAIN
-        self._api = QQApi(self._settings)
+        self.dialect = QQ if config.msg_format == "markdown" else PLAIN
+        self._api = QQApi(config)
         self._state = QQState()
 
     async def start(self) -> None:
         """Log in, and receive messages until the connection breaks."""
         async with self._api:
             await self._api.token()
-            if self._state.bot != (bot := self._settings.app_id.strip()):
+            if self._state.bot != (bot := self.config.app_id.strip()):
                 self._state = await self.load_state(QQState(bot))
             while True:
                 await self._serve()
                 await asyncio.sleep(_RECONNECT_S)
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Show which bot it is. Raises ChannelSetupError; SendError if QQ is unreachable."""
+    async def check_login(self) -> str:
         async with self._api:
             bot = await self._api.call("GET", "/users/@me")
             await self._api.call("GET", "/gateway/bot")
-        show(
-            LoginStep(
-                f"The credentials work. Your bot is {bot.line('username') or self._settings.app_id}.\n"
-                f"{CONSOLE}, your bot, has the QR code with which you add it in QQ.\n"
-                "Until it is published, only the people and groups of its sandbox (沙箱配置) can use it."
-            )
+        return (
+            f"The credentials work. Your bot is {bot.line('username') or self.config.app_id}.\n"
+            f"{_CONSOLE}, your bot, has the QR code with which you add it in QQ.\n"
+            "Until it is published, only the people and groups of its sandbox (沙箱配置) can use it."
         )
-        return True
-
-    # receiving
 
     async def _serve(self) -> None:
         """Receive messages until QQ announces the end of the connection."""
@@ -163,7 +226,7 @@ class QQChannel(ChatChannel):
         else:
             identity = {"token": token, "intents": _PRIVATE_AND_GROUPS, "shard": [0, 1], "properties": {}}
             await send(_IDENTIFY, identity)
-        beat_s = min(self.beat_s, hello.number("d", "heartbeat_interval") / 1000 or self.beat_s)
+        beat_s = min(_BEAT_S, hello.number("d", "heartbeat_interval") / 1000 or _BEAT_S)
         async for text in read_messages(socket, self.status.touch, beat_s, beat):
             frame = Payload.parse(text)
             kind = frame.get("op")
@@ -188,20 +251,19 @@ class QQChannel(ChatChannel):
         if (incoming := read_event(kind, frame.get("d"))) is not None:
             chat, message_id = incoming.chat_id, str(incoming.message_id)
             if not incoming.is_private:
-                put_bounded(self._state.groups, chat, None, _MOST_REMEMBERED)
+                put_bounded(self._state.groups, chat, None)
             if message_id not in self._state.windows:  # it may come again
-                put_bounded(self._state.windows, message_id, ReplyWindow(chat, time.time()), _MOST_REMEMBERED)
-            if await self.receive(incoming) and self._settings.ack_message:
-                note = OutboundMessage(self.name, chat, self._settings.ack_message, kind=OutboundKind.PROGRESS)
+                put_bounded(self._state.windows, message_id, ReplyWindow(chat, time.time()))
+            if await self.receive(incoming) and self.config.ack_message:
+                note = OutboundMessage(self.name, chat, self.config.ack_message, kind=OutboundKind.PROGRESS)
                 await self.bus.publish_outbound(note)
         if isinstance(number, int):
             self._state.last_event = number
         await self.save_state(self._state)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        return self._api.download(attachment.source)
-
-    # sending
+        url = attachment.source  # QQ may leave out its scheme
+        return download("QQ", f"{urlsplit(self._api.base).scheme}:{url}" if url.startswith("//") else url)
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Post a text: as Markdown, if the config wants it and QQ allows it; with dead links, if QQ refuses them."""
@@ -213,30 +275,31 @@ class QQChannel(ChatChannel):
                 return await self._send(to, body, options)
             except RefusedError as error:
                 dead_links = _LINK.sub(lambda match: match[0].replace(".", "\uff0e"), text)
-                if error.code in NO_MARKDOWN and not is_plain:
+                if error.code in _NO_MARKDOWN and not is_plain:
                     log.warning("qq: answers are sent without Markdown. %s", error)
                     self.dialect = PLAIN
                     text = split_message(chunk.content, PLAIN, _LONGEST_TEXT)[0].text
-                elif error.code in NO_LINKS and text != dead_links:
+                elif error.code in _NO_LINKS and text != dead_links:
                     log.warning(
-                        "qq: a message is sent with dead links. To allow links: %s, your bot. %s", CONSOLE, error
+                        "qq: a message is sent with dead links. To allow links: %s, your bot. %s", _CONSOLE, error
                     )
                     text = dead_links
                 else:
                     raise
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Send a file. For the URL of a picture QQ shows the picture itself."""
-        upload: dict[str, Any] = {"srv_send_msg": False}
-        if file.path is None:
-            if file.kind is not MediaKind.IMAGE:
-                return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
-            upload |= {"file_type": 1, "url": file.url}
-        else:
-            data = await read_outgoing(file.path, largest=self.largest_file)
-            kind = _FILE_TYPES.get(file.path.suffix.lower(), _FILE)
-            upload |= {"file_type": kind, "file_name": file.name, "file_data": base64.b64encode(data).decode()}
-        uploaded = await self._call(to, "files", upload)
+        data = base64.b64encode(await read_outgoing(file)).decode()
+        kind = _FILE_TYPES.get(file.suffix, _FILE)
+        return await self._send_file(to, {"file_type": kind, "file_name": file.name, "file_data": data}, options)
+
+    async def post_url(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Post a URL. QQ shows a picture itself."""
+        if file.kind is not MediaKind.IMAGE:
+            return await super().post_url(to, file, options)
+        return await self._send_file(to, {"file_type": _IMAGE, "url": file.url}, options)
+
+    async def _send_file(self, to: Address, file: Mapping[str, Any], options: SendOptions) -> str:
+        uploaded = await self._call(to, "files", {"srv_send_msg": False, **file})
         media = {"file_info": uploaded.get("file_info")}
         return await self._send(to, {"msg_type": 7, "content": " ", "media": media}, options)
 
@@ -264,35 +327,30 @@ class QQChannel(ChatChannel):
             window = used or next(iter(windows), None)
             reply = await self._use_reply(window, nonce)
             try:
-                answer = await self._call(to, "messages", {**body, **reply})
+                return (await self._call(to, "messages", {**body, **reply})).text("id")
             except RefusedError as error:
-                if window is None or error.code not in (REPEATED, *TOO_LATE):
+                if window is None or error.code not in (_REPEATED, *_TOO_LATE):
                     raise
-                if error.code == REPEATED and used is not None:
+                if error.code == _REPEATED and used is not None:
                     return f"{window}-{reply['msg_seq']}"
-                if error.code == REPEATED:  # the number is that of another message, which was not saved
+                if error.code == _REPEATED:  # the number is that of another message, which was not saved
                     self._state.windows[window].nonces[reply["msg_seq"] - 1] = ""
                     continue
                 self._state.windows[window].is_closed = True
                 if used is not None:
                     raise SendError(str(error), may_have_arrived=True) from error
-            else:
-                return answer.text("id")
 
     def _open_windows(self, chat: str) -> list[str]:
         """The messages in this chat that can be replied to, oldest first."""
-        return [
-            message_id
-            for message_id, window in self._state.windows.items()
-            if window.chat == chat and self._is_open(window) and len(window.nonces) < _MOST_REPLIES
-        ]
+        of_chat = [(one, window) for one, window in self._state.windows.items() if window.chat == chat]
+        return [one for one, window in of_chat if self._is_open(window) and len(window.nonces) < _MOST_REPLIES]
 
     def _window_of(self, nonce: str) -> str | None:
         """The message to which this was sent as a reply already, if QQ still recognises it."""
-        windows = self._state.windows.items()
-        return next(
-            (one for one, window in windows if nonce and nonce in window.nonces and self._is_open(window)), None
-        )
+        windows = [
+            one for one, window in self._state.windows.items() if nonce in window.nonces and self._is_open(window)
+        ]
+        return windows[0] if nonce and windows else None
 
     def _is_open(self, window: ReplyWindow) -> bool:
         lasts_s = _GROUP_S if window.chat in self._state.groups else _PRIVATE_S
@@ -302,7 +360,7 @@ class QQChannel(ChatChannel):
         """What to add to a message that is sent as a reply; save its number."""
         if window is None:
             if nonce:
-                put_bounded(self._state.unprompted, nonce, None, _MOST_REMEMBERED)
+                put_bounded(self._state.unprompted, nonce, None)
                 await self.save_state(self._state)
             return {}
         nonces = self._state.windows[window].nonces
@@ -314,3 +372,47 @@ class QQChannel(ChatChannel):
     async def _call(self, to: Address, what: str, body: Mapping[str, Any]) -> Payload:
         kind = "groups" if to.chat_id in self._state.groups else "users"
         return await self._api.call("POST", f"/v2/{kind}/{to.chat_id}/{what}", json=body)
+
+
+def read_event(kind: object, data: object) -> Incoming | None:
+    """Read a message (server-inter/message/send-receive/event). None for others, and without a sender or a chat."""
+    message = Payload.of(data)
+    message_id, is_private = message.text("id"), kind == "C2C_MESSAGE_CREATE"
+    if is_private:
+        chat = sender = message.text("author", "user_openid")
+    elif kind == "GROUP_AT_MESSAGE_CREATE":
+        chat, sender = message.text("group_openid"), message.text("author", "member_openid")
+    else:
+        return None
+    if not (chat and sender and message_id):
+        return None
+    text, files = _read_content(message, message_id)
+    elements = message.parts("msg_elements") if message.get("message_type") == _QUOTING else []
+    quoted, quoted_files = _read_content(elements[0] if elements else Payload(), f"{message_id}-quoted")
+    return Incoming(
+        sender,
+        chat,
+        f"{quoted_lines(quoted)}\n{text}" if quoted else text,
+        message_id,
+        is_private=is_private,
+        is_mentioned=True,
+        sender_name=message.line("author", "username"),
+        attachments=files + quoted_files,
+        quotes_others=bool(quoted or quoted_files),
+        sent_at=message.iso_time("timestamp"),
+    )
+
+
+def _read_content(message: Payload, message_id: str) -> tuple[str, tuple[Attachment, ...]]:
+    words, files = [message.text("content").strip()], []
+    for number, part in enumerate(message.parts("attachments")):
+        kind = _KINDS.get(part.text("content_type").partition("/")[0], MediaKind.FILE)
+        url = part.text("url")
+        if kind is MediaKind.VOICE:
+            if spoken := part.text("asr_refer_text"):  # what QQ heard; the recording says no more
+                words.append(spoken)
+                continue
+            url = part.text("voice_wav_url") or url  # the other one is in SILK
+        if url:
+            files.append(Attachment(kind, f"{message_id}-{number}", part.text("filename") or None, source=url))
+    return "\n".join(filter(None, words)), tuple(files)
