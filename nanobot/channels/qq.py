@@ -10,6 +10,7 @@ import base64
 import json
 import logging
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -95,7 +96,6 @@ _PRIVATE_S, _GROUP_S = 3600.0, 300.0
 """How long replies to a message are possible (server-inter/message/send-receive/send)."""
 _KEPT_REPLIES = 2
 """Replies that progress leaves for the answer."""
-_TYPING = "typing"
 _LONGEST_TEXT = 5000
 _LINK = re.compile(r"(?:https?://)?(?:[\w-]+\.)+[a-zA-Z]{2,}\b")
 _IMAGE, _VIDEO, _FILE = 1, 2, 4
@@ -142,10 +142,9 @@ class ReplyWindow:
     chat: str
     since: float
     """When it arrived, by `time.time`."""
-    nonces: list[str] = field(default_factory=list)
-    """What its replies were used for. The place is the reply's number."""
-    is_closed: bool = False
-    """Whether QQ takes no more of them."""
+    used: int = 0
+    """How many replies were sent; they are numbered from 1."""
+    has_typing: bool = False
 
 
 @dataclass(slots=True)
@@ -159,8 +158,8 @@ class QQState:
     """Chats that are groups: their ids do not tell."""
     windows: dict[str, ReplyWindow] = field(default_factory=dict)
     """By the id of the person's message, oldest first."""
-    unprompted: dict[str, None] = field(default_factory=dict)
-    """Nonces of messages that were not sent as a reply, so that QQ does not recognise a second one."""
+    replies: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """What each nonce was sent with: the message that it replies to, and its number; ("", 0) if it was no reply."""
 
 
 class QQChannel(ChatChannel):
@@ -306,68 +305,61 @@ class QQChannel(ChatChannel):
     async def show_typing(self, to: Address) -> None:
         """Show for a minute that the bot types: in private chats, once a message, because it uses up a reply."""
         windows = self._open_windows(to.chat_id)
-        if windows and to.chat_id not in self._state.groups and _TYPING not in self._state.windows[windows[-1]].nonces:
-            body = {"msg_type": 6, "input_notify": {"input_type": 1, "input_second": 60}}
-            await self._call(to, "messages", body | await self._use_reply(windows[-1], _TYPING))
+        if not windows or to.chat_id in self._state.groups or self._state.windows[windows[-1]].has_typing:
+            return
+        self._state.windows[windows[-1]].has_typing = True
+        body = {"msg_type": 6, "input_notify": {"input_type": 1, "input_second": 60}}
+        await self._call(to, "messages", body | await self._take_reply(windows[-1], secrets.token_hex(8)))
 
     def is_deduped(self, nonce: str, since: float) -> bool:
         """Whether a second post is a reply with the number of the first, or there was no first."""
-        posted = {one for window in self._state.windows.values() for one in window.nonces} | {*self._state.unprompted}
-        return nonce not in posted or self._window_of(nonce) is not None
+        return nonce not in self._state.replies or self._is_open(self._state.replies[nonce][0])
 
     async def _send(self, to: Address, body: Mapping[str, Any], options: SendOptions) -> str:
         """Send a message: as a reply, if there is one left, else unprompted."""
-        nonce = options.nonce or ""
+        state, nonce = self._state, options.nonce or secrets.token_hex(8)
+        is_retry = nonce in state.replies and self._is_open(state.replies[nonce][0])
         while True:
             windows = self._open_windows(to.chat_id)
-            left = sum(_MOST_REPLIES - len(self._state.windows[one].nonces) for one in windows)
-            if options.quiet and (left <= _KEPT_REPLIES or to.chat_id in self._state.groups):
+            left = sum(_MOST_REPLIES - state.windows[one].used for one in windows)
+            if options.quiet and (left <= _KEPT_REPLIES or to.chat_id in state.groups):
                 raise UndeliverableError("the replies that QQ allows are kept for the answer")
-            used = self._window_of(nonce)
-            window = used or next(iter(windows), None)
-            reply = await self._use_reply(window, nonce)
+            answered = state.replies[nonce][0] if is_retry else next(iter(windows), "")
+            reply = await self._take_reply(answered, nonce)
             try:
                 return (await self._call(to, "messages", {**body, **reply})).text("id")
             except RefusedError as error:
-                if window is None or error.code not in (_REPEATED, *_TOO_LATE):
+                if not answered or error.code not in (_REPEATED, *_TOO_LATE):
                     raise
-                if error.code == _REPEATED and used is not None:
-                    return f"{window}-{reply['msg_seq']}"
-                if error.code == _REPEATED:  # the number is that of another message, which was not saved
-                    self._state.windows[window].nonces[reply["msg_seq"] - 1] = ""
-                    continue
-                self._state.windows[window].is_closed = True
-                if used is not None:
+                if error.code == _REPEATED and is_retry:
+                    return f"{answered}-{reply['msg_seq']}"
+                if error.code != _REPEATED:  # else the number is that of another message, which was not saved
+                    state.windows[answered].since = 0.0
+                if is_retry:
                     raise SendError(str(error), may_have_arrived=True) from error
+                del state.replies[nonce]
 
     def _open_windows(self, chat: str) -> list[str]:
         """The messages in this chat that can be replied to, oldest first."""
-        of_chat = [(one, window) for one, window in self._state.windows.items() if window.chat == chat]
-        return [one for one, window in of_chat if self._is_open(window) and len(window.nonces) < _MOST_REPLIES]
+        windows = [one for one, window in self._state.windows.items() if window.chat == chat and self._is_open(one)]
+        return [one for one in windows if self._state.windows[one].used < _MOST_REPLIES]
 
-    def _window_of(self, nonce: str) -> str | None:
-        """The message to which this was sent as a reply already, if QQ still recognises it."""
-        windows = [
-            one for one, window in self._state.windows.items() if nonce in window.nonces and self._is_open(window)
-        ]
-        return windows[0] if nonce and windows else None
+    def _is_open(self, message_id: str) -> bool:
+        """Whether QQ still takes replies to this message, or recognises them."""
+        window = self._state.windows.get(message_id)
+        lasts_s = _GROUP_S if window is not None and window.chat in self._state.groups else _PRIVATE_S
+        return window is not None and 0 <= time.time() - window.since < lasts_s
 
-    def _is_open(self, window: ReplyWindow) -> bool:
-        lasts_s = _GROUP_S if window.chat in self._state.groups else _PRIVATE_S
-        return not window.is_closed and 0 <= time.time() - window.since < lasts_s
-
-    async def _use_reply(self, window: str | None, nonce: str) -> dict[str, Any]:
-        """What to add to a message that is sent as a reply; save its number."""
-        if window is None:
-            if nonce:
-                put_bounded(self._state.unprompted, nonce, None)
-                await self.save_state(self._state)
-            return {}
-        nonces = self._state.windows[window].nonces
-        if not nonce or nonce not in nonces:
-            nonces.append(nonce)
-            await self.save_state(self._state)
-        return {"msg_id": window, "msg_seq": nonces.index(nonce) + 1 if nonce else len(nonces)}
+    async def _take_reply(self, answered: str, nonce: str) -> dict[str, Any]:
+        """What to add to a message so that it is a reply to this one; its number is saved."""
+        state = self._state
+        if state.replies.get(nonce, ("", 0))[0] != answered or nonce not in state.replies:
+            if answered:
+                state.windows[answered].used += 1
+            number = state.windows[answered].used if answered else 0
+            put_bounded(state.replies, nonce, (answered, number))
+            await self.save_state(state)
+        return {"msg_id": answered, "msg_seq": state.replies[nonce][1]} if answered else {}
 
     async def _call(self, to: Address, what: str, body: Mapping[str, Any]) -> Payload:
         kind = "groups" if to.chat_id in self._state.groups else "users"
