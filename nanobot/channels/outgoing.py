@@ -98,7 +98,7 @@ def _prepare_file(source: str, largest: int) -> Outgoing:
                 raise MediaError(f"{source} is not a regular file and cannot be sent.")
             head = file.read(HEAD_BYTES)
     except (OSError, ValueError) as error:
-        if isinstance(error, IsADirectoryError) or _is_folder(path):
+        if isinstance(error, IsADirectoryError) or os.path.isdir(source):  # noqa: PTH112 it raises nothing
             raise MediaError(f"{source} is a folder. Pack it into an archive, or name the files in it.") from error
         raise MediaError(
             f"{source} cannot be read ({describe_reason(error)}). Check the path, or create the file first."
@@ -111,10 +111,3 @@ def _prepare_file(source: str, largest: int) -> Outgoing:
             "Make it smaller, or tell the user where it is."
         )
     return Outgoing(detect_kind(head, path.suffix.lower(), MediaKind.FILE), path.name, path, size=status.st_size)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False

@@ -353,10 +353,10 @@ class QQChannel(ChatChannel):
     async def _take_reply(self, answered: str, nonce: str) -> dict[str, Any]:
         """What to add to a message so that it is a reply to this one; its number is saved."""
         state = self._state
-        if state.replies.get(nonce, ("", 0))[0] != answered or nonce not in state.replies:
+        if nonce not in state.replies or state.replies[nonce][0] != answered:
+            number = 0
             if answered:
-                state.windows[answered].used += 1
-            number = state.windows[answered].used if answered else 0
+                number = state.windows[answered].used = state.windows[answered].used + 1
             put_bounded(state.replies, nonce, (answered, number))
             await self.save_state(state)
         return {"msg_id": answered, "msg_seq": state.replies[nonce][1]} if answered else {}

@@ -15,8 +15,6 @@ from nanobot.utils.extras import install_command
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from nanobot.bus.queue import MessageBus
     from nanobot.channels.base import BaseChannel
     from nanobot.config.schema import Config
@@ -192,36 +190,28 @@ def _check_packages(spec: ChannelSpec) -> None:
 
 
 def _load_plugin(name: str, disabled: Iterable[str]) -> "type[BaseChannel]":
-    for point in entry_points(PLUGINS):
-        if point.name == name:
-            if names(disabled, package_of(point)):
-                raise ChannelSetupError(
-                    f"channels.{name} comes from the package {package_of(point)}, which plugins.disabled lists. Remove "
-                    f"it there, or set channels.{name}.enabled to false."
-                )
-            return _check_class(name, _load_entry_point(name, point))
-    known = [spec.name for spec in CHANNELS]
-    suggestion = "".join(f"Did you mean {match}? " for match in nearest(name, known)[:1])
-    raise ChannelSetupError(
-        f"nanobot has no channel {name} yet, and no installed package provides one. {suggestion}"
-        f"Set channels.{name}.enabled to false, or install the package. Built-in channels: {', '.join(known)}."
-    )
-
-
-def _load_entry_point(name: str, point: "EntryPoint") -> object:
-    try:
-        target: object = load(point.value)
-    except PluginError as error:
+    point = next((point for point in entry_points(PLUGINS) if point.name == name), None)
+    if point is None:
+        known = [spec.name for spec in CHANNELS]
+        suggestion = "".join(f"Did you mean {match}? " for match in nearest(name, known)[:1])
         raise ChannelSetupError(
-            f"channels.{name} comes from the package {package_of(point)}: {error}"
-        ) from error.__cause__
+            f"nanobot has no channel {name} yet, and no installed package provides one. {suggestion}"
+            f"Set channels.{name}.enabled to false, or install the package. Built-in channels: {', '.join(known)}."
+        )
+    origin = f"channels.{name} comes from the package {package_of(point)}"
+    if names(disabled, package_of(point)):
+        raise ChannelSetupError(
+            f"{origin}, which plugins.disabled lists. Remove it there, or set channels.{name}.enabled to false."
+        )
+    try:
+        return _check_class(name, load(point.value))
+    except NanobotError as error:
+        raise ChannelSetupError(f"{origin}: {error}") from error.__cause__
     except Exception as error:  # importing a plugin may raise anything
         raise ChannelSetupError(
-            f"channels.{name} comes from the package {package_of(point)}, which cannot be loaded: "
-            f"{type(error).__name__}: {error}. Its author has to fix that; until then set channels.{name}.enabled to "
-            "false."
+            f"{origin}, which cannot be loaded: {type(error).__name__}: {error}. Its author has to fix that; until "
+            f"then set channels.{name}.enabled to false."
         ) from error
-    return target
 
 
 def _check_class(name: str, target: object) -> "type[BaseChannel]":

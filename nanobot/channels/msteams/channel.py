@@ -27,14 +27,7 @@ from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import ChannelSetupError, SendError
 from nanobot.channels.media import Attachment
 from nanobot.channels.msteams.api import RejectedError, TeamsApi, TokenChecker, conversation_url
-from nanobot.channels.msteams.incoming import (
-    Upload,
-    conversation_of,
-    is_group_id,
-    read_message,
-    read_upload,
-    without_thread,
-)
+from nanobot.channels.msteams.incoming import GROUP, THREAD, read_message
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.webhooks import Webhooks
@@ -57,7 +50,6 @@ _IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".g
 _MOST_BUTTONS = 6
 _MOST_FILES = 20
 """Files that wait for their person to agree."""
-_FILE_ID = r"[0-9a-f]{32}"
 _LONGEST_NAME = 100
 _CARD = "application/vnd.microsoft"
 _WEB_CHAT = "webchat.botframework.com"
@@ -184,7 +176,7 @@ class TeamsChannel(ChatChannel):
             activity = Payload.of(json.loads(body))
         except (ValueError, RecursionError):
             return 400
-        service_url, chat_id, checker = activity.text("serviceUrl"), conversation_of(activity), self._checker
+        service_url, checker = activity.text("serviceUrl"), self._checker
         if checker is None:
             return 503
         try:
@@ -194,7 +186,7 @@ class TeamsChannel(ChatChannel):
                 raise RejectedError("its serviceUrl is not in channels.msteams.trustedServiceUrlHosts")
             async with self._order:
                 self.status.touch()
-                self._remember(activity, service_url, chat_id)
+                self._remember(activity, service_url)
                 await self._process(activity)
         except RejectedError as error:
             if str(error) not in self._rejected:  # each reason once: anybody can send requests
@@ -207,8 +199,8 @@ class TeamsChannel(ChatChannel):
         return 200
 
     async def _process(self, activity: Payload) -> None:
-        if activity.get("type") == "invoke" and (upload := read_upload(activity)) is not None:
-            task = asyncio.create_task(self._send_waiting(upload, conversation_of(activity)), name="msteams upload")
+        if activity.get("type") == "invoke" and activity.get("name") == "fileConsent/invoke":
+            task = asyncio.create_task(self._send_waiting(activity), name="msteams upload")
             self._uploads.add(task)
             task.add_done_callback(self._uploads.discard)
         if activity.get("type") != "message" or (incoming := read_message(activity)) is None:
@@ -220,8 +212,9 @@ class TeamsChannel(ChatChannel):
         else:
             await self.receive(incoming)
 
-    def _remember(self, activity: Payload, service_url: str, chat_id: str) -> None:
+    def _remember(self, activity: Payload, service_url: str) -> None:
         """Keep where this conversation is answered."""
+        chat_id = activity.text("conversation", "id")
         incoming, now = read_message({**activity, "id": "any"}), self.services.clock.now().timestamp()
         person = incoming.sender_id if incoming is not None and incoming.is_private and incoming.is_verified else ""
         known = self._state.conversations.get(chat_id)
@@ -252,7 +245,7 @@ class TeamsChannel(ChatChannel):
         """Post a small picture within a message; ask a person whether to store any other file in their OneDrive."""
         kind, folder = _IMAGES.get(file.suffix), self._files
         is_small_picture = kind is not None and file.size <= _LARGEST_INLINE
-        if not is_small_picture and (is_group_id(to.chat_id) or folder is None):
+        if not is_small_picture and (to.chat_id.startswith(GROUP) or folder is None):
             text = f"({file.name} cannot be sent here: Teams takes files from bots in private chats only.)"
             return await self.post(to, split_message(text, self.dialect)[0], options)
         content, file_id = await read_outgoing(file), secrets.token_hex(16)
@@ -290,7 +283,7 @@ class TeamsChannel(ChatChannel):
         kept = self._state.conversations.get(chat_id)
         service_url = self.config.service_url if kept is None else kept.service_url
         if not self.config.reply_in_thread:
-            chat_id = without_thread(chat_id)
+            chat_id = chat_id.partition(THREAD)[0]
         return await self._api.call(method, conversation_url(service_url, chat_id, *path), json=activity)
 
     # files that wait for their person
@@ -299,29 +292,32 @@ class TeamsChannel(ChatChannel):
     def _files(self) -> Path | None:
         return self.services.state / "files" if self.services.state is not None else None
 
-    async def _send_waiting(self, upload: Upload, chat_id: str) -> None:
-        """Store a file in the person's OneDrive and show it; forget one that they do not want."""
-        if self._files is None or re.fullmatch(_FILE_ID, upload.file_id) is None:
-            return
-        waiting = next(self._files.glob(f"{upload.file_id} *"), None)
+    async def _send_waiting(self, activity: Payload) -> None:
+        """Store a file in the person's OneDrive and show it, if they agree; forget one that they do not want."""
+        value, file_id = activity.part("value"), activity.text("value", "context", "file")
+        is_id = re.fullmatch(r"[0-9a-f]{32}", file_id) is not None
+        waiting = next(self._files.glob(f"{file_id} *"), None) if is_id and self._files is not None else None
         if waiting is None:
             return
-        name = waiting.name.partition(" ")[2]
-        if upload.is_accepted:
+        name, chat_id, info = (
+            waiting.name.partition(" ")[2],
+            activity.text("conversation", "id"),
+            value.part("uploadInfo"),
+        )
+        if value.get("action") == "accept":
             shown = {
                 "contentType": f"{_CARD}.teams.card.file.info",
-                "contentUrl": upload.info.get("contentUrl"),
-                "name": upload.info.get("name") or name,
-                "content": {"uniqueId": upload.info.get("uniqueId"), "fileType": upload.info.get("fileType")},
+                "contentUrl": info.get("contentUrl"),
+                "name": info.get("name") or name,
+                "content": {"uniqueId": info.get("uniqueId"), "fileType": info.get("fileType")},
             }
             try:
-                await self._api.upload(upload.url, await asyncio.to_thread(waiting.read_bytes))
+                await self._api.upload(info.text("uploadUrl"), await asyncio.to_thread(waiting.read_bytes))
                 await self._post(chat_id, {"type": "message", "attachments": [shown]})
             except (OSError, SendError, ChannelSetupError) as error:
                 log.warning("msteams: %s is not sent, and waits: %s", name, error)
                 text = f"{name} could not be stored in your OneDrive. Ask me to send it again."
-                notice = OutboundMessage(self.name, chat_id, text, kind=OutboundKind.NOTICE)
-                await self.bus.publish_outbound(notice)
+                await self.bus.publish_outbound(OutboundMessage(self.name, chat_id, text, kind=OutboundKind.NOTICE))
                 return
         waiting.unlink(missing_ok=True)
 
