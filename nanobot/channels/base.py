@@ -138,7 +138,6 @@ class BaseChannel(ABC):
         return folder / f"{self.name}.json" if folder is not None else None
 
     async def load_state(self, new: S) -> S:
-        """The saved state of this bot, else `new`."""
         saved = await asyncio.to_thread(load_state, self.state_path, lambda: new)
         return saved if saved.bot == new.bot else new
 
@@ -240,7 +239,6 @@ class BaseChannel(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether the channel is connected."""
         return self.status.state is ChannelState.UP
 
     def mark_up(self) -> None:

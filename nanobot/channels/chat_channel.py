@@ -69,12 +69,10 @@ class _StreamingMessage:
 
     @property
     def note(self) -> str:
-        """The note for text that may be there twice."""
         return (MAY_REPEAT_NOTE if self.recovered else UNCONFIRMED_NOTE) if self.doubtful else ""
 
     @property
     def update(self) -> StreamUpdate:
-        """The state for the journal."""
         return StreamUpdate(tuple(self.ids), self.pending, self.since, self.doubtful)
 
 
@@ -256,7 +254,6 @@ class ChatChannel(BaseChannel):
             log.debug("%s: a reaction was not shown: %s", self.name, error)
 
     async def stop(self) -> None:
-        """Stop all typing indicators and reactions."""
         for task in (*self._typing.values(), *self._reactions):
             task.cancel()
         self._typing.clear()

@@ -76,8 +76,6 @@ _CODES = ErrorCodes(
 
 
 class DingTalkApi(RestClient):
-    """The requests of one robot."""
-
     codes = _CODES
     code_keys = ("errcode", "code")
     token_header = ("x-acs-dingtalk-access-token", "")
@@ -130,8 +128,6 @@ class DingTalkApi(RestClient):
 
 
 class DingTalkChannel(ChatChannel):
-    """Private and group chats of one robot."""
-
     name = "dingtalk"
     dialect = DINGTALK
     can_edit = True
@@ -155,7 +151,6 @@ class DingTalkChannel(ChatChannel):
         """Why answers are not streamed, once DingTalk has refused a card."""
 
     async def start(self) -> None:
-        """Log in, and receive messages until the connection breaks."""
         async with self._api:
             await self._api.token()
             while True:
@@ -286,7 +281,6 @@ class DingTalkChannel(ChatChannel):
             del self._cards[platform_id]
 
     async def _stream_card(self, card_id: str, chunk: Chunk, *, is_last: bool = False) -> None:
-        """Replace the text of a card that grows."""
         about = {"outTrackId": card_id, "guid": uuid.uuid4().hex, "key": "msgContent", "content": chunk.text}
         body = {**about, "isFull": True, "isFinalize": is_last, "isError": False}
         await self._call("PUT", "/v1.0/card/streaming", body)
@@ -347,7 +341,6 @@ class DingTalkChannel(ChatChannel):
 
 
 def _card_data(status: str, text: str) -> dict[str, Any]:
-    """The variables of the card's template."""
     order = json.dumps({"order": ["msgContent"]})
     variables = {"flowStatus": status, "msgContent": text, "staticMsgContent": "", "sys_full_json_obj": order}
     return {"cardParamMap": variables}

@@ -97,7 +97,6 @@ class ErrorCodes:
     """How long to wait after too many requests, where the platform does not say."""
 
     def error(self, code: ErrorCode, text: str) -> SendError | ChannelSetupError:
-        """The error for a refusal with this code and text."""
         if code in self.setup:
             return ChannelSetupError(self.setup[code].format(text=f"{text}, {code}"))
         if code in self.final:

@@ -101,8 +101,6 @@ class MochatApi(RestClient):
 
 @dataclass(slots=True)
 class MochatState:
-    """What is saved of one agent."""
-
     since: datetime | None = None
     """Since when messages are answered."""
     cursors: dict[str, int] = field(default_factory=dict)
@@ -112,8 +110,6 @@ class MochatState:
 
 
 class MochatChannel(ChatChannel):
-    """The chats and panels of one agent."""
-
     name = "mochat"
     dialect = MOCHAT
     config: MochatConfig
@@ -137,7 +133,6 @@ class MochatChannel(ChatChannel):
         self._socket_changed, self._refresh_now = asyncio.Event(), asyncio.Event()
 
     async def start(self) -> None:
-        """Receive messages until Mochat cannot be reached."""
         async with self._api as api:
             await api.token()
             if self._state.since is None:
@@ -372,7 +367,6 @@ class MochatChannel(ChatChannel):
         return incoming if incoming.is_private or incoming.is_mentioned or not required else None
 
     async def _let_go(self, held: list[Incoming]) -> None:
-        """Journal what is held of a panel, as one message."""
         await self.receive(merge(held))
         last = held[-1]
         held.clear()

@@ -58,8 +58,6 @@ OwnerValues = Callable[[str, ChannelConfig, ShowStep], Values]
 
 @dataclass(frozen=True, slots=True)
 class PlatformSetup:
-    """The setup of one platform."""
-
     name: str
     requires: str
     """What the user needs; shown in the menu."""
@@ -89,7 +87,6 @@ class PlatformSetup:
 
     @property
     def title(self) -> str:
-        """The platform's display name."""
         return next(spec.title for spec in CHANNELS if spec.name == self.name)
 
     @property
@@ -535,5 +532,4 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
 
 
 def find_platform(name: str) -> PlatformSetup | None:
-    """The platform of this name, or None."""
     return next((platform for platform in PLATFORMS if platform.name == name), None)

@@ -107,8 +107,6 @@ _QUOTING = 103
 
 
 class QQApi(RestClient):
-    """The requests of one bot."""
-
     codes = ErrorCodes(
         "QQ",
         _FINAL,
@@ -137,8 +135,6 @@ class QQApi(RestClient):
 
 @dataclass(slots=True)
 class ReplyWindow:
-    """The replies to one message of a person."""
-
     chat: str
     since: float
     """When it arrived, by `time.time`."""
@@ -149,8 +145,6 @@ class ReplyWindow:
 
 @dataclass(slots=True)
 class QQState:
-    """What is saved of one bot."""
-
     bot: str = ""
     session: str = ""
     last_event: int = 0
@@ -163,8 +157,6 @@ class QQState:
 
 
 class QQChannel(ChatChannel):
-    """Private and group chats of one bot."""
-
     name = "qq"
     largest_file = 5 * 1024 * 1024
     stall_s = 50.0
@@ -177,7 +169,6 @@ class QQChannel(ChatChannel):
         self._state = QQState()
 
     async def start(self) -> None:
-        """Log in, and receive messages until the connection breaks."""
         async with self._api:
             await self._api.token()
             if self._state.bot != (bot := self.config.app_id.strip()):

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """A built-in channel, not loaded yet."""
-
     name: str
     title: str
     """The platform's display name."""
@@ -129,7 +127,6 @@ CHANNELS: tuple[ChannelSpec, ...] = (
 
 
 def find(name: str) -> ChannelSpec | None:
-    """Return the built-in channel with this name."""
     return next((spec for spec in CHANNELS if spec.name == name), None)
 
 

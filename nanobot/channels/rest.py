@@ -31,8 +31,6 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log URLs, which
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a platform says to a request."""
-
     code: ErrorCode
     """The platform's error code, or the HTTP status of a failure without one; 0 for success."""
     text: str
@@ -85,7 +83,6 @@ class RestClient(ABC):
         """A new access token, and how long it is valid, in seconds. Raises ChannelSetupError if there is none."""
 
     def authorize(self, token: str) -> dict[str, str]:
-        """The headers of a request with this token."""
         name, prefix = self.token_header
         return {name: f"{prefix}{token}"}
 
@@ -94,7 +91,6 @@ class RestClient(ABC):
         return code in self.codes.limited
 
     def error_of(self, answer: Answer) -> Exception:
-        """What to raise for a refusal."""
         return self.codes.error(answer.code, answer.text)
 
     async def token(self) -> str:

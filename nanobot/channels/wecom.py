@@ -117,16 +117,12 @@ def id_of(frame: Payload) -> str:
 
 @dataclass(slots=True)
 class _Stream:
-    """A streamed answer."""
-
     req_id: str
     since: float
     is_complete: bool = False
 
 
 class WeComChannel(ChatChannel):
-    """Private and group chats of one smart robot."""
-
     name = "wecom"
     dialect = WECOM
     can_edit = True
@@ -291,7 +287,6 @@ class WeComChannel(ChatChannel):
 
 
 def _card(task: str, title: str, buttons: Mapping[str, str]) -> dict[str, Any]:
-    """A card; `buttons` are labels by value."""
     shown = [{"text": label[:_LONGEST_LABEL], "style": 1, "key": value} for value, label in buttons.items()]
     return {"card_type": "button_interaction", "main_title": {"title": title}, "button_list": shown, "task_id": task}
 

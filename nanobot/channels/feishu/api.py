@@ -47,8 +47,6 @@ _FINAL = {
 
 
 class FeishuApi(RestClient):
-    """The requests of one app."""
-
     codes = ErrorCodes("Feishu", _FINAL, limited=(99991400, 230020, 11232, 11233, 11247), temporary=_BUSY)
     token_ended = (99991661, 99991663, 99991664, 99991665, 99991668)
 

@@ -81,8 +81,6 @@ class FeishuState:
 
 @dataclass(slots=True)
 class _Card:
-    """A card of a streamed answer."""
-
     id: str = ""
     """Its id in CardKit; empty if it has to be looked up."""
     is_streaming: bool = True
@@ -95,8 +93,6 @@ class _Card:
 
 
 class FeishuChannel(ChatChannel):
-    """Private chats, groups and topics of one app."""
-
     name = "feishu"
     dialect = FEISHU
     largest_file = 30 * 1024 * 1024
@@ -118,7 +114,6 @@ class FeishuChannel(ChatChannel):
         self._cards: dict[str, _Card] = {}
 
     async def start(self) -> None:
-        """Log in, and receive messages until the connection ends."""
         async with self._api:
             await self._api.log_in()
             self._state = await self.load_state(FeishuState(self._api.bot))

@@ -20,8 +20,6 @@ Fields = list[tuple[int, int | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame, by field number and value."""
-
     fields: Fields
 
     @classmethod
@@ -53,7 +51,6 @@ class Frame:
 
 
 def new_frame(service: int, method: int, headers: Mapping[str, str], payload: bytes = b"") -> bytes:
-    """A frame of ours."""
     pairs = [(_HEADER, _encode([(1, key.encode()), (2, value.encode())])) for key, value in headers.items()]
     return _encode([(_SEQUENCE, 0), (_LOG, 0), (_SERVICE, service), (_METHOD, method), *pairs, (_PAYLOAD, payload)])
 

@@ -87,8 +87,6 @@ _NOT_ENCRYPTING = (
 
 
 class MatrixChannel(ChatChannel):
-    """One Matrix account."""
-
     name = "matrix"
     dialect = MATRIX
     can_edit = True
@@ -119,7 +117,6 @@ class MatrixChannel(ChatChannel):
         self._upload_limit: int | None = None
 
     async def start(self) -> None:
-        """Receive messages until the connection breaks."""
         self._state = await self.load_state(self._new_state())
         async with (
             keep_saved(self.state_path, self._state),
@@ -151,7 +148,6 @@ class MatrixChannel(ChatChannel):
     # receiving
 
     async def _serve(self, client: AsyncClient) -> None:
-        """Process what happens until the connection ends."""
         wait_s = 0.0  # the first sync returns at once and shows whether we are connected
         while True:
             try:
@@ -249,7 +245,6 @@ class MatrixChannel(ChatChannel):
             return False
 
     async def _read(self, client: AsyncClient, room: MatrixRoom, event: Any) -> Incoming | None:
-        """Read a message, with the one that it answers."""
         names = (client.user_id.removeprefix("@").partition(":")[0], room.user_name(client.user_id) or "")
         bot = Bot(client.user_id, [name for name in names if name], self.config.allow_room_mentions)
         source = Payload.of(event.source)
@@ -391,7 +386,6 @@ class MatrixChannel(ChatChannel):
         return min(self.config.max_media_bytes, self._upload_limit or self.config.max_media_bytes)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Upload a file, encrypted where the room is, and post it."""
         data = await read_outgoing(file)
         client, kind = self._client, mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         content: dict[str, Any] = {
@@ -514,7 +508,6 @@ def _membership(event: object, user: str) -> str:
 
 
 def _relation(to: Address, options: SendOptions) -> dict[str, Any]:
-    """The thread of a message, and what it answers."""
     answered = {"m.in_reply_to": {"event_id": options.reply_to or to.thread_id}}
     if to.thread_id:
         thread = {"rel_type": "m.thread", "event_id": to.thread_id, "is_falling_back": options.reply_to is None}

@@ -46,8 +46,6 @@ _NO_SERVER = "{} is no Matrix homeserver. Set channels.matrix.homeserver to its 
 
 @dataclass(slots=True)
 class MatrixState:
-    """What is kept across connections, of one account."""
-
     bot: str = ""
     """User and homeserver."""
     device_id: str = ""
@@ -154,7 +152,6 @@ async def _use_password(client: AsyncClient, settings: MatrixConfig, password_to
 
 
 def revoked(settings: MatrixConfig) -> ChannelSetupError:
-    """The error for an access token that is not valid any more."""
     return ChannelSetupError(
         f"The homeserver does not take channels.matrix.accessToken of {settings.user_id or 'the account'}. Create "
         "another one, or set channels.matrix.password instead, then run `nanobot channels login matrix`."
@@ -162,7 +159,6 @@ def revoked(settings: MatrixConfig) -> ChannelSetupError:
 
 
 def is_revoked(answer: object) -> bool:
-    """Whether the homeserver does not take the access token."""
     return isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN
 
 
@@ -197,7 +193,6 @@ def check(answer: Any) -> Any:
 
 @contextmanager
 def as_send_errors() -> Iterator[None]:
-    """Convert what a request raises to SendErrors."""
     try:
         yield
     except aiohttp.ClientConnectorError as error:

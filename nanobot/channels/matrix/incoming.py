@@ -24,8 +24,6 @@ _FALLBACK = re.compile(r"> <@[^\n]*\n(?:>[^\n]*\n)*\n?")
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """The bot in a room."""
-
     id: str
     names: Sequence[str] = ()
     """What people call it: display name and the local part of the id."""

@@ -35,8 +35,6 @@ an unknown one.
 
 
 class TeamsApi(RestClient):
-    """The requests of one bot."""
-
     codes = ErrorCodes("Microsoft Teams", temporary=_TRY_AGAIN)
 
     def __init__(self, settings: TeamsConfig) -> None:
@@ -87,7 +85,6 @@ class TeamsApi(RestClient):
         raise UndeliverableError(f"Teams refuses it: {said}")
 
     async def fetch_json(self, url: str) -> Payload:
-        """Fetch a public document."""
         if not is_secure(url):
             raise SendError(f"{urlsplit(url).hostname} offers no https")
         return (await self.exchange("GET", url)).body
@@ -102,7 +99,6 @@ class TeamsApi(RestClient):
             raise UndeliverableError(f"OneDrive refuses the file ({answer.status})")
 
     async def download(self, url: str) -> AsyncIterator[bytes]:
-        """Yield a file in chunks. Raises MediaError, SendError."""
         if not is_secure(url):
             raise MediaError("Teams named no https address")
         headers = self.authorize(await self.token()) if self.is_trusted(url) else None

@@ -57,8 +57,6 @@ _WEB_CHAT = "webchat.botframework.com"
 
 @dataclass(slots=True)
 class Conversation:
-    """Where answers to a conversation go."""
-
     service_url: str
     person: str = ""
     """Who writes there, if it is a private chat."""
@@ -68,15 +66,11 @@ class Conversation:
 
 @dataclass(slots=True)
 class TeamsState:
-    """What is saved of one bot."""
-
     bot: str = ""
     conversations: dict[str, Conversation] = field(default_factory=dict)
 
 
 class TeamsChannel(ChatChannel):
-    """Private chats, group chats and channels of one bot."""
-
     name = "msteams"
     dialect = TEAMS
     can_edit = True
@@ -213,7 +207,6 @@ class TeamsChannel(ChatChannel):
             await self.receive(incoming)
 
     def _remember(self, activity: Payload, service_url: str) -> None:
-        """Keep where this conversation is answered."""
         chat_id = activity.text("conversation", "id")
         incoming, now = read_message({**activity, "id": "any"}), self.services.clock.now().timestamp()
         person = incoming.sender_id if incoming is not None and incoming.is_private and incoming.is_verified else ""
@@ -229,7 +222,6 @@ class TeamsChannel(ChatChannel):
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Post one chunk, with a card for its buttons."""
         activity = _message(chunk)
         if options.buttons:
             activity["attachments"] = [_buttons_card(options)]

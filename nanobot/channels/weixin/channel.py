@@ -90,8 +90,6 @@ class Context:
 
 @dataclass(slots=True)
 class WeixinState:
-    """What is saved of one login."""
-
     bot: str = ""
     """A hash of its token."""
     cursor: str = ""
@@ -112,8 +110,6 @@ class EarlierLogin:
 
 
 class WeixinChannel(ChatChannel):
-    """Private chats with the bot of one WeChat account."""
-
     name = "weixin"
     dialect = WEIXIN
     pace_s: ClassVar[float] = 1.0
@@ -141,7 +137,6 @@ class WeixinChannel(ChatChannel):
         """What the newest messages say, by id."""
 
     async def start(self) -> None:
-        """Receive messages until the connection breaks."""
         await self._log_in()
         async with self._api, keep_saved(self.state_path, self._state, self._arrived):
             await self._announce()
@@ -150,7 +145,6 @@ class WeixinChannel(ChatChannel):
                 await self._receive_messages()
 
     async def stop(self) -> None:
-        """Tell WeChat that the bot is away."""
         await super().stop()
         with suppress(ChannelSetupError, SendError):
             await self._api.ask("msg/notifystop", {}, timeout_s=_STOP_S)
@@ -270,7 +264,6 @@ class WeixinChannel(ChatChannel):
         return await self._send(to, item, options)
 
     async def show_typing(self, to: Address) -> None:
-        """Show for some seconds that the bot types."""
         if (context := self._state.contexts.get(to.chat_id)) is None:
             return
         ticket, given = self._tickets.pop(to.chat_id, ("", 0.0))
@@ -344,7 +337,6 @@ class WeixinChannel(ChatChannel):
 
     @property
     def _earlier_path(self) -> Path | None:
-        """The `account.json` of earlier releases."""
         if self.config.state_dir:
             return Path(self.config.state_dir).expanduser() / "account.json"
         path = self.state_path  # state/channels/weixin/weixin.json of the data folder

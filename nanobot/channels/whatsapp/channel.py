@@ -67,8 +67,6 @@ _GROUP, _LID = "@g.us", "@lid"
 
 
 class WhatsAppChannel(ChatChannel):
-    """Private and group chats of one linked account."""
-
     name = "whatsapp"
     dialect = WHATSAPP
     largest_file = 64 * 1024 * 1024
@@ -151,7 +149,6 @@ class WhatsAppChannel(ChatChannel):
 
     @asynccontextmanager
     async def _open_bridge(self) -> AsyncIterator[Connection]:
-        """Start the bridge, if it is ours, and connect to it."""
         url, token, touch = self.config.bridge_url, self.config.bridge_token.strip(), self.status.touch
         if not self._is_managed:
             require_settings("whatsapp", bridgeToken=token)
@@ -238,7 +235,6 @@ class WhatsAppChannel(ChatChannel):
         return any(map(self.is_allowed, (incoming.sender_id, *incoming.alternate_ids)))
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Read a file that the bridge has downloaded."""
         path = Path(attachment.source)
         folders = (self._state, get_data_dir() / "media")
         if not any(path.is_relative_to(folder) for folder in folders) or ".." in path.parts:
@@ -276,7 +272,6 @@ class WhatsAppChannel(ChatChannel):
             await asyncio.to_thread(copy.unlink, missing_ok=True)
 
     async def show_typing(self, to: Address) -> None:
-        """Show that the bot writes, for some seconds."""
         if self._is_ours:
             await self._connection.tell({"type": "typing", "to": _chat_of(to), "on": True})
 
@@ -288,7 +283,6 @@ class WhatsAppChannel(ChatChannel):
         return emoji
 
     async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
-        """Remove a reaction."""
         await self.react(to, message_id, "")
 
     async def find(self, name: str) -> str | None:
@@ -296,7 +290,6 @@ class WhatsAppChannel(ChatChannel):
         return address_of(name)
 
     async def chat_with(self, sender_id: str) -> str | None:
-        """The private chat with a person."""
         return address_of(sender_id)
 
     async def _send(self, to: Address, options: SendOptions, frame: dict[str, Any]) -> str:

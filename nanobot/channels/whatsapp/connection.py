@@ -36,8 +36,6 @@ _FINAL = (400, 401, 403, 404, 406, 463, 479)
 
 
 class Connection(RequestSocket):
-    """A connection to the bridge."""
-
     platform = "the WhatsApp bridge"
 
     def __init__(self, socket: ClientConnection | None = None) -> None:
@@ -98,7 +96,6 @@ async def connect_bridge(
 
 
 def _check(answer: Payload) -> None:
-    """Raise what a failure means."""
     if answer.text("type") == "sent":
         return
     code, said = answer.get("code"), answer.line("error")[:300] or "no reason given"

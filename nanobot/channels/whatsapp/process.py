@@ -34,7 +34,6 @@ _MISCONFIGURED = 78
 
 
 def environment() -> dict[str, str]:
-    """The part of our environment that the bridge and npm need."""
     return {name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith("npm_config_")}
 
 
