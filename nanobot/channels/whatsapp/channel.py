@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -149,37 +149,36 @@ class WhatsAppChannel(ChatChannel):
 
     @asynccontextmanager
     async def _open_bridge(self) -> AsyncIterator[Connection]:
-        url, token, touch = self.config.bridge_url, self.config.bridge_token.strip(), self.status.touch
-        if not self._is_managed:
-            require_settings("whatsapp", bridgeToken=token)
-            async with connect_bridge(url, token, beat_s=self.beat_s, touch=touch) as connection:
-                yield connection
-            return
-        node, token = await find_node(), token or secrets.token_urlsafe(24)
-        variables = {"BRIDGE_TOKEN": token, "BRIDGE_PORT": str(urlsplit(url).port or 80)}
-        variables |= {"BRIDGE_STATE": str(self._state), "AUTH_DIR": str(self._auth)}
-        installing = asyncio.create_task(install_bridge(self._state))
+        url, token, is_managed = self.config.bridge_url, self.config.bridge_token.strip(), self._is_managed
         try:
-            while not installing.done():
-                touch()
-                await asyncio.wait([installing], timeout=self.beat_s)
-            folder = await installing
-        finally:
-            installing.cancel()
-        try:
-            async with (
-                run_bridge(node, folder, variables),
-                connect_bridge(url, token, beat_s=self.beat_s, touch=touch) as connection,
-            ):
-                yield connection
+            async with AsyncExitStack() as stack:
+                if is_managed:
+                    node, token = await find_node(), token or secrets.token_urlsafe(24)
+                    variables = {"BRIDGE_TOKEN": token, "BRIDGE_PORT": str(urlsplit(url).port or 80)}
+                    variables |= {"BRIDGE_STATE": str(self._state), "AUTH_DIR": str(self._auth)}
+                    await stack.enter_async_context(run_bridge(node, await self._install(), variables))
+                require_settings("whatsapp", bridgeToken=token)
+                connecting = connect_bridge(url, token, beat_s=self.beat_s, touch=self.status.touch)
+                yield await stack.enter_async_context(connecting)
         except NotConnectedError as error:
-            self._failures += 1
+            self._failures += is_managed
             if self._failures > _MOST_FAILURES:
                 raise ChannelSetupError(
                     f"The WhatsApp bridge fails again and again: {error}. `nanobot gateway -v` shows what it says. "
                     "Trying again every five minutes."
                 ) from error
             raise
+
+    async def _install(self) -> Path:
+        """Install the bridge; that takes longer than the channel may be silent."""
+        installing = asyncio.create_task(install_bridge(self._state))
+        try:
+            while not installing.done():
+                self.status.touch()
+                await asyncio.wait([installing], timeout=self.beat_s)
+            return await installing
+        finally:
+            installing.cancel()
 
     # receiving
 
