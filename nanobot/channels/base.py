@@ -289,7 +289,7 @@ class BaseChannel(ABC):
         if not isinstance(decision, Allowed):
             return False
         stored = await incoming.fetch() if incoming.fetch is not None else ()
-        attachments = [*map(Attachment.from_stored, stored), *incoming.attachments]
+        attachments = [*map(Attachment.from_stored, stored), *incoming.identified_attachments]
         content = redact_known(incoming.text)
         if not incoming.media:
             content = content.strip() or ("" if attachments else EMPTY_MESSAGE)

@@ -384,17 +384,17 @@ def read_message(data: Mapping[str, Any], *, isolate_users: bool) -> Incoming | 
 
 
 def _read_content(message: Payload) -> tuple[str, tuple[Attachment, ...]]:
-    kind = message.text("msgtype")
-    if kind == "text":
+    form = message.text("msgtype")
+    if form == "text":
         return message.text("text", "content"), ()
-    if kind == "audio" and (words := message.text("content", "recognition")):
+    if form == "audio" and (words := message.text("content", "recognition")):
         return words, ()  # what DingTalk heard; the recording says no more
     content = message.part("content")
-    parts = content.parts("richText") if kind == "richText" else [Payload({**content, "type": kind})]
+    parts = content.parts("richText") if form == "richText" else [Payload({**content, "type": form})]
     files = [
-        Attachment(attachment, f"{message.text('msgId')}-{number}", part.text("fileName") or None, source=code)
-        for number, part in enumerate(parts)
-        if (attachment := _KINDS.get(part.text("type"))) and (code := part.text("downloadCode"))
+        Attachment(kind, name=part.text("fileName") or None, source=code)
+        for part in parts
+        if (kind := _KINDS.get(part.text("type"))) and (code := part.text("downloadCode"))
     ]
     text = "\n".join(words for part in parts if (words := part.text("text").strip()))
     return text or ("" if files else _UNREADABLE), tuple(files)

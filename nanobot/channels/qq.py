@@ -369,9 +369,9 @@ def read_event(kind: object, data: object) -> Incoming | None:
         return None
     if not (chat and sender and message_id):
         return None
-    text, files = _read_content(message, message_id)
+    text, files = _read_content(message)
     elements = message.parts("msg_elements") if message.get("message_type") == _QUOTING else []
-    quoted, quoted_files = _read_content(elements[0] if elements else Payload(), f"{message_id}-quoted")
+    quoted, quoted_files = _read_content(elements[0] if elements else Payload())
     return Incoming(
         sender,
         chat,
@@ -386,9 +386,9 @@ def read_event(kind: object, data: object) -> Incoming | None:
     )
 
 
-def _read_content(message: Payload, message_id: str) -> tuple[str, tuple[Attachment, ...]]:
+def _read_content(message: Payload) -> tuple[str, tuple[Attachment, ...]]:
     words, files = [message.text("content").strip()], []
-    for number, part in enumerate(message.parts("attachments")):
+    for part in message.parts("attachments"):
         kind = _KINDS.get(part.text("content_type").partition("/")[0], MediaKind.FILE)
         url = part.text("url")
         if kind is MediaKind.VOICE:
@@ -397,5 +397,5 @@ def _read_content(message: Payload, message_id: str) -> tuple[str, tuple[Attachm
                 continue
             url = part.text("voice_wav_url") or url  # the other one is in SILK
         if url:
-            files.append(Attachment(kind, f"{message_id}-{number}", part.text("filename") or None, source=url))
+            files.append(Attachment(kind, name=part.text("filename") or None, source=url))
     return "\n".join(filter(None, words)), tuple(files)

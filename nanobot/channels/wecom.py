@@ -294,8 +294,8 @@ def _card(task: str, title: str, buttons: Mapping[str, str]) -> dict[str, Any]:
 def read_message(body: object) -> Incoming | None:
     """Read a message. None for one that does not say who wrote it where."""
     message = Payload.of(body)
-    text, files = _read_content(message, message.text("msgid"))
-    quoted, quoted_files = _read_content(message.part("quote"), f"{message.text('msgid')}-quoted")
+    text, files = _read_content(message)
+    quoted, quoted_files = _read_content(message.part("quote"))
     if message.get("chattype") == "group" and text.startswith("@"):
         text = _MENTION.sub("", text, count=1)
     if quoted:
@@ -335,16 +335,16 @@ def _incoming(
     )
 
 
-def _read_content(message: Payload, message_id: str) -> tuple[str, tuple[Attachment, ...]]:
+def _read_content(message: Payload) -> tuple[str, tuple[Attachment, ...]]:
     """The text and files of a message, or of the message that it quotes."""
     words, files = [], []
-    for number, part in enumerate(message.parts("mixed", "msg_item") or [message]):
+    for part in message.parts("mixed", "msg_item") or [message]:
         kind = part.text("msgtype")
         content = part.part(kind)
         words.append(content.text("content").strip())  # of a text or, as WeCom heard it, of a voice message
         if kind in _FILES and (url := content.text("url")):
             name, source = content.text("filename") or None, f"{content.text('aeskey')} {url}"
-            files.append(Attachment(_FILES[kind], f"{message_id}-{number}", name, source=source))
+            files.append(Attachment(_FILES[kind], name=name, source=source))
     return "\n".join(filter(None, words)), tuple(files)
 
 

@@ -53,7 +53,7 @@ def read_message(data: Mapping[str, object]) -> Incoming | None:
         alternate_ids=(user_id,) if directory_id else (),
         is_verified=activity.get("channelId") == "msteams",  # elsewhere people choose their ids themselves
         sender_name=activity.text("from", "name"),
-        attachments=tuple(_read_files(activity, message_id)),
+        attachments=tuple(_read_files(activity)),
         quotes_others=is_of_other,
         sent_at=activity.iso_time("timestamp"),
     )
@@ -99,11 +99,11 @@ def _without_mentions(text: str, names: AbstractSet[str]) -> str:
     return _MENTION.sub(name, text).strip()
 
 
-def _read_files(activity: Payload, message_id: str) -> list[Attachment]:
+def _read_files(activity: Payload) -> list[Attachment]:
     files = []
-    for number, one in enumerate(activity.parts("attachments")):
+    for one in activity.parts("attachments"):
         kind, name = one.text("contentType"), one.text("name") or None
         url = one.text("content", "downloadUrl") if kind == _FILE else one.text("contentUrl")
         if url and (kind == _FILE or kind.startswith(("image/", "audio/", "video/"))):
-            files.append(Attachment(MediaKind.of_type(kind), f"{message_id}-{number}", name, source=url))
+            files.append(Attachment(MediaKind.of_type(kind), name=name, source=url))
     return files

@@ -354,11 +354,11 @@ def read_message(data: object, texts: Mapping[str, str], cdn_base: str) -> Incom
         return None
     ids = (message.get("message_id"), *(item.get("msg_id") for item in items))
     message_id = next(filter(None, map(id_of, ids)), "")
-    text, files = _read_items(items, message_id, cdn_base)
+    text, files = _read_items(items, cdn_base)
     reference = next(filter(None, (item.part("ref_msg") for item in items)), Payload())
     if reference:
         quoted_item = reference.part("message_item")
-        quoted, quoted_files = _read_items([quoted_item], f"{message_id}-quoted", cdn_base)
+        quoted, quoted_files = _read_items([quoted_item], cdn_base)
         quoted_id = id_of(reference.get("svr_id")) or id_of(quoted_item.get("msg_id"))
         inline = " | ".join(filter(None, (reference.text("title").strip(), quoted)))
         quoted = inline or texts.get(quoted_id, "") or ("" if quoted_files else _FORGOTTEN)
@@ -374,9 +374,9 @@ def read_message(data: object, texts: Mapping[str, str], cdn_base: str) -> Incom
     )
 
 
-def _read_items(items: list[Payload], message_id: str, cdn_base: str) -> tuple[str, tuple[Attachment, ...]]:
+def _read_items(items: list[Payload], cdn_base: str) -> tuple[str, tuple[Attachment, ...]]:
     words, files = [], []
-    for number, item in enumerate(items):
+    for item in items:
         kind, heard = item.get("type"), item.text("voice_item", "text").strip()
         if kind == _TEXT:
             words.append(item.text("text_item", "text").strip())
@@ -386,8 +386,7 @@ def _read_items(items: list[Payload], message_id: str, cdn_base: str) -> tuple[s
             name, media_kind = _ITEMS[kind]
             content = item.part(name)
             if source := file_source(content.part("media"), content.text("aeskey"), cdn_base):
-                file_name = content.text("file_name") or None
-                files.append(Attachment(media_kind, f"{message_id}-{number}", file_name, source=source))
+                files.append(Attachment(media_kind, name=content.text("file_name") or None, source=source))
     return "\n".join(filter(None, words)), tuple(files)
 
 

@@ -383,7 +383,7 @@ def read_message(data: Mapping[str, object], me: AbstractSet[str], numbers: Mapp
         is_mentioned=not is_group or message.get("wasMentioned") is True,
         alternate_ids=tuple(ids[1:]),
         sender_name=message.text("pushName"),
-        attachments=_read_files(message.get("media"), message_id),
+        attachments=_read_files(message.get("media")),
         quotes_others=quotes_others or message.get("forwarded") is True,
         sent_at=message.time("timestamp", ticks_per_s=1),
     )
@@ -397,14 +397,14 @@ def _read_quote(quoted: Payload, own: AbstractSet[str], me: AbstractSet[str]) ->
     return quoted_lines(text, "you" if author in me else "a message"), author not in own
 
 
-def _read_files(media: object, message_id: str) -> tuple[Attachment, ...]:
+def _read_files(media: object) -> tuple[Attachment, ...]:
     files = []
-    for number, entry in enumerate(media if isinstance(media, list) else []):
+    for entry in media if isinstance(media, list) else []:
         # bridges of earlier releases send paths
         file = Payload.of(entry if isinstance(entry, Mapping) else {"path": entry})
         kind_name, content_type = file.text("kind"), file.text("mimetype")
         kind = _KINDS.get(kind_name) or (MediaKind.FILE if kind_name else MediaKind.of_type(content_type))
         kind = MediaKind.VOICE if file.get("ptt") is True else kind
-        source, name = file.text("path"), file.text("name")
-        files.append(Attachment(kind, f"{message_id}-{number}", name or None, content_type or None, source=source))
+        name = file.text("name") or None
+        files.append(Attachment(kind, name=name, content_type=content_type or None, source=file.text("path")))
     return tuple(files)
