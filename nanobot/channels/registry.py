@@ -25,8 +25,8 @@ class ChannelSpec:
     name: str
     title: str
     """The platform's display name."""
-    target: str
-    """`module:Class`."""
+    class_name: str
+    """In its package, or `module:Class` there."""
     extra: str | None = None
     """The extra of the nanobot package with its SDK; None if no extra is needed."""
     packages: tuple[str, ...] = ()
@@ -40,90 +40,46 @@ class ChannelSpec:
     groups: str = "(?!)"
     """Regular expression of group chat ids; matches nothing where ids do not tell."""
 
+    @property
+    def target(self) -> str:
+        """`module:Class`."""
+        module, _, name = self.class_name.rpartition(":")
+        return f"nanobot.channels.{self.name}{f'.{module}' if module else ''}:{name}"
+
     def is_group(self, chat_id: str) -> bool:
         """Whether this is the id of a group chat. False if the platform's ids do not tell."""
         return re.fullmatch(self.groups, chat_id) is not None
 
 
 CHANNELS: tuple[ChannelSpec, ...] = (
-    ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel", groups="-.*"),
+    ChannelSpec("telegram", "Telegram", "TelegramChannel", groups="-.*"),
+    ChannelSpec("discord", "Discord", "DiscordChannel", "discord", ("discord", "yarl"), chat_is_sender=False),
+    ChannelSpec("slack", "Slack", "SlackChannel", "slack", ("slack_sdk", "aiohttp"), groups="[CG].*"),
+    ChannelSpec("feishu", "Feishu", "FeishuChannel", "feishu", ("websockets",), groups="oc_.*"),
     ChannelSpec(
-        "discord",
-        "Discord",
-        "nanobot.channels.discord:DiscordChannel",
-        "discord",
-        ("discord", "yarl"),
-        chat_is_sender=False,
+        "dingtalk", "DingTalk", "DingTalkChannel", "dingtalk", ("websockets",), has_buttons=False, groups="group:.*"
+    ),
+    ChannelSpec("qq", "QQ", "QQChannel", "qq", ("websockets",), has_buttons=False),
+    ChannelSpec("wecom", "WeCom", "WeComChannel", "wecom", ("websockets",)),
+    ChannelSpec("weixin", "WeChat", "WeixinChannel", has_buttons=False),
+    ChannelSpec("msteams", "Microsoft Teams", "TeamsChannel", chat_is_sender=False, groups="19:.*"),
+    ChannelSpec(
+        "whatsapp", "WhatsApp", "WhatsAppChannel", "whatsapp", ("websockets",),
+        chat_is_sender=False, has_buttons=False, groups=r".*@g\.us",
     ),
     ChannelSpec(
-        "slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", ("slack_sdk", "aiohttp"), groups="[CG].*"
-    ),
-    ChannelSpec("feishu", "Feishu", "nanobot.channels.feishu:FeishuChannel", "feishu", ("websockets",), groups="oc_.*"),
-    ChannelSpec(
-        "dingtalk",
-        "DingTalk",
-        "nanobot.channels.dingtalk:DingTalkChannel",
-        "dingtalk",
-        ("websockets",),
-        has_buttons=False,
-        groups="group:.*",
-    ),
-    ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
-    ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets",)),
-    ChannelSpec("weixin", "WeChat", "nanobot.channels.weixin:WeixinChannel", has_buttons=False),
-    ChannelSpec(
-        "msteams",
-        "Microsoft Teams",
-        "nanobot.channels.msteams:TeamsChannel",
-        chat_is_sender=False,
-        groups="19:.*",
+        "matrix", "Matrix", "MatrixChannel", "matrix-e2e", ("nio", "aiohttp"), chat_is_sender=False, has_buttons=False
     ),
     ChannelSpec(
-        "whatsapp",
-        "WhatsApp",
-        "nanobot.channels.whatsapp:WhatsAppChannel",
-        "whatsapp",
-        ("websockets",),
-        chat_is_sender=False,
-        has_buttons=False,
-        groups=r".*@g\.us",
+        "mochat", "Mochat", "MochatChannel", "mochat", ("socketio", "aiohttp", "msgpack"),
+        chat_is_sender=False, has_buttons=False, groups="(?!session_).*",
     ),
     ChannelSpec(
-        "matrix",
-        "Matrix",
-        "nanobot.channels.matrix:MatrixChannel",
-        "matrix-e2e",
-        ("nio", "aiohttp"),
-        chat_is_sender=False,
-        has_buttons=False,
+        "email", "E-mail", "EmailChannel", "email", ("imap_tools", "aiosmtplib", "publicsuffixlist"),
+        owners_are_known=False, has_buttons=False,
     ),
-    ChannelSpec(
-        "mochat",
-        "Mochat",
-        "nanobot.channels.mochat:MochatChannel",
-        "mochat",
-        ("socketio", "aiohttp", "msgpack"),
-        chat_is_sender=False,
-        has_buttons=False,
-        groups="(?!session_).*",
-    ),
-    ChannelSpec(
-        "email",
-        "E-mail",
-        "nanobot.channels.email:EmailChannel",
-        "email",
-        ("imap_tools", "aiosmtplib", "publicsuffixlist"),
-        owners_are_known=False,
-        has_buttons=False,
-    ),
-    ChannelSpec(
-        "websocket",
-        "WebSocket",
-        "nanobot.channels.websocket.channel:WebSocketChannel",
-        "websocket",
-        ("websockets",),
-    ),
-)
+    ChannelSpec("websocket", "WebSocket", "channel:WebSocketChannel", "websocket", ("websockets",)),
+)  # fmt: skip
 
 
 def find(name: str) -> ChannelSpec | None:
