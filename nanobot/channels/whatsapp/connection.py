@@ -14,25 +14,20 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 
-from nanobot.channels.errors import (
-    ChannelSetupError,
-    NotConnectedError,
-    RateLimitedError,
-    SendError,
-    UndeliverableError,
-)
+from nanobot.channels.errors import ChannelSetupError, ErrorCodes, NotConnectedError, SendError
 from nanobot.channels.payload import Payload
 from nanobot.channels.sockets import RequestSocket, open_socket, read_messages
 
 _CONFIRM_S = 30.0
 _SILENT_S = 5.0
 """A bridge that says nothing for so long is of an earlier release, and connected."""
-_THROTTLED_S = 30.0
 _LARGEST_FRAME = 16 * 1024 * 1024
 _BAD_TOKEN = (1008, 4001, 4003)
 """Close codes of a bridge that does not take the token."""
-_RATE_LIMITED, _NOT_CONNECTED = 429, 503
-_FINAL = (400, 401, 403, 404, 406, 463, 479)
+_NOT_CONNECTED = 503
+_CODES = ErrorCodes(
+    "WhatsApp", dict.fromkeys((400, 401, 403, 404, 406, 463, 479), "{text}"), limited=(429,), pause_s=30
+)
 
 
 class Connection(RequestSocket):
@@ -99,10 +94,8 @@ def _check(answer: Payload) -> None:
     if answer.text("type") == "sent":
         return
     code, said = answer.get("code"), answer.line("error")[:300] or "no reason given"
-    if code == _RATE_LIMITED:
-        raise RateLimitedError("WhatsApp: too many messages", _THROTTLED_S)
     if code == _NOT_CONNECTED:
         raise NotConnectedError("WhatsApp is not connected")
-    if code in _FINAL:
-        raise UndeliverableError(f"WhatsApp: {said} ({code})")
-    raise SendError(f"WhatsApp: {said}", may_have_arrived=code is None)
+    if not isinstance(code, int):
+        raise SendError(f"WhatsApp: {said}", may_have_arrived=True)
+    raise _CODES.error(code, said)
