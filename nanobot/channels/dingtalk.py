@@ -235,13 +235,11 @@ class DingTalkChannel(ChatChannel):
         """Send a card that shows a growing text. The id is ours."""
         if self._without_cards:
             raise UndeliverableError(self._without_cards)
+        space = f"IM_ROBOT.{to.chat_id}"
+        where = {"imRobotOpenDeliverModel": {"spaceType": "IM_ROBOT", **self._robot}}
         if to.chat_id.startswith(_GROUP):
-            space, where = f"IM_GROUP.{to.chat_id.removeprefix(_GROUP)}", {"imGroupOpenDeliverModel": self._robot}
-        else:
-            space, where = (
-                f"IM_ROBOT.{to.chat_id}",
-                {"imRobotOpenDeliverModel": {"spaceType": "IM_ROBOT", **self._robot}},
-            )
+            space = f"IM_GROUP.{to.chat_id.removeprefix(_GROUP)}"
+            where = {"imGroupOpenDeliverModel": self._robot}
         body = {
             "cardTemplateId": _TEMPLATE,
             "outTrackId": card_id,
