@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -399,6 +400,28 @@ class McpServerConfig(Section):
     headers: Headers | None = Field(default_factory=dict)
     tool_timeout: Seconds = 30
     enabled_tools: Annotated[list[str], RESTRICTS] = Field(default_factory=lambda: ["*"])
+
+    @property
+    def transport(self) -> Literal["stdio", "sse", "streamableHttp"] | None:
+        """The transport; None if there is no command or URL for it."""
+        if self.type == "stdio" or (self.type is None and self.command):
+            return "stdio" if self.command else None
+        if not self.url:
+            return None
+        return self.type or ("sse" if urlsplit(self.url).path.rstrip("/").endswith("/sse") else "streamableHttp")
+
+    @property
+    def location(self) -> str:
+        """The command line or URL, for a person to read: without possible secrets."""
+        if self.transport == "stdio":
+            return " ".join((self.command, *self.args))
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+    @property
+    def folder(self) -> Path | None:
+        """The configured working directory of the program."""
+        return Path(os.path.expanduser(self.cwd)) if self.cwd else None  # noqa: PTH111 - raises for no unknown user
 
 
 class ImageToolConfig(Section):

@@ -144,7 +144,7 @@ def _pairs(option: str, form: str, values: Sequence[str]) -> dict[str, str]:
 
 def _show_listing(server: McpServer, took_s: float) -> None:
     """Print what a connected server offers."""
-    listing, name = server.listing, server.settings.name
+    listing, name = server.listing, server.name
     assert listing is not None  # noqa: S101 - a connected server has a listing
     extras = [word for word, there in (("resources", listing.resources), ("prompts", listing.prompts)) if there]
     print_text(
@@ -179,11 +179,11 @@ def _servers(setup: Setup) -> McpServers | None:
 
 
 def _facts(server: McpServer) -> dict[str, object]:
-    settings, listing = server.settings, server.listing
+    listing = server.listing
     return {
-        "name": settings.name,
-        "transport": settings.transport,
-        "location": redact_named(settings.location),
+        "name": server.name,
+        "transport": server.config.transport,
+        "location": redact_named(server.config.location),
         "met": listing is not None,
         "server": listing.server if listing else None,
         "protocol": listing.protocol if listing else None,

@@ -144,8 +144,9 @@ def _plugin_facts(setup: Setup, gateway: Mapping[str, Any] | None) -> list[dict[
         for package in plugins.packages
     }
     for problem in plugins.troubles():
-        missing = {"name": problem.package, "version": "", "tools": [], "hooks": [], "troubles": []}
-        facts.setdefault(problem.package, missing)["troubles"].append(problem.text)
+        name, _, text = problem.partition(": ")
+        missing = {"name": name, "version": "", "tools": [], "hooks": [], "troubles": []}
+        facts.setdefault(name, missing)["troubles"].append(text)
     return [*facts.values()]
 
 

@@ -8,9 +8,11 @@ import typer
 from nanobot.cli.common import ConfigOption, JsonOption, read_setup
 from nanobot.cli.output import print_json, print_line, print_table
 from nanobot.cli.terminal import is_terminal
-from nanobot.usage.sums import By, UsageSum, format_sum, read_usage
+from nanobot.usage.ledger import SCHEMA
+from nanobot.usage.sums import By, UsageSum, format_sum, usage_report
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock, find_zone
+from nanobot.utils.database import reading
 
 
 def usage(
@@ -22,7 +24,8 @@ def usage(
     """Show tokens and cost: today, this month, what is left of the limits, and a table."""
     setup = read_setup(config, None, secrets=False)
     now = SystemClock(find_zone(setup.config.agents.defaults.timezone)).now()
-    report = read_usage(setup.paths.database, setup.config.limits.spending_limits(), now, by, days)
+    with reading(setup.paths.database, SCHEMA) as db:
+        report = usage_report(db, setup.config.limits.spending_limits(), now, by, days)
     summary = report.summary
     if json:
         print_json(report.to_json())

@@ -79,7 +79,7 @@ async def connect_once(name: str, configured: McpServers | None) -> tuple[McpSer
     Raises ServerFailedError, and NanobotError for an unknown name.
     """
     logging.getLogger("nanobot.agent.tools.mcp").setLevel(logging.CRITICAL)  # the command reports the failure itself
-    servers = {server.settings.name: server for server in await known_servers(configured)}
+    servers = {server.name: server for server in await known_servers(configured)}
     if name not in servers:
         raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
     server = servers[name]

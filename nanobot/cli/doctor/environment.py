@@ -12,7 +12,6 @@ from nanobot.cli.setup.probe import format_limits, missing_prices
 from nanobot.config.loader import load_warnings
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.runtime.sandbox import command_sandbox
-from nanobot.runtime.tool_sources import server_settings
 from nanobot.utils.clock import find_zone
 
 
@@ -83,12 +82,12 @@ def gateway_is_healthy(context: CheckContext) -> Iterator[Finding]:
 
 
 def programs_are_there(context: CheckContext) -> Iterator[Finding]:
-    for server in server_settings(context.config):
+    for name, server in context.config.tools.mcp_servers.items():
         env = server_environment(context.environ, server)
-        if server.command and find_program(server, env, Path(server.cwd)) is None:
+        if server.command and find_program(server, env, server.folder or Path()) is None:
             yield error(
-                f"The command {server.command} of the MCP server {server.name} is not found.",
-                f"Install it, or set tools.mcpServers.{server.name}.command to its full path.",
+                f"The command {server.command} of the MCP server {name} is not found.",
+                f"Install it, or set tools.mcpServers.{name}.command to its full path.",
             )
 
 
