@@ -280,8 +280,8 @@ class LazyCommand(TyperCommand):
     def load(self) -> TyperCommand:
         function, name = load(self._target), str(self.name)
         settings = {"ignore_unknown_options": True} if name in NEGATIVE_ARGUMENTS else None
-        text = None if function.__doc__ else self.help
-        command = _build_command(function, name, help=text, epilog=self.epilog, context_settings=settings)
+        command = _build_command(function, name, epilog=self.epilog, context_settings=settings)
+        command.help = command.help or self.help
         taken = {word for param in command.params for word in param.opts}
         for option in _build_command(_shared_options, "shared").params:
             option.opts = [word for word in option.opts if word not in taken]  # `cron add -c` is a cron expression
