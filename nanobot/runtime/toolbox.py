@@ -142,6 +142,7 @@ def cron_service(
         timezone=config.agents.defaults.timezone,
         channels={**config.channels.enabled_by_name(), "web": config.gateway.web.enabled},
         was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.message_id),
+        data_dir=places.data,
     )
     service.adopt(places.legacy_jobs)
     return service
@@ -180,9 +181,9 @@ async def reminder_answer(toolbox: Toolbox, message: InboundMessage) -> str | No
         session = await asyncio.to_thread(toolbox.services.sessions.get_or_create, message.session_key)
     except StorageError:
         return None  # the turn reports it
-    if job is None or job.state.delivered is None:
+    if job is None:
         return None
-    delivered = job.state.delivered.at_ms / 1000
+    delivered = job.runs.delivered_ms / 1000
     if toolbox.services.clock.now().timestamp() - delivered > _WORDS_COUNT_S:
         return None
     if session.message_count and session.updated_at.timestamp() > delivered:

@@ -32,7 +32,6 @@ _OPENING = frozenset(
 )
 """Words that touch the disk by a path."""
 ALLOWED = {
-    "cron.py": {"remove"},  # a job
     "disk.py": {"read_text"},  # the umask, as /proc tells it
     "grep_child.py": {"open", "scandir"},  # what it finds is looked up anew before it is told (search.py)
     "mcp/listing.py": {"read_bytes", "write_atomic"},  # the cache of a server's tools, a file of ours

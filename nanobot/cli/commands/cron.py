@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup, unknown_name_error
+from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
 from nanobot.cron.schedule import from_ms, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
-from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify
+from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify, Run
 from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import count_noun, duration, format_when
 
 if TYPE_CHECKING:
     from nanobot.bus.events import Address
-    from nanobot.cron.history import HistoryRow
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 10.0
@@ -49,17 +48,6 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or n
 class CronContext:
     setup: Setup
     service: CronService
-
-    def get(self, wanted: str) -> CronJob:
-        """The job of this id, or the only one of this name. Raises NanobotError if there is none."""
-        found = self.service.find_jobs(wanted)
-        if len(found) > 1:
-            raise NanobotError(f"Several jobs are named {wanted!r}: {', '.join(job.id for job in found)}. Give the ID.")
-        if not found:
-            jobs = self.service.list_jobs(include_disabled=True)
-            known = [name for job in jobs for name in (job.id, job.name)]
-            raise unknown_name_error("job", wanted, known, "nanobot cron list -a")
-        return found[0]
 
     def parse_schedule(
         self, every: str | None, cron: str | None, at: str | None, tz: str | None, *, is_forced: bool = False
@@ -160,13 +148,13 @@ def edit(
 ) -> None:
     """Change what a job does, or when, and print its next three runs. What is not given stays."""
     jobs = _open_jobs()
-    job, schedule = jobs.get(job_id), None
+    job, schedule = jobs.service.find_job(job_id), None
     if (every, cron, at) != (None, None, None):
         schedule = jobs.parse_schedule(every, cron, at, tz)
     elif message is None and name is None:
         raise UsageError(f"What should change? Give -m TEXT, -n NAME, or one of -e, -c and --at: {_EXAMPLE}.")
     jobs.service.change_job(job.id, name=name, message=message, schedule=schedule)
-    jobs.show(jobs.get(job.id))
+    jobs.show(jobs.service.find_job(job.id))
 
 
 def list_(
@@ -182,7 +170,7 @@ def list_(
         "Schedule": lambda job: "once" if job.schedule.kind == "at" else format_schedule(job.schedule, zone_of(job)),
         "For": _target,
         "Next run": lambda job: format_next(job, zone_of(job)),
-        "Last": lambda job: "running" if job.state.running is not None else job.state.last_status,
+        "Last": lambda job: "running" if job.runs.running is not None else job.state.last_status,
     }
     print_list(selected, columns, as_json=json, empty=_NO_JOBS, to_json=CronJob.to_json)
     print_warnings(jobs.service.unreadable())
@@ -191,7 +179,7 @@ def list_(
 def remove(job_id: IdArgument) -> None:
     """Remove a job. Its history is kept."""
     jobs = _open_jobs()
-    job = jobs.get(job_id)
+    job = jobs.service.find_job(job_id)
     jobs.service.remove_job(job.id)
     print_text(f'Removed job {job.id} "{to_one_line(job.name)}".', wraps=True)
 
@@ -199,14 +187,14 @@ def remove(job_id: IdArgument) -> None:
 def enable(job_id: IdArgument) -> None:
     """Enable a job and print its next three runs."""
     jobs = _open_jobs()
-    jobs.service.enable_job(jobs.get(job_id).id, enabled=True)
-    jobs.show(jobs.get(job_id))
+    jobs.service.enable_job(jobs.service.find_job(job_id).id, enabled=True)
+    jobs.show(jobs.service.find_job(job_id))
 
 
 def disable(job_id: IdArgument) -> None:
     """Disable a job. Runs missed meanwhile are not made up for."""
     jobs = _open_jobs()
-    job = jobs.get(job_id)
+    job = jobs.service.find_job(job_id)
     jobs.service.enable_job(job.id, enabled=False)
     print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.', wraps=True)
 
@@ -217,16 +205,16 @@ def run(
 ) -> None:
     """Run a job now, in the gateway if one is running. The schedule is not affected."""
     jobs = _open_jobs()
-    job = jobs.get(job_id)
+    job = jobs.service.find_job(job_id)
     if not (job.enabled or force):
         raise NanobotError(f"Job {job.id} is disabled. Run it anyway with `nanobot cron run {job.id} -f`.")
     is_served = jobs.service.is_served()
     row = asyncio.run(_run_in_gateway(jobs.service, job) if is_served else _run_locally(jobs, job))
     if row is None:
         raise NanobotError(f"Job {job.id} is already running. See `nanobot cron history {job.id}`.")
-    print_line(f"{row['outcome']} in {row.get('durationMs', 0) / 1000:.1f} s", err=True)
-    if row["outcome"] != "ran":
-        raise NanobotError(f"Job {job.id} {row['outcome']}: {row.get('reason', 'no reason given')}")
+    print_line(f"{row.outcome} in {(row.duration_ms or 0) / 1000:.1f} s", err=True)
+    if row.outcome != "ran":
+        raise NanobotError(f"Job {job.id} {row.outcome}: {row.reason or 'no reason given'}")
 
 
 def history(
@@ -238,11 +226,11 @@ def history(
     jobs = _open_jobs()
     rows = jobs.service.history(job_id)
     if not rows and job_id is not None:
-        job_id = jobs.get(job_id).id
+        job_id = jobs.service.find_job(job_id).id
         rows = jobs.service.history(job_id)
     shown = rows[: -last - 1 : -1]
     if json:
-        print_json(shown)
+        print_json([row.to_json() for row in shown])
         return
     existing = {job.id: job for job in jobs.service.list_jobs(include_disabled=True)}
 
@@ -250,13 +238,11 @@ def history(
         return format_when(from_ms(at_ms, jobs.service.zone_of(job or CronJob("", ""))), relative=False)
 
     running = [
-        (due(job, lease.due.at_ms), job.id, job.name, "running")
+        (due(job, run.at_ms), job.id, job.name, "running")
         for job in existing.values()
-        if job_id in (None, job.id) and (lease := job.state.running) is not None
+        if job_id in (None, job.id) and (run := job.runs.running) is not None
     ]
-    ended = [
-        (due(existing.get(row["jobId"]), row["dueAtMs"]), row["jobId"], row["name"], _result(row)) for row in shown
-    ]
+    ended = [(due(existing.get(row.job_id), row.at_ms), row.job_id, row.name, _result(row)) for row in shown]
     columns = {"Due": 0, "Job": 1, "Name": 2, "Result": 3}
     print_list([*running, *ended], columns, empty="No job has run yet.")
     if len(rows) > last:
@@ -303,12 +289,13 @@ def _open_jobs() -> CronContext:
         setup.workspace / "cron" / "jobs.json",
         timezone=setup.config.agents.defaults.timezone,
         channels={**setup.config.channels.enabled_by_name(), "web": setup.config.gateway.web.enabled},
+        data_dir=setup.data_dir,
     )
     service.adopt(setup.data_dir / "cron" / "jobs.json")
     return CronContext(setup, service)
 
 
-async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | None":
+async def _run_in_gateway(service: CronService, job: CronJob) -> Run | None:
     """Request a run through the store and wait for its end. None if the job is already running."""
     if service.is_running(job.id):
         return None
@@ -318,7 +305,7 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | N
     waited_s = 0.0
     while len(rows := service.history(job.id)) == before:
         now = service.get_job(job.id)
-        is_started = now is None or now.state.run_requested_at_ms is None
+        is_started = now is None or now.runs.waiting is None or not now.runs.waiting.manual
         if not is_started and waited_s > _START_TIMEOUT_S:
             if service.is_running(job.id):
                 return None
@@ -328,17 +315,17 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | N
     return rows[-1]
 
 
-async def _run_locally(jobs: CronContext, job: CronJob) -> "HistoryRow | None":
+async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
     """Run the job in this process and print its answer: no channel is connected here."""
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
     from nanobot.cron.notify import may_notify, message_for
-    from nanobot.cron.types import Due
+    from nanobot.cron.types import Run
     from nanobot.runtime.build import build_runtime
 
     setup, payload = jobs.setup, job.payload
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
 
-        async def on_job(job: CronJob, due: Due) -> str:
+        async def on_job(job: CronJob, due: Run) -> str:
             if job.payload.verbatim:
                 print_text(job.payload.message)
                 return job.payload.message
@@ -363,10 +350,10 @@ def _target(job: CronJob) -> str:
     return f"{job.payload.channel}:{job.payload.to}{when}"
 
 
-def _result(row: "HistoryRow") -> str:
+def _result(row: Run) -> str:
     """`ran in 2.1 s, late by 5 min`, `failed in 7.1 s: the reason`."""
-    parts = [f"{row['outcome']} in {row['durationMs'] / 1000:.1f} s" if "durationMs" in row else row["outcome"]]
-    parts += [row["trigger"]] if row["trigger"] != "schedule" else []
-    parts += [f"late by {duration(row['lateMs'] / 1000)}"] if "lateMs" in row else []
-    parts += [count_noun(row["count"], "run")] if "count" in row else []
-    return ", ".join(parts) + (f": {row['reason']}" if "reason" in row else "")
+    parts = [row.outcome if row.duration_ms is None else f"{row.outcome} in {row.duration_ms / 1000:.1f} s"]
+    parts += [row.trigger] if row.trigger != "schedule" else []
+    parts += [f"late by {duration(row.late_ms / 1000)}"] if row.late_ms else []
+    parts += [count_noun(row.count, "run")] if row.count else []
+    return ", ".join(parts) + (f": {row.reason}" if row.reason else "")

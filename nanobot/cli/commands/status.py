@@ -113,12 +113,16 @@ def _open_goals(setup: Setup) -> list[dict[str, str]]:
 
 def _summarize_jobs(setup: Setup) -> dict[str, Any]:
     """`problem` says why the jobs could not be read."""
-    service = CronService(setup.paths.jobs_file(setup.workspace), timezone=setup.config.agents.defaults.timezone)
+    service = CronService(
+        setup.paths.jobs_file(setup.workspace),
+        timezone=setup.config.agents.defaults.timezone,
+        data_dir=setup.data_dir,
+    )
     try:
         jobs = service.list_jobs()
     except StorageError as error:
         return {"count": 0, "next_run": "", "problem": str(error)}
-    wakes_at_ms = jobs[0].state.wakes_at_ms if jobs else None
+    wakes_at_ms = jobs[0].wakes_at_ms if jobs else None
     next_run = "" if wakes_at_ms is None else format_time(wakes_at_ms, service.zone_of(jobs[0]))
     return {"count": len(jobs), "next_run": next_run, "problem": ""}
 

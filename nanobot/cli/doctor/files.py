@@ -191,7 +191,11 @@ def check_sessions(context: CheckContext) -> Iterator[Finding]:
 
 @health_check("stores.jobs", "Jobs can be read")
 def check_jobs(context: CheckContext) -> Iterator[Finding]:
-    service = CronService(context.paths.jobs_file(context.workspace), timezone=context.config.agents.defaults.timezone)
+    service = CronService(
+        context.paths.jobs_file(context.workspace),
+        timezone=context.config.agents.defaults.timezone,
+        data_dir=context.paths.data,
+    )
     try:
         jobs = service.list_jobs(include_disabled=True)
     except StorageError as exc:
