@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
+from nanobot.agent.memory.consolidation import ConsolidationOutcome
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.messages.types import ChatMessage, Provenance
@@ -128,46 +127,6 @@ async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Pat
 
         assert cursor(tmp_path) > 0
         assert "consolidation failed" not in await bot.say("/status")
-
-
-class Ineffective(Consolidator):
-    """Its passes free next to nothing."""
-
-    def __init__(self) -> None:
-        self.passes = 0
-
-    async def consolidate(self, *args: Any, **options: Any) -> ConsolidationResult:
-        self.passes += 1
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=2, share=0.1)
-
-
-async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
-    consolidator, sessions = Ineffective(), SessionManager(tmp_path)
-
-    async def open_consolidator() -> Consolidator:
-        return consolidator
-
-    tidying = ConsolidationScheduler(
-        open_consolidator,
-        sessions,
-        FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
-        memory_window=20,
-        database=tmp_path / "w",
-        pause_s=0,
-    )
-    session = sessions.get_or_create(KEY)
-    told: list[str] = []
-
-    for number in range(24):
-        session.add_message("user", f"question {number}")
-        session.add_message("assistant", f"answer {number}")
-        sessions.save(session)
-        tidying.on_session_saved(session)
-        await tidying.wait_done()
-        told += tidying.take_notices(KEY)
-
-    assert consolidator.passes == 2
-    assert len(told) == 1
 
 
 async def test_where_it_stood_is_said_last_in_the_prompt_until_that_is_over(tmp_path: Path):

@@ -80,7 +80,7 @@ def learn(memory: MemoryStore, entry: str, update: str, source: ChangeSource = U
         memory.apply_edits(entry, edits_of_update(known, update), source)
     else:
         memory.append_history(entry)
-        memory.change(memory.memory_file, update.encode(), ChangedBy.CONSOLIDATION, source)
+        memory.change({"MEMORY.md": update.encode()}, ChangedBy.CONSOLIDATION, source)
 
 
 class DreamHarness:

@@ -133,10 +133,10 @@ class DreamScheduler:
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
         with suppress(StorageError):
-            cursor, due = self._dream_of(scope).state()
+            due = self._dream_of(scope).state()
             if due.failures:
                 failures = count_noun(due.failures, "time")
-                return f"Dream: failed {failures} in a row, the memory is unchanged: {cursor.error}"
+                return f"Dream: failed {failures} in a row, the memory is unchanged: {due.state['error']}"
         return None
 
     async def clear(self, scope: Scope) -> None:

@@ -1,13 +1,11 @@
-"""Editing a memory in place: what an edit does not name stays as it is, byte for byte.
-
-Pure, no I/O.
-"""
+"""Editing a memory in place: what an edit does not name stays as it is, byte for byte. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nanobot.agent.memory.facts import (
+    BOM,
     ITEM,
     Fact,
     add_fact,
@@ -18,8 +16,6 @@ from nanobot.agent.memory.facts import (
     section_end,
 )
 from nanobot.messages.types import Provenance
-
-_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +38,17 @@ class FactEdit:
     """The least trusted of its sources."""
 
 
-def apply_edits(text: str, edits: Sequence[FactEdit]) -> tuple[str, list[FactEdit]]:
+def apply_edits(text: str, edits: Sequence[FactEdit], *, by_person: bool = False) -> tuple[str, list[FactEdit]]:
     """Apply the edits one by one. Return the new text and the edits that were applied.
 
-    An edit is skipped if one of its facts or its heading is missing, or if it would change how another fact is parsed.
+    An edit is skipped if one of its facts or its heading is missing, if it would change how another fact is parsed, or
+    if a fact is pinned, unless it comes from a person.
     """
-    mark, body = (_MARK, text[1:]) if text.startswith(_MARK) else ("", text)
+    mark, body = (BOM, text[1:]) if text.startswith(BOM) else ("", text)
     done = []
     for edit in edits:
-        changed = _apply_edit(body, edit)
-        if not edit.keys and changed is not None and not _keeps_other_facts(body, changed, edit):
+        changed = _apply_edit(body, edit, by_person=by_person)
+        if changed is not None and not edit.keys and not _keeps_other_facts(body, changed, edit):
             changed = f"- {edit.text}\n\n{body}"  # a code block or comment before its place is not closed
         if changed is not None and _keeps_other_facts(body, changed, edit):
             body = changed
@@ -89,13 +86,13 @@ def edits_of_update(memory: str, update: str) -> list[FactEdit]:
     return [*edits, *(FactEdit((key,)) for key in left)]
 
 
-def _apply_edit(text: str, edit: FactEdit) -> str | None:
+def _apply_edit(text: str, edit: FactEdit, *, by_person: bool) -> str | None:
     """Return the text with one edit; None if it cannot be applied."""
     if not edit.keys:
         return add_fact(text, edit.under, edit.text)
     lines = text.splitlines(keepends=True)
     named = [fact for fact in parse_facts(text) if fact.key in edit.keys]
-    if {fact.key for fact in named} != set(edit.keys) or not named:
+    if {fact.key for fact in named} != set(edit.keys) or (not by_person and any(fact.pinned for fact in named)):
         return None
     cut = {at for fact in named for at in range(fact.begin, fact.end)}
     first, place = named[0], named[0].begin
@@ -112,7 +109,7 @@ def _apply_edit(text: str, edit: FactEdit) -> str | None:
             kept += new_lines
         if at < len(lines) and at not in cut:
             kept.append(lines[at])
-    return _join(kept)
+    return "".join(f"{line}\n" if line.splitlines() == [line] else line for line in kept[:-1]) + "".join(kept[-1:])
 
 
 def _keeps_other_facts(before: str, after: str, edit: FactEdit) -> bool:
@@ -131,8 +128,3 @@ def _line_for(fact: Fact, lines: Sequence[str], text: str) -> str:
     item = ITEM.match(begin)
     lead = begin[: item.start(2)] if item else begin[: len(begin) - len(begin.lstrip())]
     return lead + text + last[len(last.rstrip("\r\n")) :]
-
-
-def _join(lines: Sequence[str]) -> str:
-    """Join lines, ending each but the last with a newline."""
-    return "".join(f"{line}\n" if line.splitlines() == [line] else line for line in lines[:-1]) + "".join(lines[-1:])

@@ -218,7 +218,7 @@ class MemoryService:
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Return stamps that change with the memory files."""
         store = self._memory_of(scope)
-        return tuple(file_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
+        return tuple(file_stamp(os.fspath(path)) for path in store.prompt_files)
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Consolidate an archived session in the background."""

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import date, timedelta
@@ -95,11 +95,10 @@ class MemoryStore:
         """The revisions of this memory."""
         from nanobot.agent.memory.revisions import RevisionLog  # most turns change no memory
 
-        database = self.database
         workspace = Path(os.path.abspath(self._workspace))  # noqa: PTH100 no look at the disk
-        data = database.parent.parent
+        data = self.database.parent.parent
         name = workspace.relative_to(data) if workspace.is_relative_to(data) else workspace
-        return RevisionLog(database, (name / self.scope.folder).as_posix(), self._clock)
+        return RevisionLog(self.database, (name / self.scope.folder).as_posix(), self._clock)
 
     @property
     def database(self) -> Path:
@@ -122,6 +121,12 @@ class MemoryStore:
         """The files `long_term_context` is built from; it changes only when they do."""
         return (self.memory_file, self.shared_file, self.archive_file)
 
+    @property
+    def fact_files(self) -> dict[str, Path]:
+        """The files with facts that this scope may change, by name; MEMORY.md is the last."""
+        shared = [self.shared_file] if self.scope.is_owners else []
+        return {file.name: file for file in (self.archive_file, *shared, self.memory_file)}
+
     def read_long_term(self) -> str:
         """Return MEMORY.md; empty if there is none."""
         return read_or_empty(self.memory_file, self.files)
@@ -131,115 +136,9 @@ class MemoryStore:
         Empty if it cannot be read.
         """
         try:
-            data = self.file_bytes(file) or b""
+            return decode_escaped(self.file_bytes(file))
         except StorageError:
             return ""
-        return data.decode("utf-8", "surrogateescape")
-
-    def write_long_term(self, content: str) -> None:
-        """Replace MEMORY.md atomically."""
-        self._write(self.memory_file, content.encode("utf-8", "replace"))
-
-    def record_changes(self, by: "ChangedBy | None" = None, source: "ChangeSource | None" = None) -> None:
-        """Record the state of MEMORY.md and SHARED.md as a revision if an editor or a tool changed them.
-
-        Raises StorageError.
-        """
-        from nanobot.agent.memory.revisions import ChangedBy
-
-        with self.revisions.lock():
-            for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
-                change = self._record(file, by or ChangedBy.HAND, source)
-                if change is not None and by is ChangedBy.AGENT:
-                    self._restore_pinned(file, change)
-
-    def _record(self, file: Path, by: "ChangedBy", source: "ChangeSource | None" = None) -> "Revision | None":
-        """Record the content of a file as a revision, if it changed. If it has the text from before the last
-        revision, that one was not applied, because of a kill or a full disk, and is deleted.
-        """
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
-
-        data, last = self.file_bytes(file), self.revisions.last_texts(file.name)
-        if data == (last.after if last is not None else None):
-            return None
-        if last is None or last.by in (ChangedBy.HAND, ChangedBy.AGENT) or data != last.before:
-            return self.revisions.add(file.name, data, by, source or UNKNOWN_SOURCE)
-        self.remove_archived(last.archived)
-        self.revisions.delete(last.number)
-        return None
-
-    def _restore_pinned(self, file: Path, change: "Revision") -> None:
-        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
-        from nanobot.agent.memory.facts import PIN, add_fact, parse_facts, remove_facts
-        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
-
-        before = (self.revisions.texts(change.number).before or b"").decode("utf-8", "surrogateescape")
-        text = now = self.file_text(file)
-        for fact in (fact for fact in parse_facts(before) if fact.pinned):
-            facts = parse_facts(text)
-            if not any(other.pinned and other.text == fact.text for other in facts):
-                text = remove_facts(text, [other for other in facts if other.key == fact.key])
-                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
-                text = add_fact(text, heading, f"{fact.text} {PIN}")
-        if text != now:
-            data = text.encode("utf-8", "surrogateescape")
-            self.change(file, data, ChangedBy.PIN, ChangeSource(who="nanobot"), group=change.number)
-
-    def change(
-        self,
-        file: Path,
-        data: bytes | None,
-        by: "ChangedBy",
-        source: "ChangeSource | None" = None,
-        *,
-        archived: "Sequence[Fact] | bytes" = (),
-        **details: Any,
-    ) -> "Revision | None":
-        """Replace the content of one of the memory files (None deletes it), append facts, or what an earlier revision
-        had appended, to the archive, and record the revision. An unrecorded edit is recorded first, as a revision of
-        its own. Raises StorageError; the files are then unchanged.
-        """
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
-
-        with self.revisions.lock():
-            self._record(file, ChangedBy.HAND)
-            block = archived if isinstance(archived, bytes) else self._archive_block(archived)
-            change = self.revisions.add(file.name, data, by, source or UNKNOWN_SOURCE, archived=block, **details)
-            try:
-                if change is not None and block:
-                    self._append_bytes(self.archive_file, block)
-                if change is not None and change.is_change:
-                    self._put(file, data)
-            except StorageError:
-                with suppress(StorageError):
-                    self._record(file, ChangedBy.HAND)
-                raise
-            return change
-
-    def remove_archived(self, block: bytes) -> None:
-        """Remove from the archive what a revision appended, if it is still there unchanged. Raises StorageError."""
-        archive = self.file_bytes(self.archive_file)
-        if block and archive is not None and archive.count(block) == 1:
-            rest = archive.replace(block, b"")
-            self._put(self.archive_file, rest or None)
-
-    def _archive_block(self, facts: "Sequence[Fact]") -> bytes:
-        """Format facts for the end of the archive, under today's date; empty if all are in it."""
-        from nanobot.agent.memory.facts import parse_facts
-
-        if not facts:
-            return b""
-        archive = self.file_bytes(self.archive_file) or b""
-        known = {fact.key for fact in parse_facts(archive.decode("utf-8", "replace"))}
-        lines = "".join(f"- {fact.text}\n" for fact in facts if fact.key not in known)
-        gap = b"\n" * max(0, 2 - (len(archive) - len(archive.rstrip(b"\r\n")))) if archive else b""
-        return gap + f"## {self._today():%Y-%m-%d}\n\n{lines}".encode("utf-8", "surrogateescape") if lines else b""
-
-    def _put(self, file: Path, data: bytes | None) -> None:
-        if data is None:
-            self._remove(file)
-        else:
-            self._write(file, data)
 
     def file_bytes(self, file: Path) -> bytes | None:
         """Return the content of a memory file, None if there is none. Raises StorageError."""
@@ -250,19 +149,109 @@ class MemoryStore:
             except FileNotFoundError:
                 return None
 
+    def write_long_term(self, content: str) -> None:
+        """Replace MEMORY.md atomically."""
+        self._put(self.memory_file, content.encode("utf-8", "replace"))
+
+    def record_changes(self, by: "ChangedBy | None" = None, source: "ChangeSource | None" = None) -> None:
+        """Record what an editor or a tool changed as revisions; an action of ours that a kill or a full disk
+        interrupted is taken back. Raises StorageError.
+        """
+        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
+
+        by = by or ChangedBy.HAND
+        with self.revisions.lock():
+            changes = []
+            for file in self.fact_files.values():
+                data = self.file_bytes(file)
+                last, before, after = self.revisions.last(file.name)
+                if data == after:
+                    continue
+                if last is not None and last.by not in (ChangedBy.HAND, ChangedBy.AGENT) and data == before:
+                    self._take_back([change for change in self.revisions.group(last.group) if change.by is last.by])
+                else:
+                    changes += self.revisions.add({file.name: data}, by, source or UNKNOWN_SOURCE)
+            for change in changes if by is ChangedBy.AGENT else ():
+                self._restore_pinned(change)
+
+    def _take_back(self, changes: "Sequence[Revision]") -> None:
+        """Take back an action that was not applied, or only in part. Raises StorageError."""
+        for change in changes:
+            file = self.fact_files[change.file]
+            before, after = self.revisions.texts(change)
+            if self.file_bytes(file) == after != before:
+                self._put(file, before)
+        self.revisions.delete(changes)
+
+    def _restore_pinned(self, change: "Revision") -> None:
+        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
+        from nanobot.agent.memory.facts import PIN, add_fact, parse_facts, remove_facts
+        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+
+        before, after = map(decode_escaped, self.revisions.texts(change))
+        text = after
+        for fact in (fact for fact in parse_facts(before) if fact.pinned):
+            facts = parse_facts(text)
+            if not any(other.pinned and other.text == fact.text for other in facts):
+                text = remove_facts(text, [other for other in facts if other.key == fact.key])
+                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
+                text = add_fact(text, heading, f"{fact.text} {PIN}")
+        if text != after:
+            files = {change.file: encode_escaped(text)}
+            self.change(files, ChangedBy.PIN, ChangeSource(who="nanobot"), group=change.group)
+
+    def change(
+        self,
+        files: "Mapping[str, bytes | None]",
+        by: "ChangedBy",
+        source: "ChangeSource | None" = None,
+        *,
+        archived: "Sequence[Fact]" = (),
+        **details: Any,
+    ) -> "list[Revision]":
+        """Replace the content of memory files, by name (None deletes one), and add facts to the archive, as one action
+        with a revision for each file. `details` are further fields of these. Unrecorded edits are recorded first.
+        Raises StorageError; the files are then unchanged.
+        """
+        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE
+
+        with self.revisions.lock():
+            self.record_changes()
+            files = {**self._with_archived(archived), **files}
+            changes = self.revisions.add(files, by, source or UNKNOWN_SOURCE, **details)
+            try:
+                for change in changes:
+                    if change.is_change:
+                        self._put(self.fact_files[change.file], files[change.file])
+            except StorageError:
+                with suppress(StorageError):
+                    self._take_back(changes)
+                raise
+            return changes
+
+    def _with_archived(self, facts: "Sequence[Fact]") -> dict[str, bytes | None]:
+        """Return the archive with facts added under today's date; nothing if it has them all."""
+        from nanobot.agent.memory.facts import add_fact, parse_facts
+
+        text = archive = decode_escaped(self.file_bytes(self.archive_file) if facts else None)
+        known = {fact.key for fact in parse_facts(archive)}
+        for fact in facts:
+            if fact.key not in known:
+                text = add_fact(text, f"{self._today():%Y-%m-%d}", fact.text)
+        return {self.archive_file.name: encode_escaped(text)} if text != archive else {}
+
     def read_for_model(self) -> str:
         """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
         completely.
         """
         from nanobot.agent.memory.facts import parse_facts, remove_facts
-        from nanobot.agent.memory.revisions import is_lesson
 
         try:
             text = (self.file_bytes(self.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
-        origins = self.revisions.origins()
-        return remove_facts(text, [fact for fact in parse_facts(text) if is_lesson(origins.get(fact.key))])
+        lessons = {key for key, origin in self.revisions.origins().items() if origin.is_lesson}
+        return remove_facts(text, [fact for fact in parse_facts(text) if fact.key in lessons])
 
     def apply_edits(
         self, history_entry: str, edits: "Sequence[FactEdit]", source: "ChangeSource | None" = None
@@ -276,27 +265,26 @@ class MemoryStore:
         """
         from nanobot.agent.memory.edits import apply_edits
         from nanobot.agent.memory.facts import parse_facts
-        from nanobot.agent.memory.retention import apply_budget
+        from nanobot.agent.memory.retention import fit_budget, is_forgotten
         from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
 
         source = source or UNKNOWN_SOURCE
         with self.revisions.lock():
             data = self.file_bytes(self.memory_file)
-            current = (data or b"").decode("utf-8", "surrogateescape")
-            facts = {fact.key: fact for fact in parse_facts(current)}
-            pinned = {fact.key for fact in parse_facts(current) if fact.pinned}
-            if any(edit.text and not facts.keys() >= {*edit.keys} for edit in edits):
+            current = decode_escaped(data)
+            keys = {fact.key for fact in parse_facts(current)}
+            if any(edit.text and not keys.issuperset(edit.keys) for edit in edits):
                 raise StorageError(
                     "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
                     "session and are consolidated later."
                 )
-            text, _ = apply_edits(current, [edit for edit in edits if pinned.isdisjoint(edit.keys)])
-            retained = apply_budget(text, current, self.revisions, source, self.budget_bytes, self._clock)
+            forgotten = self.revisions.forgotten()
+            edits = [edit for edit in edits if not is_forgotten(edit.text, forgotten, source.rows)]
+            text, _ = apply_edits(current, edits)
+            text, archived = fit_budget(text, current, self.revisions.origins(), self.budget_bytes, self._clock.now())
             self.append_history(history_entry)
-            if retained.text != current:
-                data = retained.text.encode("utf-8", "surrogateescape")
-            by, mentioned = ChangedBy.CONSOLIDATION, retained.mentioned
-            self.change(self.memory_file, data, by, source, archived=retained.archived, mentioned=mentioned)
+            files = {self.memory_file.name: encode_escaped(text) if text != current else data}
+            self.change(files, ChangedBy.CONSOLIDATION, source, archived=archived)
 
     async def consolidate(
         self,
@@ -313,7 +301,8 @@ class MemoryStore:
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
         # most turns consolidate nothing
-        from nanobot.agent.memory.save_memory import build_transcript, request_consolidation
+        from nanobot.agent.memory.save_memory import request_consolidation
+        from nanobot.agent.memory.transcript import build_transcript
 
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
@@ -421,8 +410,8 @@ class MemoryStore:
         if not (data := self.file_bytes(path)):
             return False
         number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
-        self._write(path.with_name(f"{path.stem}-{number}.md"), data)
-        self._remove(path)
+        self._put(path.with_name(f"{path.stem}-{number}.md"), data)
+        self._put(path, None)
         return True
 
     def get_recent_memories(self, days: int = 7) -> str:
@@ -434,23 +423,29 @@ class MemoryStore:
     def _today(self) -> date:
         return self._clock.now().date()
 
-    def _remove(self, path: Path) -> None:
-        with storage_errors(f"Cannot remove {path.name}"), self.files.own_location(path) as place:
-            place.real.unlink(missing_ok=True)
-
-    def _write(self, path: Path, content: bytes) -> None:
+    def _put(self, path: Path, content: bytes | None) -> None:
+        """Replace a file atomically; None removes it."""
         with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            remove_stale_temps(place.real, older_than_s=_STALE_TEMP_S)
-            place.replace(content, PRIVATE_FILE)
-
-    def _append_bytes(self, path: Path, data: bytes) -> None:
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            place.append(data)
+            if content is None:
+                place.real.unlink(missing_ok=True)
+            else:
+                remove_stale_temps(place.real, older_than_s=_STALE_TEMP_S)
+                place.replace(content, PRIVATE_FILE)
 
     def _append(self, path: Path, text: str) -> None:
         """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
         with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
             place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
+
+
+def decode_escaped(data: bytes | None) -> str:
+    """Decode the content of a file so that invalid bytes round-trip; empty without a file."""
+    return (data or b"").decode("utf-8", "surrogateescape")
+
+
+def encode_escaped(text: str) -> bytes:
+    """Encode a text of `decode_escaped`."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 @contextmanager
