@@ -18,7 +18,7 @@ from nanobot.agent.memory.consolidation import ModelSource
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import BOM, Fact, fact_key, parse_facts
-from nanobot.agent.memory.history import HistoryEntry, parse_entries_with_ends
+from nanobot.agent.memory.history import HistoryEntry, parse_entries
 from nanobot.agent.memory.review import EditAction, EditRules, KnownFact, ask_model, call_arguments, edits_schema
 from nanobot.agent.memory.revisions import (
     AppliedEdit,
@@ -271,7 +271,7 @@ class Dream:
         memory.record_changes()
         is_continued = read_until is not None and read_until <= size
         begin = read_until if read_until is not None and is_continued else max(0, size - _MAX_READ_BYTES)
-        news = parse_entries_with_ends(self._read_log(begin, size), begin)
+        news = parse_entries(self._read_log(begin, size), begin)
         if not is_continued:
             news = news[-self._settings.max_batch_size :]
         # the owner's memory is built from trusted entries only

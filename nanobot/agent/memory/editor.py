@@ -12,7 +12,7 @@ from typing import Any
 
 from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update
 from nanobot.agent.memory.facts import PIN, Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts, set_pinned
-from nanobot.agent.memory.history import parse_history_line
+from nanobot.agent.memory.history import entries_of_jsonl
 from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, encodable, is_like
 from nanobot.agent.memory.store import MemoryStore, decode_escaped, encode_escaped
@@ -285,7 +285,8 @@ class MemoryEditor:
         matches = []
         for path in dict.fromkeys([*self._files, *logs, *notes]):
             for number, line in enumerate(memory.file_text(path).splitlines(), 1):
-                shown = parse_history_line(line) if path.suffix == ".jsonl" else line
+                is_json = path.suffix == ".jsonl"
+                shown = "".join(entry.content for entry in entries_of_jsonl(encode_escaped(line))) if is_json else line
                 if wanted and all(word in shown.casefold() for word in wanted):
                     matches.append(FactMatch(path.name, number, shown.strip()))
         return matches

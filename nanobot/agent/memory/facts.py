@@ -138,21 +138,6 @@ def fact_words(text: str) -> set[str]:
     return words
 
 
-def find_lost_facts(before: str, after: str) -> list[Fact]:
-    """Return the facts of `before` that `after` does not state any more: most of their words, or one of their numbers,
-    are in none of its lines.
-    """
-    kept = {fact.key for fact in parse_facts(after)}
-    words = fact_words(" ".join(line for _, line in _fact_lines(after.splitlines())))
-    lost = []
-    for fact in parse_facts(before):
-        own = fact_words(fact.text)
-        numbers = {word for word in own if any(map(str.isdigit, word))}
-        if fact.key not in kept and (len(own & words) < 0.6 * max(1, len(own)) or not numbers <= words):
-            lost.append(fact)
-    return lost
-
-
 def remove_facts(text: str, removed: Sequence[Fact]) -> str:
     """Return the text without these facts, otherwise byte for byte."""
     lines = text.splitlines(keepends=True)

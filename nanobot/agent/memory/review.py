@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits
-from nanobot.agent.memory.facts import Fact, fact_key, find_headings, find_lost_facts, parse_facts
+from nanobot.agent.memory.edits import FactEdit
+from nanobot.agent.memory.facts import Fact, fact_key, find_headings, parse_facts
 from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
 from nanobot.errors import NanobotError, ProviderError
@@ -138,18 +138,16 @@ class EditRules:
         knows_all = not self.tidies and all("already says" in refusal for refusal in refused)
         if wanted and not edits and not knows_all:
             raise UnusableAnswerError(f"No edit of the model's answer is allowed: {refused[0]}")
-        self.check_losses([edit for edit in edits if not edit.is_archived])
+        self.check_losses(edits)
         return edits, refused
 
     def check_losses(self, edits: Sequence[FactEdit]) -> None:
         """Raise UnusableAnswerError if the edits would remove many facts at once."""
-        after, _ = apply_edits(self.memory, edits)
-        lost = {fact.key for fact in find_lost_facts(self.memory, after)}
-        replaced = sum(bool(edit.text and lost.intersection(edit.keys)) for edit in edits)
-        count = len(parse_facts(self.memory))
+        removed = [max(len(edit.keys) - bool(edit.text), 0) for edit in edits if not (edit.under or edit.is_archived)]
+        count = len(self.facts)
         few = max(1, min(_FEW_FACTS, count // 2)) if self.tidies else _FEW_FACTS
-        if len(lost) - replaced > max(few, count // 3):
-            raise UnusableAnswerError(f"The model would remove {len(lost)} facts from MEMORY.md at once.")
+        if sum(removed) > max(few, count // 3):
+            raise UnusableAnswerError(f"The model would remove {sum(removed)} facts from MEMORY.md at once.")
 
     def _check(self, wanted: object, earlier: Sequence[FactEdit]) -> FactEdit:
         """Return an edit, which comes after the `earlier` ones. Raises _RefusedError if it breaks a rule."""

@@ -381,10 +381,9 @@ class MemoryStore:
 
     def read_history(self) -> list[HistoryEntry]:
         """Return the log, oldest first: HISTORY.md and the original's later format, `history.jsonl`."""
-        entries = [
-            *entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self.files)),
-            *parse_entries(read_or_empty(self.history_file, self.files)),
-        ]
+        jsonl, log = (self.memory_dir / "history.jsonl", self.history_file)
+        texts = [read_or_empty(path, self.files).encode("utf-8", "replace") for path in (jsonl, log)]
+        entries = [*entries_of_jsonl(texts[0]), *(entry for entry, _ in parse_entries(texts[1]))]
         return sorted(entries, key=lambda entry: entry.timestamp)
 
     def note_file(self, day: date | None = None) -> Path:
