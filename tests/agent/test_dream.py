@@ -84,7 +84,7 @@ async def test_a_restart_and_an_edit_by_hand_are_no_news(harness: DreamHarness):
 async def test_lessons_come_and_leave_by_code_and_no_pass_sees_them(harness: DreamHarness):
     harness.learns()
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
-    harness.memory.change({"MEMORY.md": f"{harness.text}{lesson}".encode()}, ChangedBy.LESSON)
+    harness.memory.revisions.change({"MEMORY.md": f"{harness.text}{lesson}".encode()}, ChangedBy.LESSON)
 
     await harness.run(tidying(MERGED))
 
@@ -182,7 +182,7 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
         run = await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
 
     again = DreamHarness(harness.folder)
-    again.memory.record_changes()
+    again.memory.revisions.record()
     told = {one.outcome for one in again.passes() if one.outcome is not PassOutcome.FAILED}
     if again.text == before:
         assert told == set()
@@ -395,7 +395,7 @@ async def test_what_its_owner_writes_after_a_reset_is_by_hand(harness: DreamHarn
 async def test_what_stood_there_before_the_book_goes_to_the_archive_and_nowhere_else(tmp_path: Path):
     harness = DreamHarness(tmp_path)
     harness.memory.write_long_term(FACTS)
-    harness.memory.record_changes()
+    harness.memory.revisions.record()
     harness.memory.append_history("Talked.")
 
     await harness.run(tidying({"action": "drop", "ids": ["f4"], "why": "over"}))
@@ -468,7 +468,7 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: Dr
     before = harness.text
     await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
-    harness.memory.change({"MEMORY.md": f"{harness.text}{lesson}".encode()}, ChangedBy.LESSON)
+    harness.memory.revisions.change({"MEMORY.md": f"{harness.text}{lesson}".encode()}, ChangedBy.LESSON)
 
     harness.editor.restore()
 
@@ -527,7 +527,7 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness
 async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(harness: DreamHarness):
     await harness.run(tidying({"action": "archive", "ids": ["f4"], "why": "over"}))
     fact = MemoryEditor(harness.memory, harness.clock).facts()[0].fact
-    harness.memory.change({"MEMORY.md": b"- Has a dog.\n"}, ChangedBy.CONSOLIDATION, archived=[fact])
+    harness.memory.revisions.change({"MEMORY.md": b"- Has a dog.\n"}, ChangedBy.CONSOLIDATION, archived=[fact])
 
     harness.editor.restore()
 
@@ -541,7 +541,7 @@ async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_n
     await pause.reached.wait()
     harness.memory.append_history("[2026-02-26 16:00] Said meanwhile.")
     harness.memory.memory_file.write_text(harness.text + "- Written meanwhile.\n", encoding="utf-8")
-    harness.memory.record_changes(ChangedBy.AGENT, ChangeSource("cli:direct"))
+    harness.memory.revisions.record(ChangedBy.AGENT, ChangeSource("cli:direct"))
     pause.resume.set()
 
     await work
@@ -640,11 +640,11 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
         text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), [edit for _, edit, _ in edits])
         if not done:
             return
-        harness.memory.record_changes()
+        harness.memory.revisions.record()
         data = text.encode("utf-8", "surrogateescape")
         archived = [fact for what, edit, fact in edits if what == "archive" and edit in done]
         one = DreamPass(1, "2026-02-26T13:21", PassOutcome.CHANGED)
-        harness.memory.change({"MEMORY.md": data}, ChangedBy.DREAM, archived=archived, dream=one)
+        harness.memory.revisions.change({"MEMORY.md": data}, ChangedBy.DREAM, archived=archived, dream=one)
         assert harness.memory.memory_file.read_bytes() == data
 
         harness.editor.restore()

@@ -16,6 +16,7 @@ from nanobot.agent.memory import revisions as memory_book
 from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -44,8 +45,8 @@ class EditorHarness:
             }
             for text in said
         ]
-        edits = edits_of_update(self.memory.read_for_model(), update)
-        self.memory.apply_edits("Talked.", edits, ChangeSource("telegram:7", rows=rows, **more))
+        edits = edits_of_update(read_for_model(self.memory), update)
+        store_edits(self.memory, "Talked.", edits, ChangeSource("telegram:7", rows=rows, **more))
 
     @property
     def text(self) -> str:
@@ -345,7 +346,7 @@ def test_a_pinned_fact_survives_every_update_word_for_word_and_no_update_pins_on
         pinned = {(fact.key, fact.text) for fact in parse_facts(text) if fact.pinned}
 
         with suppress(StorageError):  # the line that was pinned meanwhile was changed by the update: nothing is written
-            memory.apply_edits("Talked.", edits_of_update(seen if is_late else text, "\n".join(update)))
+            store_edits(memory, "Talked.", edits_of_update(seen if is_late else text, "\n".join(update)))
 
         after = parse_facts(memory.read_long_term())
     assert {fact.key for fact in after if fact.pinned} == {key for key, _ in pinned}

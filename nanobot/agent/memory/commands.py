@@ -67,7 +67,7 @@ class MemoryCommands:
             case "dream-log", _:
                 if rest and not (rest.isdecimal() and int(rest)):
                     return f"How many? For example /dream-log 5; {rest[:60]!r} is not a number."
-                memory.record_changes()
+                memory.revisions.record()
                 passes = format_log(memory.revisions, min(int(rest or 3), _MAX_PASSES))
                 return passes or "Dream has tidied nothing here yet."
             case "dream-restore", _:

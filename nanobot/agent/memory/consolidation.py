@@ -17,6 +17,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from nanobot.agent.engine.spec import Model
+from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.save_memory import SaveMemoryAnswer, request_consolidation
 from nanobot.agent.memory.store import MemoryStore
@@ -251,7 +252,7 @@ class Consolidator:
     async def _ask(self, plan: _Plan) -> _CheckedAnswer:
         memory = self._memory_of(plan.scope)
         model = await self._models.get(self._background_model() or plan.model or None)
-        text = await asyncio.to_thread(memory.read_for_model)
+        text = await asyncio.to_thread(read_for_model, memory)
         reply, room = _room(model, text)
         rows = plan.rows[: max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))]
         everything = build_transcript(rows, room)
@@ -295,7 +296,7 @@ class Consolidator:
     def _write(self, answer: _CheckedAnswer) -> None:
         source = ChangeSource(answer.plan.session_key, rows=answer.rows, provenance=answer.provenance)
         memory = self._memory_of(answer.plan.scope)
-        memory.apply_edits(answer.saved.history_entry, answer.saved.edits, source)
+        store_edits(memory, answer.saved.history_entry, answer.saved.edits, source)
         self._status.memory_note = f"{count_noun(len(answer.rows), 'message')} moved into memory at {self._now()}"
 
     def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:

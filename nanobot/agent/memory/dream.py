@@ -268,7 +268,7 @@ class Dream:
         """
         memory, size = self._memory, self._log_size()
         read_until: int | None = self.state().state.get("offset")
-        memory.record_changes()
+        memory.revisions.record()
         is_continued = read_until is not None and read_until <= size
         begin = read_until if read_until is not None and is_continued else max(0, size - _MAX_READ_BYTES)
         news = parse_entries(self._read_log(begin, size), begin)
@@ -324,14 +324,15 @@ class Dream:
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
         dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
+        memory, revisions = self._memory, self._memory.revisions
         with suppress(StorageError):
             due = self.state()
             after = due.after_failure(self._clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
             self._save(due.state.get("offset"), reason, after)
-            with self._memory.revisions.lock():
+            with revisions.lock():
                 dream_pass = replace(dream_pass, number=self._next_number())
-                unchanged = self._memory.file_bytes(self._memory.memory_file)
-                self._memory.change({self._memory.memory_file.name: unchanged}, ChangedBy.DREAM, dream=dream_pass)
+                unchanged = {memory.memory_file.name: memory.file_bytes(memory.memory_file)}
+                revisions.change(unchanged, ChangedBy.DREAM, dream=dream_pass)
         return dream_pass
 
     def _next_number(self) -> int:
@@ -341,7 +342,7 @@ class Dream:
         """Apply the edits, then move the position in the log. Raises StorageError; the memory is then unchanged."""
         memory, revisions = self._memory, self._memory.revisions
         with revisions.lock():
-            memory.record_changes()
+            memory.revisions.record()
             raw = memory.file_bytes(memory.memory_file)
             before = decode_escaped(raw)
             # what was forgotten while the model was asked
@@ -360,7 +361,7 @@ class Dream:
                 refused=[*dream_pass.refused, *late],
             )
             archived = [text for edit in applied if edit.is_archived for text in edit.before]
-            memory.change(
+            memory.revisions.change(
                 {memory.memory_file.name: data},
                 ChangedBy.DREAM,
                 ChangeSource(who=dream_pass.who, origins=self._merged_origins(applied)),

@@ -107,7 +107,7 @@ class MemoryEditor:
 
     def facts(self, *, archived: bool = False) -> list[FactDetails]:
         """Return the facts that are in every prompt, in file order; with `archived` also those of the archive."""
-        self._memory.record_changes()
+        self._memory.revisions.record()
         origins, now = self._memory.revisions.origins(), self._clock.now()
         return [
             FactDetails(fact, path.name, origin, fact_importance(fact, origin, now))
@@ -203,7 +203,7 @@ class MemoryEditor:
         Facts stay in the revisions, today's notes in a renamed file.
         """
         with self._memory.revisions.lock():
-            self._memory.record_changes()
+            self._memory.revisions.record()
             cleared = self._edit(self._files, lambda text: None, ChangedBy.RESET)
             if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
                 cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
@@ -215,7 +215,7 @@ class MemoryEditor:
         `may` decides whether this person may undo a revision.
         """
         with self._memory.revisions.lock():
-            self._memory.record_changes()
+            self._memory.revisions.record()
             group = self._memory.revisions.last_undoable()
             if not group:
                 raise NanobotError("There is no change to undo.")
@@ -233,7 +233,7 @@ class MemoryEditor:
         """
         memory, log = self._memory, self._memory.revisions
         with log.lock():
-            memory.record_changes()
+            memory.revisions.record()
             active = log.active_passes()
             if number is None:
                 number = next(iter(active), None)
@@ -274,7 +274,7 @@ class MemoryEditor:
             returning = [fact for fact in new if any(is_like(fact.text, other) for other in forgot)]
             files[memory.memory_file.name] = encode_escaped(remove_facts(text, returning))
         undoes = sorted({change.group for change in changes}, reverse=True)
-        memory.change(files, by, ChangeSource(who=self._who), undoes=undoes)
+        memory.revisions.change(files, by, ChangeSource(who=self._who), undoes=undoes)
 
     def search(self, text: str) -> list[FactMatch]:
         """Return the lines of all memory files that contain all these words, ignoring case."""
@@ -293,7 +293,7 @@ class MemoryEditor:
 
     def log(self) -> list[Revision]:
         """Return all changes, newest first."""
-        self._memory.record_changes()
+        self._memory.revisions.record()
         return [change for change in reversed(self._memory.revisions.changes()) if change.is_change or not change.dream]
 
     @property
@@ -313,7 +313,7 @@ class MemoryEditor:
             if new != old and (new or old):
                 files[path.name] = encode_escaped(new) if new is not None else None
         if files:
-            self._memory.change(files, by, ChangeSource(who=self._who), **details)
+            self._memory.revisions.change(files, by, ChangeSource(who=self._who), **details)
         return [*files]
 
 

@@ -166,7 +166,7 @@ def add_fact(text: str, heading: str, item: str) -> str:
             below = []
         above = [end] if at and lines[at - 1].lstrip().startswith("#") else []
         return "".join([*lines[:at], *above, f"- {item}{end}", *below, *lines[at:]])
-    place = section_end(lines, heading)
+    place = _section_end(lines, heading)
     if place is None:
         gap = end if lines and lines[-1].strip() else ""
         return f"{''.join(lines)}{gap}## {heading}{end}{end}- {item}{end}"
@@ -179,13 +179,13 @@ def find_headings(lines: Sequence[str]) -> list[tuple[int, str]]:
     return [(at, line.strip("# \t")) for at, line in bare if line.startswith("#") and line.strip("# \t")]
 
 
-def section_end(lines: Sequence[str], heading: str, ignored: Collection[int] = ()) -> int | None:
-    """Return the line at which a fact is added to a section: after its last one that is not `ignored`."""
+def _section_end(lines: Sequence[str], heading: str) -> int | None:
+    """Return the line at which a fact is added to a section: after its last one."""
     headings = find_headings(lines)
     for number, (at, name) in enumerate(headings):
         if name == heading:
             end = headings[number + 1][0] if number + 1 < len(headings) else len(lines)
-            filled = [line for line in range(at + 1, end) if lines[line].strip() and line not in ignored]
+            filled = [line for line in range(at + 1, end) if lines[line].strip()]
             if filled:
                 return filled[-1] + 1
             return at + 2 if at + 1 < end and not lines[at + 1].strip() else at + 1

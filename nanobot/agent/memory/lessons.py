@@ -156,7 +156,7 @@ class Lessons:
 
     def _write(self, text: str, archived: Sequence[Fact], session_key: str = "") -> None:
         files, source = {self._memory.memory_file.name: encode_escaped(text)}, ChangeSource(session_key, "nanobot")
-        self._memory.change(files, ChangedBy.LESSON, source, archived=archived)
+        self._memory.revisions.change(files, ChangedBy.LESSON, source, archived=archived)
 
 
 def find_failures(rows: Sequence[ChatMessage], *, person_is_owner: bool = False) -> list[Failure]:

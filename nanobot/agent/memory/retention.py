@@ -1,10 +1,13 @@
-"""Which facts of a memory are kept: none that was forgotten, the most important if room is short. Pure."""
+"""What a consolidation brings is stored: no fact that was forgotten, the most important ones if room is short."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from nanobot.agent.memory.facts import Fact, fact_weight, fact_words, fit_facts, merge_facts, parse_facts
-from nanobot.agent.memory.revisions import ChangedBy, FactOrigin, Revision, is_like
+from nanobot.agent.memory.edits import FactEdit, apply_edits
+from nanobot.agent.memory.facts import Fact, fact_weight, fact_words, fit_facts, merge_facts, parse_facts, remove_facts
+from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource, FactOrigin, Revision, is_like
+from nanobot.agent.memory.store import MemoryStore, decode_escaped, encode_escaped
+from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 
@@ -13,18 +16,47 @@ _AUTHOR_WEIGHT = {ChangedBy.HAND: 3.0, ChangedBy.SHARE: 3.0, ChangedBy.AGENT: 1.
 """Importance by author: what a person wrote leaves last, a lesson first."""
 
 
-def fit_budget(
-    text: str, before: str, origins: Mapping[str, FactOrigin], budget: int, now: datetime
-) -> tuple[str, list[Fact]]:
-    """Merge duplicates of an updated memory, and remove the least important facts beyond `budget` bytes. Return the
-    text and what was removed. `before` is the memory without the update, and only cut to the budget itself.
+def read_for_model(memory: MemoryStore) -> str:
+    """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
+    completely.
     """
-    known = {fact.key for fact in parse_facts(before)}
+    try:
+        text = (memory.file_bytes(memory.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{memory.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
+    lessons = {key for key, origin in memory.revisions.origins().items() if origin.is_lesson}
+    return remove_facts(text, [fact for fact in parse_facts(text) if fact.key in lessons])
 
-    def importance(fact: Fact) -> float:
-        return fact_importance(fact, origins.get(fact.key), now) + (0.5 if fact.key not in known else 0.0)
 
-    return fit_facts(merge_facts(text) if text != before else text, budget, importance)
+def store_edits(
+    memory: MemoryStore, history_entry: str, edits: Sequence[FactEdit], source: ChangeSource = UNKNOWN_SOURCE
+) -> None:
+    """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md.
+
+    Duplicate facts are merged, forgotten facts do not return because of older messages, and the least important facts
+    beyond the budget move to the archive. Raises StorageError, also if a fact to be replaced is not there any more;
+    nothing is written then.
+    """
+    revisions, now = memory.revisions, memory.clock.now()
+    with revisions.lock():
+        data = memory.file_bytes(memory.memory_file)
+        before = decode_escaped(data)
+        known = {fact.key for fact in parse_facts(before)}
+        if any(edit.text and not known.issuperset(edit.keys) for edit in edits):
+            raise StorageError(
+                "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
+                "session and are consolidated later."
+            )
+        forgotten, origins = revisions.forgotten(), revisions.origins()
+        text, _ = apply_edits(before, [edit for edit in edits if not _is_forgotten(edit.text, forgotten, source.rows)])
+
+        def importance(fact: Fact) -> float:
+            return fact_importance(fact, origins.get(fact.key), now) + (0.5 if fact.key not in known else 0.0)
+
+        text, archived = fit_facts(merge_facts(text) if text != before else text, memory.budget_bytes, importance)
+        memory.append_history(history_entry)
+        files = {memory.memory_file.name: encode_escaped(text) if text != before else data}
+        revisions.change(files, ChangedBy.CONSOLIDATION, source, archived=archived)
 
 
 def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> float:
@@ -35,7 +67,7 @@ def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> flo
     return fact_weight(fact) + _AUTHOR_WEIGHT.get(origin.change.by, 0.0) + 1.0 / (1.0 + days / _LONG_DAYS)
 
 
-def is_forgotten(text: str, forgotten: Mapping[str, Revision], rows: Sequence[ChatMessage]) -> bool:
+def _is_forgotten(text: str, forgotten: Mapping[str, Revision], rows: Sequence[ChatMessage]) -> bool:
     """Whether a fact was forgotten after the last of these messages in which a person spoke of it."""
     words = fact_words(text)
     times = [_seconds(change.at) for other, change in forgotten.items() if words and is_like(text, other)]

@@ -2,20 +2,21 @@
 
 A table of the database of nanobot's state; the files stay plain Markdown, and a fact is identified by its words. One
 action may change several files: its revisions are a group, written in one transaction before the files. After a kill in
-between, the next look of `MemoryStore` takes the action back. Methods block.
+between, the next look takes the action back. Methods block.
 """
 
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.memory.due import SCHEMA
-from nanobot.agent.memory.facts import Fact, fact_words, parse_facts
+from nanobot.agent.memory.facts import PIN, Fact, add_fact, fact_words, parse_facts, remove_facts
+from nanobot.agent.memory.store import decode_escaped, encode_escaped
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic
@@ -26,6 +27,9 @@ from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import clip_line
+
+if TYPE_CHECKING:
+    from nanobot.agent.memory.store import MemoryStore
 
 ARCHIVE = "ARCHIVE.md"
 _MAX_QUOTE_CHARS = 300
@@ -198,14 +202,17 @@ class FactOrigin:
 
 
 class RevisionLog:
-    """The revisions of one memory, which `memory` names in the database."""
+    """The revisions of the files of one `store`, which `memory` names in the database; every change of ours goes
+    through it.
+    """
 
-    def __init__(self, database: Path, memory: str, clock: Clock) -> None:
-        self.database = database
+    def __init__(self, store: "MemoryStore", memory: str, clock: Clock) -> None:
+        self.database = store.database
         self.memory = memory
+        self._store = store
         self._clock = clock
         name = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()[:16]
-        self._lock_file = database.parent / "memory" / f"{name}.lock"
+        self._lock_file = self.database.parent / "memory" / f"{name}.lock"
         self._known: list[Revision] = []
         """The revisions as last read."""
         self._last_row = ""
@@ -239,7 +246,7 @@ class RevisionLog:
             raise StorageError("This version is no longer stored.")
         return (rows[1][1] if len(rows) > 1 else None), rows[0][1]
 
-    def last(self, file: str) -> tuple[Revision | None, bytes | None, bytes | None]:
+    def _last(self, file: str) -> tuple[Revision | None, bytes | None, bytes | None]:
         """Return a file's newest revision, and its content before and after it. Raises StorageError."""
         rows = [*self._versions(file), (None, None, True), (None, None, True)]
         return codec.from_json(Revision, rows[0][0]) if rows[0][0] else None, rows[1][1], rows[0][1]
@@ -277,6 +284,84 @@ class RevisionLog:
     def dream_lock_file(self) -> Path:
         """The lock file that a running Dream holds."""
         return self._lock_file.with_suffix(".dream.lock")
+
+    def record(self, by: ChangedBy = ChangedBy.HAND, source: ChangeSource = UNKNOWN_SOURCE) -> None:
+        """Record what an editor or a tool changed as revisions; an action of ours that a kill or a full disk
+        interrupted is taken back. Raises StorageError.
+        """
+        with self.lock():
+            changes: list[Revision] = []
+            for file in self._store.fact_files.values():
+                data = self._store.file_bytes(file)
+                last, before, after = self._last(file.name)
+                if data == after:
+                    continue
+                if last is not None and last.by not in (ChangedBy.HAND, ChangedBy.AGENT) and data == before:
+                    self._take_back([change for change in self.group(last.group) if change.by is last.by])
+                else:
+                    changes += self.add({file.name: data}, by, source)
+            for change in changes if by is ChangedBy.AGENT else ():
+                self._restore_pinned(change)
+
+    def change(
+        self,
+        files: Mapping[str, bytes | None],
+        by: ChangedBy,
+        source: ChangeSource = UNKNOWN_SOURCE,
+        *,
+        archived: Sequence[Fact] = (),
+        **details: Any,
+    ) -> None:
+        """Replace the content of memory files, by name (None deletes one), and add facts to the archive, as one action
+        with a revision for each file. `details` are further fields of these. Unrecorded edits are recorded first.
+        Raises StorageError; the files are then unchanged.
+        """
+        with self.lock():
+            self.record()
+            files = {**self._with_archived(archived), **files}
+            changes = self.add(files, by, source, **details)
+            try:
+                for change in changes:
+                    if change.is_change:
+                        self._store.write(self._store.fact_files[change.file], files[change.file])
+            except StorageError:
+                with suppress(StorageError):
+                    self._take_back(changes)
+                raise
+
+    def _take_back(self, changes: Sequence[Revision]) -> None:
+        """Take back an action that was not applied, or only in part. Raises StorageError."""
+        for change in changes:
+            file = self._store.fact_files[change.file]
+            before, after = self.texts(change)
+            if self._store.file_bytes(file) == after != before:
+                self._store.write(file, before)
+        with writing(self.database, SCHEMA) as db:
+            numbers = [(self.memory, change.number) for change in changes]
+            db.executemany("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", numbers)
+
+    def _restore_pinned(self, change: Revision) -> None:
+        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
+        before, after = map(decode_escaped, self.texts(change))
+        text = after
+        for fact in (fact for fact in parse_facts(before) if fact.pinned):
+            facts = parse_facts(text)
+            if not any(other.pinned and other.text == fact.text for other in facts):
+                text = remove_facts(text, [other for other in facts if other.key == fact.key])
+                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
+                text = add_fact(text, heading, f"{fact.text} {PIN}")
+        if text != after:
+            files, source = {change.file: encode_escaped(text)}, ChangeSource(who="nanobot")
+            self.change(files, ChangedBy.PIN, source, group=change.group)
+
+    def _with_archived(self, facts: Sequence[Fact]) -> dict[str, bytes | None]:
+        """Return the archive with facts added under today's date; nothing if it has them all."""
+        text = archive = decode_escaped(self._store.file_bytes(self._store.archive_file) if facts else None)
+        known = {fact.key for fact in parse_facts(archive)}
+        for fact in facts:
+            if fact.key not in known:
+                text = add_fact(text, f"{self._clock.now():%Y-%m-%d}", fact.text)
+        return {ARCHIVE: encode_escaped(text)} if text != archive else {}
 
     def add(
         self,
@@ -327,12 +412,6 @@ class RevisionLog:
                 (self.memory, first - _KEPT_TEXTS),
             )
         return changes
-
-    def delete(self, changes: Sequence[Revision]) -> None:
-        """Delete revisions that were not applied. Raises StorageError."""
-        with writing(self.database, SCHEMA) as db:
-            numbers = [(self.memory, change.number) for change in changes]
-            db.executemany("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", numbers)
 
     def group(self, number: int) -> list[Revision]:
         """Return the revisions of one action, oldest first."""

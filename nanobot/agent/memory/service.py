@@ -182,7 +182,7 @@ class MemoryService:
         stamps = self._stamps(scope)
         try:
             by = ChangedBy.HAND if rows is None else ChangedBy.AGENT
-            self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows or ()))
+            self._memory_of(scope).revisions.record(by, ChangeSource(session_key, rows=rows or ()))
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
         self._recorded[scope] = stamps

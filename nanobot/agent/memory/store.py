@@ -16,13 +16,13 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanobot.agent.memory.history import STAMP, HistoryEntry, entries_of_jsonl, parse_entries
 from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
@@ -37,9 +37,7 @@ from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
 from nanobot.utils.storage_error import storage_error
 
 if TYPE_CHECKING:
-    from nanobot.agent.memory.edits import FactEdit
-    from nanobot.agent.memory.facts import Fact
-    from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, Revision, RevisionLog
+    from nanobot.agent.memory.revisions import RevisionLog
     from nanobot.session.manager import Session
 
 log = logging.getLogger(__name__)
@@ -88,7 +86,7 @@ class MemoryStore:
         self.history_file = self.memory_dir / "HISTORY.md"
         self.archive_file = self.memory_dir / "ARCHIVE.md"
         self.shared_file = workspace / "memory" / SHARED
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
 
     @cached_property
     def revisions(self) -> "RevisionLog":
@@ -98,7 +96,7 @@ class MemoryStore:
         workspace = Path(os.path.abspath(self._workspace))  # noqa: PTH100 no look at the disk
         data = self.database.parent.parent
         name = workspace.relative_to(data) if workspace.is_relative_to(data) else workspace
-        return RevisionLog(self.database, (name / self.scope.folder).as_posix(), self._clock)
+        return RevisionLog(self, (name / self.scope.folder).as_posix(), self.clock)
 
     @property
     def database(self) -> Path:
@@ -109,7 +107,7 @@ class MemoryStore:
         """Return the store for another scope of the same workspace."""
         return MemoryStore(
             self._workspace,
-            clock=self._clock,
+            clock=self.clock,
             files=self._all_files,
             scope=scope,
             budget_bytes=self.budget_bytes,
@@ -151,140 +149,7 @@ class MemoryStore:
 
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md atomically."""
-        self._put(self.memory_file, content.encode("utf-8", "replace"))
-
-    def record_changes(self, by: "ChangedBy | None" = None, source: "ChangeSource | None" = None) -> None:
-        """Record what an editor or a tool changed as revisions; an action of ours that a kill or a full disk
-        interrupted is taken back. Raises StorageError.
-        """
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
-
-        by = by or ChangedBy.HAND
-        with self.revisions.lock():
-            changes = []
-            for file in self.fact_files.values():
-                data = self.file_bytes(file)
-                last, before, after = self.revisions.last(file.name)
-                if data == after:
-                    continue
-                if last is not None and last.by not in (ChangedBy.HAND, ChangedBy.AGENT) and data == before:
-                    self._take_back([change for change in self.revisions.group(last.group) if change.by is last.by])
-                else:
-                    changes += self.revisions.add({file.name: data}, by, source or UNKNOWN_SOURCE)
-            for change in changes if by is ChangedBy.AGENT else ():
-                self._restore_pinned(change)
-
-    def _take_back(self, changes: "Sequence[Revision]") -> None:
-        """Take back an action that was not applied, or only in part. Raises StorageError."""
-        for change in changes:
-            file = self.fact_files[change.file]
-            before, after = self.revisions.texts(change)
-            if self.file_bytes(file) == after != before:
-                self._put(file, before)
-        self.revisions.delete(changes)
-
-    def _restore_pinned(self, change: "Revision") -> None:
-        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
-        from nanobot.agent.memory.facts import PIN, add_fact, parse_facts, remove_facts
-        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
-
-        before, after = map(decode_escaped, self.revisions.texts(change))
-        text = after
-        for fact in (fact for fact in parse_facts(before) if fact.pinned):
-            facts = parse_facts(text)
-            if not any(other.pinned and other.text == fact.text for other in facts):
-                text = remove_facts(text, [other for other in facts if other.key == fact.key])
-                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
-                text = add_fact(text, heading, f"{fact.text} {PIN}")
-        if text != after:
-            files = {change.file: encode_escaped(text)}
-            self.change(files, ChangedBy.PIN, ChangeSource(who="nanobot"), group=change.group)
-
-    def change(
-        self,
-        files: "Mapping[str, bytes | None]",
-        by: "ChangedBy",
-        source: "ChangeSource | None" = None,
-        *,
-        archived: "Sequence[Fact]" = (),
-        **details: Any,
-    ) -> "list[Revision]":
-        """Replace the content of memory files, by name (None deletes one), and add facts to the archive, as one action
-        with a revision for each file. `details` are further fields of these. Unrecorded edits are recorded first.
-        Raises StorageError; the files are then unchanged.
-        """
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE
-
-        with self.revisions.lock():
-            self.record_changes()
-            files = {**self._with_archived(archived), **files}
-            changes = self.revisions.add(files, by, source or UNKNOWN_SOURCE, **details)
-            try:
-                for change in changes:
-                    if change.is_change:
-                        self._put(self.fact_files[change.file], files[change.file])
-            except StorageError:
-                with suppress(StorageError):
-                    self._take_back(changes)
-                raise
-            return changes
-
-    def _with_archived(self, facts: "Sequence[Fact]") -> dict[str, bytes | None]:
-        """Return the archive with facts added under today's date; nothing if it has them all."""
-        from nanobot.agent.memory.facts import add_fact, parse_facts
-
-        text = archive = decode_escaped(self.file_bytes(self.archive_file) if facts else None)
-        known = {fact.key for fact in parse_facts(archive)}
-        for fact in facts:
-            if fact.key not in known:
-                text = add_fact(text, f"{self._today():%Y-%m-%d}", fact.text)
-        return {self.archive_file.name: encode_escaped(text)} if text != archive else {}
-
-    def read_for_model(self) -> str:
-        """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
-        completely.
-        """
-        from nanobot.agent.memory.facts import parse_facts, remove_facts
-
-        try:
-            text = (self.file_bytes(self.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
-        except UnicodeDecodeError as error:
-            raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
-        lessons = {key for key, origin in self.revisions.origins().items() if origin.is_lesson}
-        return remove_facts(text, [fact for fact in parse_facts(text) if fact.key in lessons])
-
-    def apply_edits(
-        self, history_entry: str, edits: "Sequence[FactEdit]", source: "ChangeSource | None" = None
-    ) -> None:
-        """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md. Edits of pinned facts
-        are left out.
-
-        Duplicate facts are merged, forgotten facts do not return because of older messages, and facts beyond the budget
-        move to the archive. Raises StorageError, also if a fact to be replaced is not there any more; nothing is
-        written then.
-        """
-        from nanobot.agent.memory.edits import apply_edits
-        from nanobot.agent.memory.facts import parse_facts
-        from nanobot.agent.memory.retention import fit_budget, is_forgotten
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
-
-        source = source or UNKNOWN_SOURCE
-        with self.revisions.lock():
-            data = self.file_bytes(self.memory_file)
-            current = decode_escaped(data)
-            keys = {fact.key for fact in parse_facts(current)}
-            if any(edit.text and not keys.issuperset(edit.keys) for edit in edits):
-                raise StorageError(
-                    "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
-                    "session and are consolidated later."
-                )
-            forgotten = self.revisions.forgotten()
-            edits = [edit for edit in edits if not is_forgotten(edit.text, forgotten, source.rows)]
-            text, _ = apply_edits(current, edits)
-            text, archived = fit_budget(text, current, self.revisions.origins(), self.budget_bytes, self._clock.now())
-            self.append_history(history_entry)
-            files = {self.memory_file.name: encode_escaped(text) if text != current else data}
-            self.change(files, ChangedBy.CONSOLIDATION, source, archived=archived)
+        self.write(self.memory_file, content.encode("utf-8", "replace"))
 
     async def consolidate(
         self,
@@ -301,6 +166,7 @@ class MemoryStore:
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
         # most turns consolidate nothing
+        from nanobot.agent.memory.retention import read_for_model, store_edits
         from nanobot.agent.memory.save_memory import request_consolidation
         from nanobot.agent.memory.transcript import build_transcript
 
@@ -310,10 +176,10 @@ class MemoryStore:
         transcript = build_transcript(rows)
         try:
             if transcript.text:
-                memory = await asyncio.to_thread(self.read_for_model)
+                memory = await asyncio.to_thread(read_for_model, self)
                 own = build_transcript(rows, is_trusted_only=True)
                 saved = await request_consolidation(provider, model, memory, transcript, own)
-                await finish(asyncio.to_thread(self.apply_edits, saved.history_entry, saved.edits))
+                await finish(asyncio.to_thread(store_edits, self, saved.history_entry, saved.edits))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)
             return False
@@ -376,7 +242,7 @@ class MemoryStore:
         if not text:
             return
         if not STAMP.match(text):
-            text = f"[{self._clock.now():%Y-%m-%d %H:%M}] {text}"
+            text = f"[{self.clock.now():%Y-%m-%d %H:%M}] {text}"
         self._append(self.history_file, text + "\n\n")
 
     def read_history(self) -> list[HistoryEntry]:
@@ -409,8 +275,8 @@ class MemoryStore:
         if not (data := self.file_bytes(path)):
             return False
         number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
-        self._put(path.with_name(f"{path.stem}-{number}.md"), data)
-        self._put(path, None)
+        self.write(path.with_name(f"{path.stem}-{number}.md"), data)
+        self.write(path, None)
         return True
 
     def get_recent_memories(self, days: int = 7) -> str:
@@ -420,10 +286,10 @@ class MemoryStore:
         return "\n\n---\n\n".join(note.strip() for note in notes if note.strip())
 
     def _today(self) -> date:
-        return self._clock.now().date()
+        return self.clock.now().date()
 
-    def _put(self, path: Path, content: bytes | None) -> None:
-        """Replace a file atomically; None removes it."""
+    def write(self, path: Path, content: bytes | None) -> None:
+        """Replace one of the files atomically; None removes it."""
         with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
             if content is None:
                 place.real.unlink(missing_ok=True)

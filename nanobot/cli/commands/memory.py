@@ -177,7 +177,7 @@ def dream_log(
     from nanobot.agent.memory.commands import format_log
 
     store, _ = _open_editor(config, workspace, chat)
-    store.record_changes()
+    store.revisions.record()
     if json:
         print_json([asdict(dream_pass) for dream_pass in store.revisions.passes()[:limit]])
     elif text := format_log(store.revisions, limit):
