@@ -94,16 +94,6 @@ class _Plan:
     handover_trust: Provenance
 
 
-@dataclass(frozen=True, slots=True)
-class _CheckedAnswer:
-    """A checked answer for the first rows of a plan. `provenance` is that of the edits and the handover."""
-
-    plan: _Plan
-    rows: Sequence[ChatMessage]
-    provenance: Provenance
-    saved: SaveMemoryAnswer
-
-
 class Consolidator:
     """Moves messages into the memories of one workspace."""
 
@@ -168,12 +158,12 @@ class Consolidator:
                 if plan is None:
                     break
                 async with self._locks.setdefault(plan.scope, asyncio.Lock()):
-                    answer = await self._ask(plan)
+                    source, saved = await self._ask(plan)
                     async with hold() as session:
                         if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
                             break  # reset, or consolidated by another process
-                        await finish(self._store(session, answer))
-                moved += len(answer.rows)
+                        await finish(self._store(session, plan.scope, source, saved))
+                moved += len(source.rows)
         except (NanobotError, TimeoutError) as error:
             return replace(self._record_failure(session_key, error), moved=moved)
         finally:
@@ -189,12 +179,12 @@ class Consolidator:
             if plan is None:
                 return _NOTHING
             async with self._locks.setdefault(plan.scope, asyncio.Lock()):
-                answer = await self._ask(plan)
-                await finish(asyncio.to_thread(self._write, answer))
+                source, saved = await self._ask(plan)
+                await finish(asyncio.to_thread(self._write, plan.scope, source, saved))
         except (NanobotError, TimeoutError) as error:
             return self._record_failure(session.key, error)
-        session.last_consolidated += len(answer.rows)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(answer.rows))
+        session.last_consolidated += len(source.rows)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(source.rows))
 
     async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
@@ -249,7 +239,8 @@ class Consolidator:
             summary_provenance(session.metadata, session.key),
         )
 
-    async def _ask(self, plan: _Plan) -> _CheckedAnswer:
+    async def _ask(self, plan: _Plan) -> tuple[ChangeSource, SaveMemoryAnswer]:
+        """Return the checked answer for the first rows of a plan, and what it was made of."""
         memory = self._memory_of(plan.scope)
         model = await self._models.get(self._background_model() or plan.model or None)
         text = await asyncio.to_thread(read_for_model, memory)
@@ -274,30 +265,28 @@ class Consolidator:
                     handover=plan.handover,
                     handover_trust=handover_trust,
                 )
-        return _CheckedAnswer(plan, rows, own.provenance, saved)
+        return ChangeSource(plan.session_key, rows=rows, provenance=own.provenance), saved
 
-    async def _store(self, session: Session, answer: _CheckedAnswer) -> None:
+    async def _store(self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
         """Write the memory first, then move the cursor."""
-        await asyncio.to_thread(self._write, answer)
+        await asyncio.to_thread(self._write, scope, source, saved)
         before = session.metadata.get(SUMMARY_KEY)
-        if answer.saved.handover:
-            trust = least_trusted([summary_provenance(session.metadata, session.key), answer.provenance])
-            session.metadata[SUMMARY_KEY] = summary_metadata(answer.saved.handover, trust)
+        if saved.handover:
+            trust = least_trusted([summary_provenance(session.metadata, session.key), source.provenance])
+            session.metadata[SUMMARY_KEY] = summary_metadata(saved.handover, trust)
         else:
             session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
         session.metadata.pop(OLD_SUMMARY, None)
         try:
-            await self._sessions.move_cursor(session, len(answer.rows))
+            await self._sessions.move_cursor(session, len(source.rows))
         except NanobotError:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
 
-    def _write(self, answer: _CheckedAnswer) -> None:
-        source = ChangeSource(answer.plan.session_key, rows=answer.rows, provenance=answer.provenance)
-        memory = self._memory_of(answer.plan.scope)
-        store_edits(memory, answer.saved.history_entry, answer.saved.edits, source)
-        self._status.memory_note = f"{count_noun(len(answer.rows), 'message')} moved into memory at {self._now()}"
+    def _write(self, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
+        store_edits(self._memory_of(scope), saved.history_entry, saved.edits, source)
+        self._status.memory_note = f"{count_noun(len(source.rows), 'message')} moved into memory at {self._now()}"
 
     def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."

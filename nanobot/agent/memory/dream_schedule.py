@@ -53,6 +53,8 @@ class DreamScheduler:
     ) -> None:
         defaults = config.agents.defaults
         self._settings = defaults.dream
+        self.enabled = defaults.dream.enabled
+        """Whether the gateway runs it on a schedule."""
         self._model = defaults.dream.model_override or defaults.background_model
         self._memory = memory
         self._models = models
@@ -64,11 +66,6 @@ class DreamScheduler:
         self._last_run_at = 0.0
         self.problem: str | None = None
         """What failed in the last run, for the status."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether the gateway runs it on a schedule."""
-        return self._settings.enabled
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """Run on schedule until cancelled. Never raises for a model or the disk."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ARCHIVE = "ARCHIVE.md"
 _MAX_QUOTE_CHARS = 300
 _KEPT_TEXTS = 1_000
-"""So many of the newest revisions keep their texts."""
+"""So many of the newest revisions keep their texts, and the last two of each file."""
 _ALIKE = 0.7
 """Share of common words from which two facts count as the same when one of them is forgotten."""
 
@@ -51,14 +51,10 @@ class ChangedBy(StrEnum):
     UNDO = "undo"
     SHARE = "share"
     EDIT = "edit"
-    """A person changed the words of a fact."""
     PIN = "pin"
-    """A fact was pinned or unpinned."""
     LESSON = "lesson"
-    """A recurring failure was learned or unlearned."""
     RESET = "reset"
     DREAM = "dream"
-    """A Dream pass."""
     RESTORE = "restore"
     """Back to before a Dream pass."""
 
@@ -215,7 +211,7 @@ class RevisionLog:
         self._lock_file = self.database.parent / "memory" / f"{name}.lock"
         self._known: list[Revision] = []
         """The revisions as last read."""
-        self._last_row = ""
+        self._last_row: str | None = None
         """The last of them as stored."""
         self._mutex = threading.RLock()
         self._depth = 0
@@ -228,11 +224,13 @@ class RevisionLog:
                 last = self._known[-1].number if self._known else 0
                 state = db.execute(f"SELECT COUNT(*), MAX(number), revision {query} <= ?", (self.memory, last))
                 count, _, row = state.fetchone()
-                if count != len(self._known) or (row or "") != self._last_row:  # a deleted number may be given again
-                    self._known, last = [], 0
-                rows = db.execute(f"SELECT revision {query} > ? ORDER BY number", (self.memory, last)).fetchall()
-                self._known = [*self._known, *(codec.from_json(Revision, row) for (row,) in rows)]
-                self._last_row = rows[-1][0] if rows else self._last_row if self._known else ""
+                if (count, row) != (len(self._known), self._last_row):  # a deleted number may be given again
+                    self._known, self._last_row, last = [], None, 0
+                rows = [
+                    row for (row,) in db.execute(f"SELECT revision {query} > ? ORDER BY number", (self.memory, last))
+                ]
+                self._known = [*self._known, *(codec.from_json(Revision, row) for row in rows)]
+                self._last_row = rows[-1] if rows else self._last_row
                 return self._known
         except StorageError:
             return []
@@ -407,8 +405,9 @@ class RevisionLog:
                 db.execute("INSERT INTO memory_revisions VALUES (?, ?, ?, ?, 1, ?)", row)
                 changes.append(change)
             db.execute(
-                "UPDATE memory_revisions SET text = NULL, is_kept = 0 WHERE memory = ?1 AND number <= ?2 AND is_kept"
-                " AND number NOT IN (SELECT MAX(number) FROM memory_revisions WHERE memory = ?1 GROUP BY file)",
+                "UPDATE memory_revisions AS old SET text = NULL, is_kept = 0"
+                " WHERE memory = ?1 AND number <= ?2 AND is_kept AND (SELECT COUNT(*) FROM memory_revisions AS later"
+                " WHERE later.memory = ?1 AND later.file = old.file AND later.number > old.number) > 1",
                 (self.memory, first - _KEPT_TEXTS),
             )
         return changes
