@@ -71,21 +71,10 @@ _KINDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of failed call."""
+    """A kind of failed call, such as "exec `python`: no such command"."""
 
-    tool: str
-    program: str
-    what: str
-    advice: str = ""
-
-    @property
-    def key(self) -> str:
-        return f"{self.tool}|{self.program}|{self.what}"
-
-    @property
-    def text(self) -> str:
-        subject = f"{self.tool} `{self.program}`" if self.program else self.tool
-        return redact_known(f"{subject}: {self.what}")
+    text: str
+    advice: str
 
 
 class Lessons:
@@ -115,7 +104,7 @@ class Lessons:
         now = self._clock.now()
         today, turn_id = f"{now:%Y-%m-%d}", str(rows[-1].get("turn_id", "")) if rows else ""
         for failure in find_failures(rows, person_is_owner=alone):
-            count = self._counts.get(failure.key)
+            count = self._counts.get(failure.text)
             state = {"first": today, "turns": [], "lesson": ""} | count.state
             if turn_id in state["turns"]:
                 continue  # a resumed turn
@@ -124,7 +113,7 @@ class Lessons:
             if times >= RECURRING and not state["lesson"]:
                 state["lesson"] = f"[{today}] {failure.text} ({times} times since {state['first']}){failure.advice}"
                 self._add(state["lesson"], f"{failure.text} (", session_key)
-            self._counts.put(failure.key, Due(now.timestamp(), times, state))
+            self._counts.put(failure.text, Due(now.timestamp(), times, state))
 
     def drop_old(self) -> None:
         """Remove counts of failures that were not seen for `QUIET_DAYS`, and their lessons, which move to the archive
@@ -195,7 +184,8 @@ def _find_kind(tool: str, command: str, row: ChatMessage) -> Failure | None:
         if not program or program not in re.split(r"[^\w.+-]+", command):
             return None  # named by somebody else, or one of several commands
     what, semicolon, advice = kind.partition(";")
-    return Failure(tool, program, what.format(*match.groups()), semicolon + advice)
+    subject = f"{tool} `{program}`" if program else tool
+    return Failure(redact_known(f"{subject}: {what.format(*match.groups())}"), semicolon + advice)
 
 
 def _is_untrusted(row: ChatMessage, *, person_is_owner: bool) -> bool:
