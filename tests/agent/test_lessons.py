@@ -333,7 +333,11 @@ def test_a_lesson_is_no_models_to_drop_when_memory_is_written_anew(bot: Bot):
     bot.memory.write_long_term("- The owner likes tea.\n")
     bot.lives(*(turn(n, fails()) for n in range(3)))
 
-    store_edits(bot.memory, "They moved.", edits_of_update(read_for_model(bot.memory), "- The owner lives in Rome.\n"))
+    store_edits(
+        bot.memory.revisions,
+        "They moved.",
+        edits_of_update(read_for_model(bot.memory.revisions), "- The owner lives in Rome.\n"),
+    )
 
     assert bot.memory.read_long_term() == (
         "- The owner lives in Rome.\n\n## Lessons\n\n"

@@ -45,8 +45,8 @@ class EditorHarness:
             }
             for text in said
         ]
-        edits = edits_of_update(read_for_model(self.memory), update)
-        store_edits(self.memory, "Talked.", edits, ChangeSource("telegram:7", rows=rows, **more))
+        edits = edits_of_update(read_for_model(self.memory.revisions), update)
+        store_edits(self.memory.revisions, "Talked.", edits, ChangeSource("telegram:7", rows=rows, **more))
 
     @property
     def text(self) -> str:
@@ -346,7 +346,7 @@ def test_a_pinned_fact_survives_every_update_word_for_word_and_no_update_pins_on
         pinned = {(fact.key, fact.text) for fact in parse_facts(text) if fact.pinned}
 
         with suppress(StorageError):  # the line that was pinned meanwhile was changed by the update: nothing is written
-            store_edits(memory, "Talked.", edits_of_update(seen if is_late else text, "\n".join(update)))
+            store_edits(memory.revisions, "Talked.", edits_of_update(seen if is_late else text, "\n".join(update)))
 
         after = parse_facts(memory.read_long_term())
     assert {fact.key for fact in after if fact.pinned} == {key for key, _ in pinned}

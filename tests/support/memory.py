@@ -76,9 +76,9 @@ class Models:
 
 def learn(memory: MemoryStore, entry: str, update: str, source: ChangeSource = UNKNOWN_SOURCE) -> None:
     """A consolidation brings this log entry and this text of MEMORY.md; the first one brings it as it is."""
-    known = read_for_model(memory)
+    known = read_for_model(memory.revisions)
     if parse_facts(known):
-        store_edits(memory, entry, edits_of_update(known, update), source)
+        store_edits(memory.revisions, entry, edits_of_update(known, update), source)
     else:
         memory.append_history(entry)
         memory.revisions.change({"MEMORY.md": update.encode()}, ChangedBy.CONSOLIDATION, source)

@@ -243,7 +243,7 @@ class Consolidator:
         """Return the checked answer for the first rows of a plan, and what it was made of."""
         memory = self._memory_of(plan.scope)
         model = await self._models.get(self._background_model() or plan.model or None)
-        text = await asyncio.to_thread(read_for_model, memory)
+        text = await asyncio.to_thread(read_for_model, memory.revisions)
         reply, room = _room(model, text)
         rows = plan.rows[: max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))]
         everything = build_transcript(rows, room)
@@ -285,7 +285,7 @@ class Consolidator:
             raise
 
     def _write(self, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
-        store_edits(self._memory_of(scope), saved.history_entry, saved.edits, source)
+        store_edits(self._memory_of(scope).revisions, saved.history_entry, saved.edits, source)
         self._status.memory_note = f"{count_noun(len(source.rows), 'message')} moved into memory at {self._now()}"
 
     def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:

@@ -11,11 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update
-from nanobot.agent.memory.facts import PIN, Fact, fact_id, fact_key, fact_words, parse_facts, remove_facts, set_pinned
+from nanobot.agent.memory.facts import (
+    PIN,
+    Fact,
+    decode_escaped,
+    encode_escaped,
+    fact_id,
+    fact_key,
+    fact_words,
+    parse_facts,
+    remove_facts,
+    set_pinned,
+)
 from nanobot.agent.memory.history import entries_of_jsonl
 from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, encodable, is_like
-from nanobot.agent.memory.store import MemoryStore, decode_escaped, encode_escaped
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line, count_noun, format_when

@@ -58,6 +58,16 @@ class Fact:
         return fact_id(self.key)
 
 
+def decode_escaped(data: bytes | None) -> str:
+    """Decode the content of a file so that invalid bytes round-trip; empty without a file."""
+    return (data or b"").decode("utf-8", "surrogateescape")
+
+
+def encode_escaped(text: str) -> bytes:
+    """Encode a text of `decode_escaped`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def parse_facts(text: str) -> list[Fact]:
     """Return the facts of a text, in order."""
     return list(_parse_facts(text))

@@ -4,9 +4,26 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from nanobot.agent.memory.edits import FactEdit, apply_edits
-from nanobot.agent.memory.facts import Fact, fact_weight, fact_words, fit_facts, merge_facts, parse_facts, remove_facts
-from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource, FactOrigin, Revision, is_like
-from nanobot.agent.memory.store import MemoryStore, decode_escaped, encode_escaped
+from nanobot.agent.memory.facts import (
+    Fact,
+    decode_escaped,
+    encode_escaped,
+    fact_weight,
+    fact_words,
+    fit_facts,
+    merge_facts,
+    parse_facts,
+    remove_facts,
+)
+from nanobot.agent.memory.revisions import (
+    UNKNOWN_SOURCE,
+    ChangedBy,
+    ChangeSource,
+    FactOrigin,
+    Revision,
+    RevisionLog,
+    is_like,
+)
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
@@ -16,20 +33,21 @@ _AUTHOR_WEIGHT = {ChangedBy.HAND: 3.0, ChangedBy.SHARE: 3.0, ChangedBy.AGENT: 1.
 """Importance by author: what a person wrote leaves last, a lesson first."""
 
 
-def read_for_model(memory: MemoryStore) -> str:
+def read_for_model(revisions: RevisionLog) -> str:
     """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
     completely.
     """
+    memory = revisions.files
     try:
         text = (memory.file_bytes(memory.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise StorageError(f"{memory.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
-    lessons = {key for key, origin in memory.revisions.origins().items() if origin.is_lesson}
+    lessons = {key for key, origin in revisions.origins().items() if origin.is_lesson}
     return remove_facts(text, [fact for fact in parse_facts(text) if fact.key in lessons])
 
 
 def store_edits(
-    memory: MemoryStore, history_entry: str, edits: Sequence[FactEdit], source: ChangeSource = UNKNOWN_SOURCE
+    revisions: RevisionLog, history_entry: str, edits: Sequence[FactEdit], source: ChangeSource = UNKNOWN_SOURCE
 ) -> None:
     """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md.
 
@@ -37,7 +55,7 @@ def store_edits(
     beyond the budget move to the archive. Raises StorageError, also if a fact to be replaced is not there any more;
     nothing is written then.
     """
-    revisions, now = memory.revisions, memory.clock.now()
+    memory, now = revisions.files, revisions.files.clock.now()
     with revisions.lock():
         data = memory.file_bytes(memory.memory_file)
         before = decode_escaped(data)

@@ -12,24 +12,30 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanobot.agent.memory.due import SCHEMA
-from nanobot.agent.memory.facts import PIN, Fact, add_fact, fact_words, parse_facts, remove_facts
-from nanobot.agent.memory.store import decode_escaped, encode_escaped
+from nanobot.agent.memory.facts import (
+    PIN,
+    Fact,
+    add_fact,
+    decode_escaped,
+    encode_escaped,
+    fact_words,
+    parse_facts,
+    remove_facts,
+)
+from nanobot.agent.memory.files import MemoryFiles
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic
 from nanobot.utils import codec
-from nanobot.utils.clock import Clock, timestamp
+from nanobot.utils.clock import timestamp
 from nanobot.utils.database import reading, writing
 from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import clip_line
-
-if TYPE_CHECKING:
-    from nanobot.agent.memory.store import MemoryStore
 
 ARCHIVE = "ARCHIVE.md"
 _MAX_QUOTE_CHARS = 300
@@ -198,15 +204,12 @@ class FactOrigin:
 
 
 class RevisionLog:
-    """The revisions of the files of one `store`, which `memory` names in the database; every change of ours goes
-    through it.
-    """
+    """The revisions of some files, which `memory` names in the database; every change of ours goes through it."""
 
-    def __init__(self, store: "MemoryStore", memory: str, clock: Clock) -> None:
-        self.database = store.database
+    def __init__(self, files: MemoryFiles, memory: str) -> None:
+        self.files = files
+        self.database = files.database
         self.memory = memory
-        self._store = store
-        self._clock = clock
         name = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()[:16]
         self._lock_file = self.database.parent / "memory" / f"{name}.lock"
         self._known: list[Revision] = []
@@ -289,8 +292,8 @@ class RevisionLog:
         """
         with self.lock():
             changes: list[Revision] = []
-            for file in self._store.fact_files.values():
-                data = self._store.file_bytes(file)
+            for file in self.files.fact_files.values():
+                data = self.files.file_bytes(file)
                 last, before, after = self._last(file.name)
                 if data == after:
                     continue
@@ -321,7 +324,7 @@ class RevisionLog:
             try:
                 for change in changes:
                     if change.is_change:
-                        self._store.write(self._store.fact_files[change.file], files[change.file])
+                        self.files.write(self.files.fact_files[change.file], files[change.file])
             except StorageError:
                 with suppress(StorageError):
                     self._take_back(changes)
@@ -330,10 +333,10 @@ class RevisionLog:
     def _take_back(self, changes: Sequence[Revision]) -> None:
         """Take back an action that was not applied, or only in part. Raises StorageError."""
         for change in changes:
-            file = self._store.fact_files[change.file]
+            file = self.files.fact_files[change.file]
             before, after = self.texts(change)
-            if self._store.file_bytes(file) == after != before:
-                self._store.write(file, before)
+            if self.files.file_bytes(file) == after != before:
+                self.files.write(file, before)
         with writing(self.database, SCHEMA) as db:
             numbers = [(self.memory, change.number) for change in changes]
             db.executemany("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", numbers)
@@ -354,11 +357,11 @@ class RevisionLog:
 
     def _with_archived(self, facts: Sequence[Fact]) -> dict[str, bytes | None]:
         """Return the archive with facts added under today's date; nothing if it has them all."""
-        text = archive = decode_escaped(self._store.file_bytes(self._store.archive_file) if facts else None)
+        text = archive = decode_escaped(self.files.file_bytes(self.files.archive_file) if facts else None)
         known = {fact.key for fact in parse_facts(archive)}
         for fact in facts:
             if fact.key not in known:
-                text = add_fact(text, f"{self._clock.now():%Y-%m-%d}", fact.text)
+                text = add_fact(text, f"{self.files.clock.now():%Y-%m-%d}", fact.text)
         return {ARCHIVE: encode_escaped(text)} if text != archive else {}
 
     def add(
@@ -386,7 +389,7 @@ class RevisionLog:
                 old, new = _facts(before[file]), _facts(files[file])
                 change = Revision(
                     number,
-                    timestamp(self._clock),
+                    timestamp(self.files.clock),
                     by,
                     file,
                     group or first,

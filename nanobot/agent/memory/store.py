@@ -16,25 +16,19 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.memory.history import STAMP, HistoryEntry, entries_of_jsonl, parse_entries
-from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
-from nanobot.config.paths import DataPaths, get_data_dir
-from nanobot.errors import NanobotError, StorageError
+from nanobot.agent.memory.files import BUDGET_BYTES as BUDGET_BYTES
+from nanobot.agent.memory.files import MemoryFiles
+from nanobot.agent.memory.history import HistoryEntry, entries_of_jsonl, parse_entries
+from nanobot.agent.scope import Scope
+from nanobot.errors import NanobotError
 from nanobot.providers.base import LLMProvider
-from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
-from nanobot.security.files.paths import PathDeniedError, PathPolicy
+from nanobot.security.files.open import Opener, Stamp, stamp_of
 from nanobot.utils.aio import finish
-from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
-from nanobot.utils.storage_error import storage_error
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.revisions import RevisionLog
@@ -48,45 +42,12 @@ MAX_PROMPT_CHARS = 16_000
 MAX_NOTES_CHARS = 4_000
 NOTES_HEADING = "## Today's Notes"
 
-BUDGET_BYTES = 8192
-"""Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
-_STALE_TEMP_S = 600.0
-"""A temporary file older than this belongs to no running writer."""
 _SECTION_BREAK = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
 """Headings of level 1 and 2, and lines that are a rule or turn the line above into a heading."""
-_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
 
-class MemoryStore:
-    """The memory of one scope of a workspace. Reading never raises; writing raises StorageError.
-
-    `files` opens the files without following links, since a command may have replaced one by a link. The policy of a
-    chat's scope gives no access to any other memory.
-    """
-
-    def __init__(
-        self,
-        workspace: Path,
-        *,
-        clock: Clock | None = None,
-        files: Opener | None = None,
-        scope: Scope = OWNERS,
-        budget_bytes: int = BUDGET_BYTES,
-        database: Path | None = None,
-    ) -> None:
-        """`database` has the revisions; by default that of the configuration in use."""
-        self.budget_bytes = budget_bytes
-        self._database = database
-        self._all_files = files or Opener(PathPolicy(workspace))
-        self.files = replace(self._all_files, policy=restrict_paths(self._all_files.policy, scope))
-        self._workspace = workspace
-        self.scope = scope
-        self.memory_dir = workspace / "memory" / scope.folder
-        self.memory_file = self.memory_dir / "MEMORY.md"
-        self.history_file = self.memory_dir / "HISTORY.md"
-        self.archive_file = self.memory_dir / "ARCHIVE.md"
-        self.shared_file = workspace / "memory" / SHARED
-        self.clock = clock or SystemClock()
+class MemoryStore(MemoryFiles):
+    """The memory of one scope of a workspace. Reading never raises; writing raises StorageError."""
 
     @cached_property
     def revisions(self) -> "RevisionLog":
@@ -96,12 +57,7 @@ class MemoryStore:
         workspace = Path(os.path.abspath(self._workspace))  # noqa: PTH100 no look at the disk
         data = self.database.parent.parent
         name = workspace.relative_to(data) if workspace.is_relative_to(data) else workspace
-        return RevisionLog(self, (name / self.scope.folder).as_posix(), self.clock)
-
-    @property
-    def database(self) -> Path:
-        """The database with the revisions."""
-        return self._database or DataPaths(get_data_dir()).database
+        return RevisionLog(self, (name / self.scope.folder).as_posix())
 
     def of(self, scope: Scope) -> "MemoryStore":
         """Return the store for another scope of the same workspace."""
@@ -119,33 +75,9 @@ class MemoryStore:
         """The files `long_term_context` is built from; it changes only when they do."""
         return (self.memory_file, self.shared_file, self.archive_file)
 
-    @property
-    def fact_files(self) -> dict[str, Path]:
-        """The files with facts that this scope may change, by name; MEMORY.md is the last."""
-        shared = [self.shared_file] if self.scope.is_owners else []
-        return {file.name: file for file in (self.archive_file, *shared, self.memory_file)}
-
     def read_long_term(self) -> str:
         """Return MEMORY.md; empty if there is none."""
         return read_or_empty(self.memory_file, self.files)
-
-    def file_text(self, file: Path) -> str:
-        """Return the text of one of the memory files, with invalid bytes as surrogate escapes so that they round-trip.
-        Empty if it cannot be read.
-        """
-        try:
-            return decode_escaped(self.file_bytes(file))
-        except StorageError:
-            return ""
-
-    def file_bytes(self, file: Path) -> bytes | None:
-        """Return the content of a memory file, None if there is none. Raises StorageError."""
-        with storage_errors(f"{file.name} cannot be read"):
-            try:
-                with self.files.read(file) as opened:
-                    return opened.read()
-            except FileNotFoundError:
-                return None
 
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md atomically."""
@@ -176,10 +108,10 @@ class MemoryStore:
         transcript = build_transcript(rows)
         try:
             if transcript.text:
-                memory = await asyncio.to_thread(read_for_model, self)
+                memory = await asyncio.to_thread(read_for_model, self.revisions)
                 own = build_transcript(rows, is_trusted_only=True)
                 saved = await request_consolidation(provider, model, memory, transcript, own)
-                await finish(asyncio.to_thread(store_edits, self, saved.history_entry, saved.edits))
+                await finish(asyncio.to_thread(store_edits, self.revisions, saved.history_entry, saved.edits))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)
             return False
@@ -236,15 +168,6 @@ class MemoryStore:
         remaining = [line for line in lines if not any(_mentions(words, fact_words(line)) for words in forgotten_words)]
         return text if len(remaining) == len(lines) else "\n".join(remaining)
 
-    def append_history(self, entry: str) -> None:
-        """Append to the log, durably. An entry without `[YYYY-MM-DD HH:MM]` gets the current time."""
-        text = _BLANK_LINES.sub("\n", entry.strip())
-        if not text:
-            return
-        if not STAMP.match(text):
-            text = f"[{self.clock.now():%Y-%m-%d %H:%M}] {text}"
-        self._append(self.history_file, text + "\n\n")
-
     def read_history(self) -> list[HistoryEntry]:
         """Return the log, oldest first: HISTORY.md and the original's later format, `history.jsonl`."""
         jsonl, log = (self.memory_dir / "history.jsonl", self.history_file)
@@ -267,7 +190,7 @@ class MemoryStore:
             return
         path = self.note_file()
         heading = "" if read_or_empty(path, self.files).strip() else f"# {path.stem}\n\n"
-        self._append(path, f"{heading}{text}\n")
+        self.append(path, f"{heading}{text}\n")
 
     def archive_today(self) -> bool:
         """Rename today's notes so that no prompt shows them. Return whether there were any."""
@@ -287,41 +210,6 @@ class MemoryStore:
 
     def _today(self) -> date:
         return self.clock.now().date()
-
-    def write(self, path: Path, content: bytes | None) -> None:
-        """Replace one of the files atomically; None removes it."""
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            if content is None:
-                place.real.unlink(missing_ok=True)
-            else:
-                remove_stale_temps(place.real, older_than_s=_STALE_TEMP_S)
-                place.replace(content, PRIVATE_FILE)
-
-    def _append(self, path: Path, text: str) -> None:
-        """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
-
-
-def decode_escaped(data: bytes | None) -> str:
-    """Decode the content of a file so that invalid bytes round-trip; empty without a file."""
-    return (data or b"").decode("utf-8", "surrogateescape")
-
-
-def encode_escaped(text: str) -> bytes:
-    """Encode a text of `decode_escaped`."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-@contextmanager
-def storage_errors(what: str) -> Iterator[None]:
-    """Raise a StorageError that says `what` failed if the disk fails or the path is denied."""
-    try:
-        yield
-    except PathDeniedError as error:
-        raise StorageError(str(error)) from error
-    except OSError as error:
-        raise storage_error(what, error) from error
 
 
 def _mentions(fact: set[str], line: set[str]) -> bool:
@@ -357,16 +245,3 @@ def read_capped(path: Path, files: Opener) -> str:
         return text
     note = f"(Cut after {MAX_PROMPT_CHARS} characters. Read the rest with `read_file`: {path})"
     return f"{text[:MAX_PROMPT_CHARS]}\n\n{note}"
-
-
-def _gap_at_end(place: FileLocation) -> str:
-    """Return the newlines missing for a blank line at the end of the file."""
-    try:
-        with place.read() as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - 4))
-            tail = file.read().replace(b"\r\n", b"\n")
-    except FileNotFoundError:
-        return ""
-    newlines = len(tail) - len(tail.rstrip(b"\n"))
-    return "\n" * max(0, 2 - newlines) if tail else ""

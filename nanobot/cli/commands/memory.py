@@ -174,7 +174,7 @@ def dream_log(
     json: JsonOption = False,
 ) -> None:
     """Show the last Dream passes, newest first: when, cost, and what changed."""
-    from nanobot.agent.memory.commands import format_log
+    from nanobot.agent.memory.dream_texts import format_log
 
     store, _ = _open_editor(config, workspace, chat)
     store.revisions.record()
