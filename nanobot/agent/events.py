@@ -83,10 +83,10 @@ class TurnEvent:
     def to_json(self) -> dict[str, Any]:
         """The event as `{type, turn_id, seq, ...}` without fields that are None."""
         payload: dict[str, Any] = {"type": self.type}
-        for item in fields(self):
-            value = getattr(self, item.name)
+        for name in _FIELD_NAMES[self.type]:
+            value = getattr(self, name)
             if value is not None:
-                payload[item.name] = _copy_json(value)
+                payload[name] = _copy_json(value)
         return payload
 
 
@@ -337,6 +337,7 @@ _EVENT_TYPES: dict[str, type[TurnEvent]] = {
         ApprovalRefused, TurnEnded,
     )
 }  # fmt: skip
+_FIELD_NAMES = {name: tuple(item.name for item in fields(event)) for name, event in _EVENT_TYPES.items()}
 _ENUM_FIELDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind, "answer": Answer}
 
 

@@ -132,7 +132,7 @@ class AgentLoop:
         """
         await asyncio.sleep(0)  # lets a `run` that was scheduled just now start before the event is set
         self._stopping.set()
-        running = [task for turn, task in self._running.values() if not turn.profile.is_subagent]
+        running = [task for turn, task in self._running.values() if not turn.request.profile.is_subagent]
         if grace_s and running:
             await asyncio.wait(running, timeout=grace_s)
         await asyncio.gather(*[self._cancel_turn(key, TurnEnding.INTERRUPT) for key in [*self._running]])
@@ -181,7 +181,7 @@ class AgentLoop:
         await self._read_reminder_answer(message)
         turn = new_turn(message, sink, self._deps)
         may_join = self._policy.steering and not message.is_followed and message.origin not in BACKGROUND_ORIGINS
-        return await self._answer(turn, may_join=may_join and turn.command is None)
+        return await self._answer(turn, may_join=may_join and turn.request.command is None)
 
     async def resume(
         self, session_key: str, sink: EventSink | None = None, *, attended: bool = False
@@ -243,11 +243,11 @@ class AgentLoop:
 
     async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
         """Answer at once what may overtake the session's lane; queue anything else."""
-        router, command = self._deps.approval_router, turn.command
+        router, command = self._deps.approval_router, turn.request.command
         try:
             if command is not None and command.name in SlashCommands.AT_ONCE:
                 return await self._answer_at_once(turn, command)
-            if router is not None and not turn.resumes and router.is_answer(turn.message):
+            if router is not None and not turn.request.resumes and router.is_answer(turn.message):
                 return _end_without_run(turn, TurnOutcome.ANSWERED, router.handle_answer(turn.message))
             return await self._run_queued(turn, may_join=may_join)
         finally:
@@ -259,7 +259,7 @@ class AgentLoop:
             return _end_without_run(turn, TurnOutcome.ANSWERED, await self._handle_stop(message))
         try:
             session = self._deps.sessions.get_or_create(message.session_key)
-            text = await self._deps.commands.answer(command, session, message, attended=turn.attended)
+            text = await self._deps.commands.answer(command, session, message, attended=turn.request.attended)
         except StorageError as error:
             return _end_without_run(turn, TurnOutcome.FAILED, str(error))
         return _end_without_run(turn, TurnOutcome.ANSWERED, text)
@@ -299,7 +299,7 @@ class AgentLoop:
         key = turn.message.session_key
         task = asyncio.create_task(self._run_with_slot(turn))
         self._running[key] = (turn, task)
-        if not turn.profile.is_subagent:
+        if not turn.request.profile.is_subagent:
             self.bus.begin(turn.message, turn.turn_id)
         if self._policy.steering:
             turn.joining.waiting = self._waiting_messages(turn, task)
@@ -318,8 +318,10 @@ class AgentLoop:
     async def _run_with_slot(self, turn: Turn) -> TurnResult:
         # subagents have a limit of their own: turns that wait for them hold the slots
         is_background = turn.message.origin in BACKGROUND_ORIGINS
-        async with nullcontext() if turn.profile.is_subagent else self._lanes.slots.hold(background=is_background):
-            if turn.command is None:
+        async with (
+            nullcontext() if turn.request.profile.is_subagent else self._lanes.slots.hold(background=is_background)
+        ):
+            if turn.request.command is None:
                 return await self._pipeline.run(turn)
             # commands are not stored in the session, so what came before and the command's end must be journaled
             await self.bus.flush()
@@ -329,7 +331,7 @@ class AgentLoop:
 
     def _waiting_messages(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
         """Messages that may join this turn: those queued in its lane for the same chat, then those its caller holds."""
-        from_caller = turn.options.waiting or turn.joining.waiting
+        from_caller = turn.request.options.waiting or turn.joining.waiting
 
         def drain(limit: int) -> Sequence[InboundMessage]:
             key, address = turn.message.session_key, turn.message.address
@@ -401,7 +403,7 @@ class AgentLoop:
         if position is None:  # not recovered: `/stop` is never queued, so every running turn is older
             return True
         turn_position = self._recovered_order.get(turn.message.journal_key or "")
-        return turn.resumes if turn_position is None else turn_position < position
+        return turn.request.resumes if turn_position is None else turn_position < position
 
     async def _recover_turns(self, turns: asyncio.TaskGroup) -> list[InboundMessage]:
         """Resume interrupted turns. Return the recovered messages that no turn has accepted, oldest first."""
@@ -457,8 +459,8 @@ def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
 
 def _postpone(turn: Turn) -> TurnResult:
     """End a turn because nanobot stops. A journaled message is started again at the next start, without a notice."""
-    later = turn.resumes or turn.message.journal_key is not None
-    text = RESUMES_LATER if turn.resumes else "" if later else SEND_AGAIN_LATER
+    later = turn.request.resumes or turn.message.journal_key is not None
+    text = RESUMES_LATER if turn.request.resumes else "" if later else SEND_AGAIN_LATER
     turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=text, later=later or None))
     return TurnResult(TurnOutcome.STOPPED, text, turn_id=turn.turn_id, later=later)
 

@@ -222,8 +222,9 @@ def _reduce_table(source: Path, size: int, changed_ns: int) -> tuple[dict[str, A
         for name, entry in (table.items() if isinstance(table, dict) else ())
         if isinstance(entry, dict) and (row := entry if "rates" in entry else _reduce_entry(entry)) is not None
     }
-    made_of = json.dumps([_COPY_VERSION, str(source), size, changed_ns])
-    models = ",".join(f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in rows.items())
+    encode = json.JSONEncoder(separators=(",", ":")).encode  # row by row: the whole at once would take 5 MB
+    made_of = encode([_COPY_VERSION, str(source), size, changed_ns])
+    models = ",".join(f"{encode(name)}:{encode(row)}" for name, row in rows.items())
     return rows, f'{{"made_of":{made_of},"models":{{{models}}}}}'
 
 
@@ -234,7 +235,7 @@ def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     longer: dict[int, dict[str, float]] = {}
     for key, value in entry.items():
-        if (match := _LONG_CONTEXT_KEY.fullmatch(key)) and _is_price(value):
+        if "_above_" in key and (match := _LONG_CONTEXT_KEY.fullmatch(key)) and _is_price(value):
             longer.setdefault(int(match[2]) * 1000, {})[_FIELDS[match[1]]] = value
     tiers = entry.get("tiered_pricing")
     for tier in tiers if isinstance(tiers, list) else ():

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +77,8 @@ async def test_the_first_end_stands_and_an_answer_becomes_sent(tmp_path: Path):
         await journal.record_sent(answer.journal_id, ("7", "8"))
         await journal.settle(key, InboundState.FAILED, "too late")
         counts = await journal.counts()
-    rows = sqlite3.connect(tmp_path / "journal.db").execute("SELECT state, body FROM inbound").fetchall()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
+        rows = db.execute("SELECT state, body FROM inbound").fetchall()
 
     assert rows == [("sent", None)]
     assert counts == JournalCounts(received=1, answered=1)
@@ -90,7 +92,8 @@ async def test_message_whose_reply_could_not_be_sent_has_failed_also_after_a_res
         await journal.record_failed(answer.journal_id, "the chat is gone")
     async with open_journal(tmp_path / "journal.db") as journal:
         left = await journal.load_unsettled()
-    rows = sqlite3.connect(tmp_path / "journal.db").execute("SELECT state, reason FROM inbound").fetchall()
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as db:
+        rows = db.execute("SELECT state, reason FROM inbound").fetchall()
 
     assert left == []
     assert rows == [("failed", "the chat is gone")]
@@ -264,7 +267,7 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
             for message in (asked, refused):
                 await bus.publish_inbound(message)
                 await bus.consume_inbound()
-            with sqlite3.connect(path, isolation_level=None) as other:
+            with closing(sqlite3.connect(path, isolation_level=None)) as other, other:
                 other.execute(refusing.format("no_reply", "INSERT ON outbound"))
                 other.execute(refusing.format("no_end", "UPDATE ON inbound"))
             answer = reply("here you are")
@@ -276,7 +279,7 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
             assert went is answer
             await bus.record_sent(answer, ("9",))
             await bus.flush()
-            with sqlite3.connect(path, isolation_level=None) as other:
+            with closing(sqlite3.connect(path, isolation_level=None)) as other, other:
                 other.execute("DROP TRIGGER no_reply")
                 other.execute("DROP TRIGGER no_end")
     async with open_journal(path) as journal:

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 import sys
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -308,7 +309,7 @@ def test_a_damaged_store_is_found(data):
 def test_a_sound_journal_is_left_as_it_is(data):
     configured(data)
     (data / "state").mkdir(mode=0o700)
-    with sqlite3.connect(data / "state" / "nanobot.db") as db:
+    with closing(sqlite3.connect(data / "state" / "nanobot.db")) as db, db:
         db.execute("CREATE TABLE x (y)")
     db.close()
 

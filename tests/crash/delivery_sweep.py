@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -273,7 +273,7 @@ def look(home: Path, ends: int, counts: Counter[str]) -> list[str]:
     marks = Counter((home / "marks").read_text().split()) if (home / "marks").exists() else Counter()
     once = [label for step in PLAN for tool, label in step if tool == "once"]
     problems += [f"{label} ran {marks[label]} times" for label in once if marks[label] > 1]
-    with sqlite3.connect(home / "journal.db") as db:
+    with closing(sqlite3.connect(home / "journal.db")) as db, db:
         inbound = dict(db.execute("SELECT key, state FROM inbound"))
         out = db.execute("SELECT id, state, reply_of, answers FROM outbound").fetchall()
     expected = {f"wall:{chat}:{note_id}" for note_id, chat, _ in NOTES}

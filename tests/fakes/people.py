@@ -8,7 +8,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class OnPlatform(Mouths):
     def is_lost(self, home: GatewayHome, text: str) -> bool:
         if not self.loses or text not in self._ids:
             return False
-        with sqlite3.connect(home.data / "state" / "nanobot.db") as db:
+        with closing(sqlite3.connect(home.data / "state" / "nanobot.db")) as db, db:
             keys = [key for (key,) in db.execute("SELECT key FROM inbound")]
         return not any(key.endswith(f":{self._ids[text]}") for key in keys)
 
@@ -355,7 +355,7 @@ def elsewhere(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> li
 
 def unsettled(data: Path, said: int, failed: int = 0) -> list[str]:
     """What the journal says at the end, where so many were to hear why there is no answer."""
-    with sqlite3.connect(data / "state" / "nanobot.db") as db:
+    with closing(sqlite3.connect(data / "state" / "nanobot.db")) as db, db:
         states = dict(db.execute("SELECT state, COUNT(*) FROM inbound GROUP BY state"))
     print("the journal:", states)
     ended = sum(states.get(state, 0) for state in ("sent", "answered"))

@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -194,7 +195,7 @@ class Day:
 
     def journal(self) -> list[str]:
         """Messages of people that are not settled, or were not taken once."""
-        with sqlite3.connect(self.home.data / "state" / "nanobot.db") as db:
+        with closing(sqlite3.connect(self.home.data / "state" / "nanobot.db")) as db, db:
             states = dict(db.execute("SELECT key, state FROM inbound").fetchall())
         people = [state for key, state in states.items() if key.startswith(("telegram:", "slack:"))]
         wrong = {*states.values()} - {"sent", "answered"} or len(people) != len(self.said) + self.commands

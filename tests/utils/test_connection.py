@@ -315,6 +315,8 @@ async def test_a_secure_server_is_asked_only_if_its_certificate_is_trusted(tmp_p
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(HELLOS["in chunks"])
+        await reader.read()
+        writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=serving) as server:
         place = parse_server_address(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")

@@ -15,12 +15,14 @@ _UNREAD = "Your last message was not read any more; send it again."
 
 async def run_message_hooks(turn: Turn, message: InboundMessage) -> str | None:
     """Run the message hooks and apply their changes. Return the reason if one denies the message."""
-    if not turn.hook_runner.handles("on_message"):
+    if not turn.request.hook_runner.handles("on_message"):
         return None
     is_joining = message is not turn.message
-    facts = replace(turn.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance)
+    facts = replace(
+        turn.request.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance
+    )
     begins = not is_joining and turn.session.message_count == 0
-    passed = await turn.hook_runner.message(
+    passed = await turn.request.hook_runner.message(
         MessageSeen(facts, message.content, tuple(message.media), is_joining, begins)
     )
     if isinstance(passed, Deny):
@@ -60,5 +62,7 @@ async def run_turn_end_hooks(turn: Turn) -> None:
     """Run the end hooks of a turn that reached BUILD and is not resumed later."""
     result = turn.result
     if turn.for_model and not result.later:
-        facts = (turn.facts, result.outcome, result.text, result.error)
-        await turn.hook_runner.notify("on_turn_end", lambda: TurnSeen(*facts, dict(result.usage), result.cost_usd))
+        facts = (turn.request.facts, result.outcome, result.text, result.error)
+        await turn.request.hook_runner.notify(
+            "on_turn_end", lambda: TurnSeen(*facts, dict(result.usage), result.cost_usd)
+        )

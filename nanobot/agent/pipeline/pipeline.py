@@ -138,11 +138,11 @@ class Pipeline:
         await self._begin(turn, TurnPhase.RESTORE)
         if await self._restore(turn):
             return
-        if not turn.resumes:
+        if not turn.request.resumes:
             await self._begin(turn, TurnPhase.COMMAND)
             if await self._answer_command(turn):
                 return
-            if not turn.profile.is_subagent:
+            if not turn.request.profile.is_subagent:
                 await self._begin(turn, TurnPhase.COMPACT)
                 await self._compact(turn)
         await self._begin(turn, TurnPhase.BUILD)
@@ -163,7 +163,7 @@ class Pipeline:
             hint = " Ctrl+C gives up; -s NAME uses another session." if turn.message.channel == "cli" else ""
             turn.emit(Notice(text=f"{key} is busy in another nanobot; waiting.{hint}"))
 
-        if turn.options.ephemeral:
+        if turn.request.options.ephemeral:
             session = Session(key)
         else:
             session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
@@ -172,14 +172,14 @@ class Pipeline:
         # what a program has read of an answer must survive a crash, so that it can go on reading there
         every_s = 0.0 if turn.message.turn_id else PARTIAL_EVERY_S
         checkpoint = Checkpoint(self._deps.turns_folder, key, every_s=every_s)
-        if turn.options.ephemeral:
+        if turn.request.options.ephemeral:
             checkpoint.close()  # it records nothing then
         turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
-        scope = turn.profile.scope
+        scope = turn.request.profile.scope
         turn.scope = scope if scope is not None else await self._deps.scope_of(turn.message)
         if any(name in session.metadata for name in original_state.METADATA_KEYS):
             await self._adopt_original_state(turn)
-        if not turn.resumes:
+        if not turn.request.resumes:
             return False
         if turn.restored.interrupted.turn_id == turn.turn_id:
             turn.checkpoint = checkpoint  # so that a stop before BUILD discards it
@@ -216,18 +216,18 @@ class Pipeline:
         if is_obsolete:
             turn.set_result(TurnOutcome.ANSWERED, "")
             return True
-        command = turn.command
+        command = turn.request.command
         if command is not None and command.name == "retry" and (again := last_request(turn.session, message)):
-            turn.message, command = again, None
+            turn.request, command = replace(turn.request, message=again), None
         if command is None:
-            if goals is not None and not turn.profile.is_subagent:
+            if goals is not None and not turn.request.profile.is_subagent:
                 await goals.recall(message.session_key)
             return False
         assert turn.restored is not None  # noqa: S101 set by RESTORE
         began = turn.session.created_at
         if commands.canonical(command) == "new":
             turn.restored.checkpoint.discard()
-        text = await commands.answer(command, turn.session, turn.message, attended=turn.attended)
+        text = await commands.answer(command, turn.session, turn.message, attended=turn.request.attended)
         if turn.session.created_at != began:  # another conversation was reopened
             turn.restored.checkpoint.discard()
         turn.set_result(TurnOutcome.ANSWERED, text)
@@ -250,7 +250,7 @@ class Pipeline:
         """
         assert turn.restored is not None  # noqa: S101 set by RESTORE
         turn.for_model = True
-        if not turn.resumes and (denial := await run_message_hooks(turn, turn.message)) is not None:
+        if not turn.request.resumes and (denial := await run_message_hooks(turn, turn.message)) is not None:
             turn.set_result(TurnOutcome.REFUSED, denial, "HookDenied", retryable=False)
             return None
         turn.trace.set_message(turn.message.content)
@@ -267,7 +267,7 @@ class Pipeline:
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
         turn.checkpoint.set_message_count(session.message_count)
         answer = find_answer(history, interrupted.turn_id) if interrupted else None
-        if answer is not None and turn.resumes:  # the crash came after the answer was stored
+        if answer is not None and turn.request.resumes:  # the crash came after the answer was stored
             self._show_again(turn, history)
             turn.set_result(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, outcome_text(history))
             return None
@@ -285,26 +285,26 @@ class Pipeline:
         self._show_again(turn, history)
         missing = missing_messages(history, interrupted) if interrupted else []
         turn.pending_rows = [self._user_row(turn, message, history, turn_id) for turn_id, message in missing]
-        if not turn.resumes:
+        if not turn.request.resumes:
             turn.pending_rows.append(self._user_row(turn, turn.message, history))
         elif interrupted.tries >= MAX_ATTEMPTS:
             raise RepeatedlyInterruptedError(interrupted.tries)
-        if turn.profile.joins_at_start and not turn.resumes:
+        if turn.request.profile.joins_at_start and not turn.request.resumes:
             await self._accept_waiting(turn)
         if not pending_calls(history):
             await self._store_pending_rows(turn)
         rows, window = open_window(session)
-        models, name = self._deps.models, turn.options.model
+        models, name = self._deps.models, turn.request.options.model
         model = await (models.get(name) if name else models.of_session(session))
         model = replace(model, limits=_limits_of(turn, model.limits))
         turn.model_name = model.name
         model.provider.prepare()
-        await turn.profile.tools.refresh()
+        await turn.request.profile.tools.refresh()
         return model, rows, window
 
     def _show_again(self, turn: Turn, history: Sequence[ChatMessage]) -> None:
         """Show readers of the feed what a resumed turn had shown before the crash."""
-        if turn.resumes and self._deps.feed is not None:
+        if turn.request.resumes and self._deps.feed is not None:
             self._deps.feed.restore(turn.turn_id, parts_of_turn(history, turn.turn_id))
 
     async def _run(self, turn: Turn, model: Model, history: list[ChatMessage], window: Window) -> None:
@@ -313,7 +313,7 @@ class Pipeline:
         assert restored is not None and checkpoint is not None  # noqa: S101 set by BUILD
 
         async def record(row: ChatMessage) -> None:
-            if turn.abandoned:
+            if turn.abandoned_text is not None:
                 raise asyncio.CancelledError("this run was abandoned")
             await self._record(turn, row)
 
@@ -322,14 +322,14 @@ class Pipeline:
             checkpoint.partial(text)
 
         first = turn.session.message_count - len(history)
-        tools, options = turn.profile.tools.snapshot(), turn.options
+        tools, options = turn.request.profile.tools.snapshot(), turn.request.options
         for tool in options.tools:
             tools.register(tool)
-        for name in () if turn.is_remembered else _SESSION_TOOLS:
+        for name in () if turn.request.is_remembered else _SESSION_TOOLS:
             tools.unregister(name)
 
         async def take_joining() -> list[ChatMessage]:
-            if turn.abandoned:
+            if turn.abandoned_text is not None:
                 raise asyncio.CancelledError("this run was abandoned")
             await self._accept_waiting(turn)
             return await finish(self._store_pending_rows(turn))
@@ -343,7 +343,7 @@ class Pipeline:
             asker=message.provenance,
             origin=message.origin,
             sender_id=message.sender_id,
-            attended=turn.attended,
+            attended=turn.request.attended,
             quiet=message.quiet,
             answers=message.journal_key,
             scope=turn.scope,
@@ -361,12 +361,14 @@ class Pipeline:
             on_partial_text=on_partial_text,
             on_calls_start=checkpoint.calls_start,
             joining=take_joining,
-            interruption=Interruption(restored.interrupted.started) if turn.resumes or pending_calls(history) else None,
+            interruption=Interruption(restored.interrupted.started)
+            if turn.request.resumes or pending_calls(history)
+            else None,
             window=window,
             save_window_state=lambda window: save_window(turn.session, first, window),
             last_request=LastRequest() if options.ephemeral else self._last_request_of(turn.session.key),
             tool_policies=tuple(deps.tool_policies),
-            hook_runner=turn.hook_runner,
+            hook_runner=turn.request.hook_runner,
             untrusted_rows=[
                 *untrusted_summary(turn.session.metadata, turn.session.key, turn.scope),
                 *self._untrusted_rows(turn, message),
@@ -391,10 +393,14 @@ class Pipeline:
         )
 
     def _system_prompt(self, turn: Turn, shown_from: int) -> str:
-        prompt = turn.profile.prompt.build_system_prompt(
+        prompt = turn.request.profile.prompt.build_system_prompt(
             self._session_summary(turn, shown_from), scope=turn.scope, began=turn.session.created_at.date()
         )
-        return prompt + _INSTRUCTIONS.format(turn.options.instructions) if turn.options.instructions else prompt
+        return (
+            prompt + _INSTRUCTIONS.format(turn.request.options.instructions)
+            if turn.request.options.instructions
+            else prompt
+        )
 
     def _session_summary(self, turn: Turn, shown_from: int) -> str:
         """The session summary, with a warning if messages left the window and could not be summarised."""
@@ -405,7 +411,7 @@ class Pipeline:
 
     def _stop_check(self, turn: Turn) -> Callable[[], str]:
         """Called before each model call of a goal's turn: why no further one may be made."""
-        goals, key = self._deps.goals, turn.profile.goal_session
+        goals, key = self._deps.goals, turn.request.profile.goal_session
         return (lambda: goals.stop_reason(key)) if goals is not None and key else never_over_budget
 
     def _last_request_of(self, session_key: str) -> LastRequest:
@@ -425,7 +431,7 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
-        if not turn.is_remembered:
+        if not turn.request.is_remembered:
             self._deps.status.forget(turn.message.session_key)
         elif turn.restored is not None:
             self._deps.on_session_released(turn.session, turn.scope)
@@ -452,8 +458,8 @@ class Pipeline:
 
     async def _handle_cancel(self, turn: Turn) -> None:
         if turn.ending is TurnEnding.INTERRUPT:
-            is_stored = turn.checkpoint is not None and not turn.options.ephemeral
-            later = turn.resumes or turn.message.journal_key is not None or is_stored
+            is_stored = turn.checkpoint is not None and not turn.request.options.ephemeral
+            later = turn.request.resumes or turn.message.journal_key is not None or is_stored
             turn.set_result(TurnOutcome.STOPPED, RESUMES_LATER if later else SEND_AGAIN_LATER, later=later)
             await finish(self._interrupt(turn))
         else:
@@ -487,8 +493,8 @@ class Pipeline:
     async def _store_end(self, turn: Turn, outcome: TurnOutcome) -> None:
         """If the model gave no answer, store a placeholder, so that roles alternate and the prefix stays the same."""
         try:
-            if turn.unsaved_text.strip():
-                await self._record(turn, {"role": "assistant", "content": turn.unsaved_text, "error": INTERRUPTED})
+            if turn.abandoned_text and turn.abandoned_text.strip():
+                await self._record(turn, {"role": "assistant", "content": turn.abandoned_text, "error": INTERRUPTED})
             await self._store_pending_rows(turn)
             history = turn.session.get_history() if turn.restored is not None else []
             last = history[-1] if history else None
@@ -509,7 +515,7 @@ class Pipeline:
 
     async def _accept_waiting(self, turn: Turn) -> None:
         """Let waiting messages join the turn, up to its limit."""
-        messages = turn.joining.waiting(turn.profile.max_joining - turn.joining.count)
+        messages = turn.joining.waiting(turn.request.profile.max_joining - turn.joining.count)
         turn.joining.count += len(messages)
         if messages:
             history = turn.session.get_history()
@@ -532,7 +538,7 @@ class Pipeline:
         row.setdefault("timestamp", timestamp(self._deps.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
-        if turn.options.ephemeral:
+        if turn.request.options.ephemeral:
             turn.session.add_rows([row])
         else:
             await self._deps.sessions.append(turn.session, row)
@@ -545,9 +551,9 @@ class Pipeline:
         """The message as stored in the session, with its runtime context."""
         untrusted = self._untrusted_rows(turn, message)  # before the note, which may consume an answer
         note = self._note(turn, message)
-        answer_format = turn.options.answer_format if message is turn.message else ""
+        answer_format = turn.request.options.answer_format if message is turn.message else ""
         folder = message.folder if message.origin is Origin.CLI else ""
-        context = turn.profile.prompt.runtime_context(
+        context = turn.request.profile.prompt.runtime_context(
             message.channel,
             message.chat_id,
             history,
@@ -578,14 +584,14 @@ class Pipeline:
 
     def _note(self, turn: Turn, message: InboundMessage) -> str:
         """What the model should know beside a message: the goal of its session, or the team of a subagent."""
-        if turn.profile.note is not None:
-            return turn.profile.note(message)
+        if turn.request.profile.note is not None:
+            return turn.request.profile.note(message)
         return self._deps.goals.note_for(message) if self._deps.goals is not None else ""
 
     def _untrusted_rows(self, turn: Turn, message: InboundMessage) -> Sequence[ChatMessage]:
         """The untrusted content in that note."""
-        if turn.profile.note is not None:
-            return turn.profile.untrusted_rows()
+        if turn.request.profile.note is not None:
+            return turn.request.profile.untrusted_rows()
         return self._deps.goals.untrusted_rows(message) if self._deps.goals is not None else ()
 
     def _partial_answer(self, turn: Turn) -> str:
@@ -618,30 +624,33 @@ def _is_reviewed(turn: Turn) -> bool:
     """Whether the answer is sent to somebody: a goal has its own review, and a quiet job sends none."""
     message = turn.message
     return (
-        not turn.profile.is_subagent
+        not turn.request.profile.is_subagent
         and message.origin is not Origin.GOAL
         and (message.origin is Origin.HEARTBEAT or not message.quiet)
     )
 
 
 def _call_context(turn: Turn) -> CallContext:
-    message, emit = turn.message, turn.emit  # bound now: an abandoned run must not use the emitter that replaces it
+    message, emit = (
+        turn.message,
+        turn.emit,
+    )  # bound now: an abandoned run must not use the emitter that replaces it
     return CallContext(
         message.origin if message.origin in BACKGROUND_ORIGINS else "turn",
         message.session_key,
         turn.turn_id,
-        budget_usd=turn.options.budget_usd,
-        reasoning_effort=turn.options.reasoning_effort,
-        goal=bool(turn.profile.goal_session),
+        budget_usd=turn.request.options.budget_usd,
+        reasoning_effort=turn.request.options.reasoning_effort,
+        goal=bool(turn.request.profile.goal_session),
         notify=lambda text: emit(Notice(text=text)),
     )
 
 
 def _limits_of(turn: Turn, limits: RunLimits) -> RunLimits:
-    options = turn.options
+    options = turn.request.options
     return replace(
         limits,
-        max_steps=turn.profile.max_steps or limits.max_steps,
+        max_steps=turn.request.profile.max_steps or limits.max_steps,
         max_tokens=min(options.max_tokens or limits.max_tokens, limits.max_tokens),
         temperature=limits.temperature if options.temperature is None else options.temperature,
     )

@@ -361,9 +361,9 @@ class Joining:
     """Those that were not read before the turn ended."""
 
 
-@dataclass(slots=True)
-class Turn:
-    """One message and all that comes of it."""
+@dataclass(frozen=True, slots=True)
+class TurnRequest:
+    """What a turn is to do, and how."""
 
     message: InboundMessage
     turn_id: str
@@ -377,6 +377,32 @@ class Turn:
     options: TurnOptions
     hook_runner: HookRunner
     """The hooks of the bot and those of this turn."""
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether its session stays, so that memory learns from it and work may go on in it."""
+        return not self.options.ephemeral and not is_temporary(self.message.session_key)
+
+    @property
+    def facts(self) -> TurnFacts:
+        """The turn as hooks see it."""
+        message, to = self.message, self.message.address
+        return TurnFacts(
+            self.turn_id,
+            message.session_key,
+            to.channel,
+            to.chat_id,
+            message.sender_id,
+            message.origin,
+            message.provenance,
+        )
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message and all that comes of it: what was requested, and how far it is."""
+
+    request: TurnRequest
     emit: Emitter
     trace: TurnTrace
     progress: TurnProgress
@@ -398,37 +424,26 @@ class Turn:
     """The model that was asked; set by BUILD."""
     pending_rows: list[ChatMessage] = field(default_factory=list)
     """Rows to store at the next boundary: calls of an interrupted run must get their results before them."""
-    abandoned: bool = False
-    """Whether its run ignored the cancellation: its events and rows are dropped."""
-    unsaved_text: str = ""
-    """Text of the running step when the run was abandoned."""
+    abandoned_text: str | None = None
+    """Text of the running step when the run ignored its cancellation and was abandoned: from then on its events and
+    rows are dropped. None if it was not.
+    """
     failure: str = ""
     """Why it failed, for the log. Other people than the owner see less."""
+
+    @property
+    def message(self) -> InboundMessage:
+        return self.request.message
+
+    @property
+    def turn_id(self) -> str:
+        return self.request.turn_id
 
     @property
     def session(self) -> Session:
         """The session; only after RESTORE."""
         assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
         return self.restored.session
-
-    @property
-    def is_remembered(self) -> bool:
-        """Whether its session stays, so that memory learns from it and work may go on in it."""
-        return not self.options.ephemeral and not is_temporary(self.message.session_key)
-
-    @property
-    def facts(self) -> TurnFacts:
-        """The turn as hooks see it."""
-        message, to = self.message, self.message.address
-        return TurnFacts(
-            self.turn_id,
-            message.session_key,
-            to.channel,
-            to.chat_id,
-            message.sender_id,
-            message.origin,
-            message.provenance,
-        )
 
     def set_result(
         self, outcome: TurnOutcome, text: str, error: str | None = None, *, later: bool = False, retryable: bool = True
@@ -476,7 +491,7 @@ def new_turn(
     trace = deps.traces.open_turn(turn_id, message)
     progress = TurnProgress(on_step_end)
     feed = deps.feed.open_turn(turn_id, message) if deps.feed is not None else None
-    return Turn(
+    request = TurnRequest(
         message,
         turn_id,
         command=None if resumes else parse_command(message.content),
@@ -485,6 +500,9 @@ def new_turn(
         profile=profile,
         options=options or deps.options_of(message),
         hook_runner=hook_runner,
+    )
+    return Turn(
+        request,
         emit=Emitter(turn_id, progress, trace, feed, sink),
         trace=trace,
         progress=progress,

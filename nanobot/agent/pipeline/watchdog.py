@@ -98,11 +98,10 @@ async def run_with_watchdog(turn: Turn, coroutine: Coroutine[Any, Any, RunResult
 def _abandon(turn: Turn, run: asyncio.Task[RunResult]) -> None:
     running = ", ".join(turn.progress.running_tools) or "its model"
     log.warning("turn %s: %s ignored the cancellation and was abandoned", turn.turn_id, running)
-    turn.abandoned = True
-    turn.unsaved_text = "".join(turn.progress.partial_text)
+    turn.abandoned_text = "".join(turn.progress.partial_text)
     turn.emit = turn.emit.detach()
     for started in reversed([*turn.progress.open_events.values()]):
-        turn.emit(_end_event(started, turn.unsaved_text))
+        turn.emit(_end_event(started, turn.abandoned_text))
     _abandoned.add(run)
     run.add_done_callback(_abandoned.discard)
 

@@ -65,17 +65,21 @@ class TraceStore:
         self.path = path
         self._blobs = path / "blobs"
         self._limits = limits or TraceLimits()
-        self._blob_cache: dict[int, tuple[object, str, bytes]] = {}
+        self._blob_cache: dict[object, tuple[object, str, bytes]] = {}
+        self._stored: set[str] = set()
+        """Names of the blobs known to be on the disk while one batch is written."""
         self._has_failed = False
 
     def write(self, turns: Mapping[tuple[str, str], list[Facts]]) -> None:
         """Append events, by session and turn. Storage failures lose them and are logged once."""
         lines: dict[str, bytes] = {}
+        self._stored.clear()
         try:
             make_private_folder(self._blobs)
             for (session, turn), events in turns.items():
                 line = {"turn": turn, "session": session, "events": [self._clean(event) for event in events]}
-                lines[stem_of(session)] = lines.get(stem_of(session), b"") + encode(line)
+                stem = stem_of(session)
+                lines[stem] = lines.get(stem, b"") + encode(line)
             for stem, data in lines.items():
                 self._append(self.path / f"{stem}.jsonl", data)
             self._has_failed = False
@@ -105,7 +109,8 @@ class TraceStore:
 
     def _store_blob(self, content: object) -> str:
         """Store the content and return its name. The time of the file is that of its last use, to the day."""
-        cached = self._blob_cache.get(id(content))
+        key = id(content) if isinstance(content, list) else content
+        cached = self._blob_cache.get(key)
         if cached is None:
             if len(self._blob_cache) > 64:
                 self._blob_cache.clear()
@@ -113,8 +118,11 @@ class TraceStore:
             clean = redact_texts(plain)
             text = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False, default=str)
             data = text.encode("utf-8", "backslashreplace")
-            cached = self._blob_cache[id(content)] = (content, _blob_name(data), data)
+            cached = self._blob_cache[key] = (content, _blob_name(data), data)
         _, name, data = cached
+        if name in self._stored:
+            return name
+        self._stored.add(name)
         path = self._blobs / name
         with suppress(FileNotFoundError):
             status = path.stat()
