@@ -46,6 +46,7 @@ async def test_near_duplicates_are_merged_what_is_over_is_archived_and_the_rest_
     assert "[f3] Has a dog. (since 2026-02-26)" in harness.asked
     assert "[h1] [2026-02-26 13:21] Talked of home." in harness.asked
     assert harness.model.causes == ["dream"]
+    assert "from a conversation cli:direct" in harness.editor.why("Oslo")
 
 
 async def test_a_pass_leaves_a_line_of_what_it_cost_and_did(harness: DreamHarness):

@@ -171,6 +171,27 @@ def test_undoing_what_was_forgotten_in_the_archive_leaves_there_what_had_no_room
     assert found == [["snow", "Elbe"], ["snow"], ["rain", "snow"]]
 
 
+def test_a_disk_that_is_full_for_one_of_two_files_leaves_both_as_they_were(
+    harness: EditorHarness, monkeypatch: pytest.MonkeyPatch
+):
+    harness.learns("- Is allergic to nuts.\n- Likes rain.")
+    harness.editor.share("rain")
+    usual = MemoryStore.write
+
+    def write(self: MemoryStore, path: Path, content: bytes | None) -> None:
+        if path.name == "MEMORY.md":
+            raise StorageError("The disk is full.")
+        usual(self, path, content)
+
+    with monkeypatch.context() as full:
+        full.setattr(MemoryStore, "write", write)
+        with pytest.raises(StorageError):
+            harness.editor.forget("rain")
+
+    assert "rain" in harness.memory.shared_file.read_text(encoding="utf-8")
+    assert "rain" in harness.text
+
+
 def test_facts_of_others_words_say_so(harness: EditorHarness):
     harness.learns("- The server is called plum.", "what is it?", provenance=Provenance.MCP)
 
@@ -289,6 +310,7 @@ def test_old_revisions_lose_their_texts_but_not_what_they_tell(harness: EditorHa
     monkeypatch.setattr(memory_book, "_KEPT_TEXTS", 5)
     harness.learns("- Likes green tea.\n- Has a dog.\n- Speaks French.", "I like green tea a lot")
     harness.editor.share("French")
+    harness.editor.share("dog")
     harness.editor.forget("dog")
     for number in range(10):
         harness.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
@@ -302,6 +324,8 @@ def test_old_revisions_lose_their_texts_but_not_what_they_tell(harness: EditorHa
     harness.learns("- Likes green tea.\n- Has a dog.")
     assert harness.text == "- Likes green tea.\n"
     assert MemoryStore(harness.memory.memory_dir.parent).revisions.origins() == revisions.origins()
+    harness.memory.shared_file.unlink()
+    assert (harness.editor.log()[0].by, harness.editor.log()[0].file) == ("hand", "SHARED.md")
 
 
 LINES = st.sampled_from(

@@ -13,7 +13,7 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
-from nanobot.session.manager import SessionManager
+from nanobot.session.manager import Session, SessionManager
 from nanobot.testing import Pause, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
@@ -204,6 +204,27 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
         await eventually(lambda: archive_queue(tmp_path) == {})
 
     assert "question 1" in str(minded.requests[0])
+    assert len(minded.requests) == 1
+
+
+async def test_an_archive_that_cannot_be_read_keeps_no_other_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    minded, usual = Minded(saving()), SessionManager.read
+
+    def read(self: SessionManager, path: Path) -> Session:
+        if "broken" in path.stem:
+            raise OSError("no such device")
+        return usual(self, path)
+
+    monkeypatch.setattr(SessionManager, "read", read)
+    async with bot_with(tmp_path, minded, pause_s=60) as bot:
+        for key in ("cli:broken", "cli:fine"):
+            await bot.say("plums", key)
+            await bot.say("/new", key)
+
+    async with bot_with(tmp_path, minded) as bot:
+        await bot.say("hello")
+        await eventually(lambda: [due.failures for due in archive_queue(tmp_path).values()] == [1])
+
     assert len(minded.requests) == 1
 
 
