@@ -210,7 +210,7 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
 async def test_an_archive_that_cannot_be_read_keeps_no_other_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     minded, usual = Minded(saving()), SessionManager.read
 
-    def read(self: SessionManager, path: Path) -> Session:
+    def read(self: SessionManager, path: Path) -> Session | None:
         if "broken" in path.stem:
             raise OSError("no such device")
         return usual(self, path)
