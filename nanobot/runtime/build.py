@@ -302,7 +302,6 @@ async def build_runtime(
         on_session_released=partial(_on_session_released, memory),
         compact=consolidation.compact,
         review=defaults.review,
-        take_notices=consolidation.take_notices,
         failure_count=consolidation.failure_count,
         subagents=subagents,
         goals=goals,

@@ -48,7 +48,7 @@ def look_often() -> None:
     """Have Dream look at this clock as often as it steps: a minute of it is none of ours."""
     from nanobot.agent.memory import dream_schedule as dreams
 
-    for name in ("_FIRST_S", "_MAX_TIMER_S", "_BUSY_S"):
+    for name in ("_FIRST_S", "_MAX_TIMER_S"):
         setattr(dreams, name, 0.1)
 
 

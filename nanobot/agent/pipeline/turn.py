@@ -193,8 +193,6 @@ class TurnDeps:
     """Whether answers are reviewed before they are sent."""
     subagents: SessionSubagents | None = None
     goals: TurnGoals | None = None
-    take_notices: Callable[[str], Sequence[str]] = field(default=lambda session_key: ())
-    """Notices for the people of a session, each returned once."""
     failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
     """How many consolidations of a session failed in a row."""
     feed: Feed | None = None

@@ -140,7 +140,7 @@ def dream_log(limit: CountOption = 10, chat: ChatOption = None, json: JsonOption
     from nanobot.agent.memory.dream_texts import format_log
 
     store, _ = _open_editor(chat)
-    store.record_changes()
+    store.revisions.record()
     if json:
         print_json([asdict(dream_pass) for dream_pass in store.revisions.passes()[:limit]])
     elif text := format_log(store.revisions, limit):
