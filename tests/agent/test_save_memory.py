@@ -366,7 +366,7 @@ def test_nothing_is_kept_that_steers_a_screen_or_that_only_a_model_can_read():
 @pytest.mark.parametrize("name", ["history_entry", "memory_update"])
 def test_an_argument_that_no_json_can_hold_is_refused(name: str):
     nested: Any = "x"
-    for _ in range(5_000):
+    for _ in range(100_000):
         nested = [nested]
     arguments = {"history_entry": ENTRY, "memory_update": MEMORY, name: nested}
 
