@@ -5,7 +5,7 @@ The terminal, `--json`, the SDK, delivery and the trace all use these events.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 from typing import Any, ClassVar
@@ -82,8 +82,8 @@ class TurnEvent:
 
     def to_json(self) -> dict[str, Any]:
         """The event as `{type, turn_id, seq, ...}` without fields that are None."""
-        payload: dict[str, Any] = {"type": self.type}
-        for name in _FIELD_NAMES[self.type]:
+        payload: dict[str, Any] = {}
+        for name in self.__dataclass_fields__:  # with `type`, which comes first; `fields` would make a list each time
             value = getattr(self, name)
             if value is not None:
                 payload[name] = _copy_json(value)
@@ -337,7 +337,6 @@ _EVENT_TYPES: dict[str, type[TurnEvent]] = {
         ApprovalRefused, TurnEnded,
     )
 }  # fmt: skip
-_FIELD_NAMES = {name: tuple(item.name for item in fields(event)) for name, event in _EVENT_TYPES.items()}
 _ENUM_FIELDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind, "answer": Answer}
 
 

@@ -193,6 +193,11 @@ class Button:
     label: str
     value: str
 
+    @property
+    def choice(self) -> str:
+        """What a press says where the platform cannot carry the value: no command, nor the answer to a question."""
+        return f"I choose: {self.label}"
+
     @staticmethod
     def is_for_owners(value: str) -> bool:
         """Whether it answers a question to the owner: a press by somebody else must not remove it."""

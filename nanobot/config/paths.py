@@ -52,7 +52,7 @@ class DataPaths:
         self.config = self.data / "config.json"
         self.state = self.data / "state"  # nanobot's own state
         self.turns = self.state / "turns"  # checkpoints of interrupted turns
-        self.leases = self.state / "leases"  # locks of the processes that work on tasks and goals
+        self.leases = self.state / "leases"  # locks of the processes that work on tasks, goals and jobs
         self.undo = self.state / "undo"  # what `/undo` restores
         self.prices = self.state / "prices.json"  # known model prices
         self.search = self.state / "search.db"  # the full-text index of sessions
@@ -61,7 +61,7 @@ class DataPaths:
         self.traces = self.state / "traces"
         self.mcp = self.state / "mcp"  # cached tool lists of MCP servers
         self.logs = self.data / "logs"
-        self.database = self.state / "nanobot.db"  # the journal of messages, the ledger of model usage, tasks and goals
+        self.database = self.state / "nanobot.db"  # journal, model usage, tasks, goals, runs of jobs
         self.media = self.data / "media"  # received attachments, one folder for each channel
         self.gateway_log = self.logs / "gateway.log"
         self.cli_history = self.data / "history" / "cli_history"  # input history of the terminal chat

@@ -49,10 +49,6 @@ def run_command(jobs: "CronToolBackend", argument: str, chat: str = "") -> str:
             job_id, _, when = name.partition(" ")
             snooze = {"done": None, "tomorrow": "tomorrow"}.get(word, when.strip() or _SNOOZE)
             return jobs.settle_reminder(job_id, snooze, chat)
-        if word not in CHANGES or not name:
-            return _USAGE
-        if word == "remove":
-            return jobs.remove(name, chat)
-        return jobs.run(name, chat) if word == "run" else jobs.enable(name, word == "enable", chat)
+        return jobs.change(word, name, chat) if word in CHANGES and name else _USAGE
     except NanobotError as error:
         return str(error)

@@ -148,7 +148,7 @@ def format_time(ms: int | None, zone: tzinfo) -> str:
 
 def format_next(job: CronJob, zone: tzinfo) -> str:
     """When a job runs next, a retry included, for a table."""
-    wakes_ms = job.state.wakes_at_ms
+    wakes_ms = job.wakes_at_ms
     if wakes_ms is None:
         return "-" if job.enabled else "disabled"
     return format_when(from_ms(wakes_ms, zone))

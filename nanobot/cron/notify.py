@@ -5,7 +5,7 @@ import re
 
 from nanobot.bus.events import InboundMessage
 from nanobot.cron.schedule import from_ms, job_zone_or_host
-from nanobot.cron.types import CronJob, Due, Notify
+from nanobot.cron.types import CronJob, Notify, Run
 from nanobot.messages.shown import JOB_NOTE
 from nanobot.messages.types import Origin
 from nanobot.utils.text import format_when, relative_time
@@ -15,7 +15,7 @@ NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
 _EDGES = re.compile(r"[\s`*_\"'.!]+")
 
 
-def message_for(job: CronJob, due: Due, user_zone: str | None = None) -> InboundMessage:
+def message_for(job: CronJob, due: Run, user_zone: str | None = None) -> InboundMessage:
     """The inbound message of a run: at the job's target, in the job's session, with the run's message id.
 
     It is quiet unless every answer is sent, since messages the turn sends itself would bypass `is_worth_sending`.
@@ -36,7 +36,7 @@ def message_for(job: CronJob, due: Due, user_zone: str | None = None) -> Inbound
     )
 
 
-def run_message(job: CronJob, due: Due, user_zone: str | None = None) -> str:
+def run_message(job: CronJob, due: Run, user_zone: str | None = None) -> str:
     """The text of a run: the job's message, then what the model should know about this run."""
     due_at = "started by hand" if due.manual else f"due {due_time(job, due, user_zone)}"
     notes = [f'{JOB_NOTE}{job.name}", {due_at}.']
@@ -58,7 +58,7 @@ def run_message(job: CronJob, due: Due, user_zone: str | None = None) -> str:
     return f"{job.payload.message}\n\n{' '.join(notes)}]"
 
 
-def due_time(job: CronJob, due: Due, user_zone: str | None = None) -> str:
+def due_time(job: CronJob, due: Run, user_zone: str | None = None) -> str:
     """The due instant in the job's zone: `18:00`, of a late run `18:00 (25 min ago)`, with the date if it was another
     day.
     """
@@ -80,7 +80,7 @@ def is_worth_sending(job: CronJob, answer: str | None) -> bool:
     if not may_notify(job) or not text:
         return False
     if job.payload.notify is Notify.ON_CHANGE:
-        return fingerprint(text) != job.state.last_answer
+        return fingerprint(text) != job.runs.last_answer
     if job.payload.notify is Notify.ON_ALERT:
         return _EDGES.sub("", text).upper() != _EDGES.sub("", NOTHING_TO_REPORT)
     return True

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import groupby
+from operator import attrgetter
 
 from nanobot.cron.schedule import clock_changes, from_ms, instants, is_moved, job_zone, read_wall_time, to_ms, wall_at
 from nanobot.cron.types import DAY_MS, MINUTE_MS, CronJob
@@ -31,16 +32,8 @@ class SimulatedEvent:
     def to_json(self) -> dict[str, object]:
         """As in `nanobot cron rehearse --json`."""
         at = from_ms(self.at_ms, self.zone).isoformat()
-        if self.job is None:
-            return {"atMs": self.at_ms, "at": at, "jobId": None, "remark": self.remark}
-        return {
-            "atMs": self.at_ms,
-            "at": at,
-            "jobId": self.job.id,
-            "name": self.job.name,
-            "collidesWith": list(self.collides),
-            "remark": self.remark,
-        }
+        row = {"atMs": self.at_ms, "at": at, "jobId": self.job and self.job.id, "remark": self.remark}
+        return row if self.job is None else {**row, "name": self.job.name, "collidesWith": list(self.collides)}
 
 
 def simulate(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Iterator[SimulatedEvent]:
@@ -48,23 +41,15 @@ def simulate(jobs: Sequence[CronJob], days: float, user_zone: str | None) -> Ite
     start_ms = to_ms(datetime.now(UTC))
     end_ms = start_ms + round(days * DAY_MS)
     zones = {job.id: job_zone(job, user_zone) for job in jobs if job.enabled and job.is_agent_turn}
-    changes = [
-        SimulatedEvent(to_ms(change.at), zone, remark=_describe_change(change.after - change.before))
-        for zone in dict.fromkeys(zones.values())
-        for change in clock_changes(zone, from_ms(start_ms), from_ms(end_ms))
-    ]
+    changes, when = [], attrgetter("at_ms")
+    for zone in dict.fromkeys(zones.values()):
+        for change in clock_changes(zone, from_ms(start_ms), from_ms(end_ms)):
+            by = change.after - change.before
+            remark = f"clocks go {'forward' if by > timedelta() else 'back'} by {abs(by) // timedelta(minutes=1)} min"
+            changes.append(SimulatedEvent(to_ms(change.at), zone, remark=remark))
     streams = [_runs_of(job, start_ms, end_ms, zones[job.id]) for job in jobs if job.id in zones]
-    runs = _with_collisions(heapq.merge(*streams, key=_when))
-    return heapq.merge(sorted(changes, key=_when), runs, key=_when)
-
-
-def _when(event: SimulatedEvent) -> int:
-    return event.at_ms
-
-
-def _describe_change(by: timedelta) -> str:
-    direction = "forward" if by > timedelta() else "back"
-    return f"clocks go {direction} by {abs(by) // timedelta(minutes=1)} min"
+    runs = _with_collisions(heapq.merge(*streams, key=when))
+    return heapq.merge(sorted(changes, key=when), runs, key=when)
 
 
 def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator[SimulatedEvent]:
@@ -73,11 +58,9 @@ def _runs_of(job: CronJob, start_ms: int, end_ms: int, zone: tzinfo) -> Iterator
         if due >= end_ms:
             return
         remark, wall = "", wall_at(from_ms(due), zone)
-        if job.schedule.kind != "cron":
-            pass
-        elif is_moved(job.schedule, due, zone):
+        if is_moved(job.schedule, due, zone):
             remark = "this time of day is skipped on this day"
-        elif read_wall_time(wall.replace(fold=0), zone).second is not None:
+        elif job.schedule.kind == "cron" and read_wall_time(wall.replace(fold=0), zone).second is not None:
             remark = f"this hour occurs twice; {'second' if wall.fold else 'first'} time"
         yield SimulatedEvent(due, zone, job, remark)
 

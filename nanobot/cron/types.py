@@ -11,14 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Strict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from nanobot.bus.events import Address
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance, least_trusted
 
 Kind = Literal["at", "every", "cron"]
 Status = Literal["ok", "error", "skipped"]
 RUNS_KEPT = 20
-"""Runs kept in the job itself; the history file has more."""
+"""Runs kept in the job itself; the history has more."""
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
 LAST_MS = 253_370_000_000_000
@@ -123,25 +122,6 @@ class CronPayload:
     """Whether the message is sent as it is, without a model: a snoozed reminder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """A job as a model asks for it: a message, and one of `every_seconds`, `cron_expr` and `at`."""
-
-    message: str = ""
-    name: str | None = None
-    every_seconds: float | None = None
-    cron_expr: str | None = None
-    at: str | None = None
-    tz: str | None = None
-    deliver: bool = True
-    notify: str | None = None
-    address: Address | None = None
-    """The chat it answers in."""
-    session_key: str | None = None
-    provenance: Provenance = Provenance.OWNER
-    asked_by: str | None = None
-
-
 @dataclass(slots=True)
 class RunRecord:
     """One past run in a job's state."""
@@ -153,23 +133,43 @@ class RunRecord:
     error: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """The due instant of a run, and how it was triggered."""
+Outcome = Literal["waiting", "running", "ran", "failed", "skipped"]
+STATUS: dict[Outcome, Status] = {"ran": "ok", "failed": "error", "skipped": "skipped"}
+"""The status in jobs.json of a run that has ended."""
 
-    __pydantic_config__ = _JSON
-    job_id: Text = ""
-    at_ms: Ms = 0
-    started_ms: Ms = 0
-    late_ms: Ms = 0
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A row of the database: a run of a due instant, or instants that were skipped."""
+
+    job_id: str = ""
+    at_ms: int = 0
+    """The due instant."""
+    started_ms: int = 0
+    """When it started; while it waits, when it is to start."""
+    late_ms: int = 0
     """0 if on time."""
     missed: int = 0
     """Number of earlier missed runs that this run also stands for."""
-    manual: Flag = False
+    manual: bool = False
     attempt: int = 1
     """2 if the first process died before the agent received the run."""
     retry: int = 0
     """1 for the first retry after a failed turn."""
+    name: str = ""
+    outcome: Outcome = "running"
+    holder: str = ""
+    """The lease of the process that runs it."""
+    reason: str | None = None
+    duration_ms: int | None = None
+    until_ms: int | None = None
+    count: int | None = None
+    """How many instants were skipped, from `at_ms` to `until_ms`."""
+    answer: str | None = None
+    """Fingerprint of the answer, for `notify: on_change`."""
+    delivered_ms: int | None = None
+    delivered: str | None = None
+    """What was sent, until the person answers it with done, snooze or tomorrow."""
 
     @property
     def run_id(self) -> str:
@@ -181,38 +181,54 @@ class Due:
         """The id of the run's message: the same for every attempt, but one of its own for each retry."""
         return f"{self.run_id}:{self.retry}" if self.retry else self.run_id
 
+    @property
+    def trigger(self) -> str:
+        return "manual" if self.manual else "retry" if self.retry else "schedule"
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A run in progress. `holder` names a lock that is released when its process dies."""
+    def to_json(self) -> dict[str, object]:
+        """As in `nanobot cron history --json`."""
+        row = {
+            "jobId": self.job_id,
+            "name": self.name,
+            "dueAtMs": self.at_ms,
+            "outcome": self.outcome,
+            "trigger": self.trigger,
+            "runAtMs": self.started_ms or None,
+            "durationMs": self.duration_ms,
+            "lateMs": self.late_ms or None,
+            "reason": self.reason,
+            "untilMs": self.until_ms,
+            "count": self.count,
+        }
+        return {key: value for key, value in row.items() if value is not None}
 
-    __pydantic_config__ = _JSON
-    due: Due = field(default_factory=Due)
-    holder: Text = ""
 
+@dataclass(slots=True)
+class JobRuns:
+    """What the database knows of a job's runs."""
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
-    """What a job sent last, until the person answers it with done, snooze or tomorrow."""
+    running: Run | None = None
+    waiting: Run | None = None
+    """The first to start of a retry and a run that was requested."""
+    last_due_ms: int | None = None
+    """The last due instant that was run or skipped; it never runs again."""
+    last_answer: str | None = None
+    delivered: Run | None = None
+    """The run whose reminder may still be answered."""
 
-    __pydantic_config__ = _JSON
-    at_ms: Ms = 0
-    text: Text = ""
+    @property
+    def delivered_ms(self) -> int:
+        """When that was sent; 0 without one."""
+        return (self.delivered.delivered_ms or 0) if self.delivered is not None else 0
 
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """The next retry of a run that failed: when, which due instant, and how many retries came before."""
-
-    __pydantic_config__ = _JSON
-    at_ms: Ms = 0
-    due_ms: Ms = 0
-    count: int = 0
+    @property
+    def retry(self) -> Run | None:
+        return self.waiting if self.waiting is not None and self.waiting.retry else None
 
 
 @dataclass(slots=True)
 class CronJobState:
-    """Past and next runs of a job."""
+    """Past and next runs of a job, as reported in jobs.json."""
 
     __pydantic_config__ = _JSON
     next_run_at_ms: Ms | None = None
@@ -220,21 +236,6 @@ class CronJobState:
     last_status: Status | None = None
     last_error: Text | None = None
     run_history: list[RunRecord] = field(default_factory=list)
-    last_due_at_ms: Ms | None = None
-    """The last settled due instant; it never runs again."""
-    running: Lease | None = None
-    run_requested_at_ms: Ms | None = None
-    """When a manual run was requested that has not started yet."""
-    retry: Retry | None = None
-    delivered: Delivered | None = None
-    last_answer: Text | None = None
-    """Fingerprint of the last answer, for `notify: on_change`."""
-
-    @property
-    def wakes_at_ms(self) -> int | None:
-        """When it is due next, or is to be tried again."""
-        retry_at_ms = self.retry.at_ms if self.retry is not None else None
-        return min((at for at in (self.next_run_at_ms, retry_at_ms) if at is not None), default=None)
 
 
 @dataclass(slots=True)
@@ -255,6 +256,7 @@ class CronJob:
     misfire_within_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
     raw: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The JSON object it was read from; never changed."""
+    runs: JobRuns = field(default_factory=JobRuns, init=False, repr=False, compare=False)
 
     @property
     def run_session(self) -> str:
@@ -262,10 +264,20 @@ class CronJob:
         return f"cron:{self.id}"
 
     @property
+    def wakes_at_ms(self) -> int | None:
+        """When it is due next, or is to be tried again."""
+        waits_ms = self.runs.waiting.started_ms if self.runs.waiting is not None else None
+        return min((at for at in (self.state.next_run_at_ms, waits_ms) if at is not None), default=None)
+
+    @property
     def is_over(self) -> bool:
         """Whether it ran once, as it should, and is to be deleted unless the reminder it sent may still be snoozed."""
         is_one_shot = self.delete_after_run and self.schedule.kind == "at" and not self.enabled
-        return is_one_shot and self.state.last_status == "ok" and self.state.last_due_at_ms == self.schedule.at_ms
+        return is_one_shot and self.state.last_status == "ok" and self.runs.last_due_ms == self.schedule.at_ms
+
+    def is_of_chat(self, chat: str) -> bool:
+        """Whether it posts to this chat, such as `telegram:123`; empty for any."""
+        return not chat or f"{self.payload.channel}:{self.payload.to}" == chat
 
     @property
     def is_agent_turn(self) -> bool:
@@ -294,18 +306,12 @@ class CronJob:
 
     def to_json(self) -> dict[str, Any]:
         """The job as in jobs.json. nanobot's additional keys are left out at their defaults."""
-        return _merge(self.raw, _codec().dump_python(self, by_alias=True, exclude={"raw"}), _default_values())
+        return _merge(self.raw, _codec().dump_python(self, by_alias=True, exclude={"raw", "runs"}))
 
 
 @cache
 def _codec() -> TypeAdapter[CronJob]:
     return TypeAdapter(CronJob)
-
-
-@cache
-def _default_values() -> dict[str, Any]:
-    values: dict[str, Any] = _codec().dump_python(CronJob("", ""), by_alias=True)
-    return values
 
 
 def _without_empty(value: Any) -> Any:
@@ -317,27 +323,22 @@ def _without_empty(value: Any) -> Any:
     return {key: _without_empty(item) for key, item in value.items() if item not in (None, "", {})}
 
 
-_OURS = frozenset(
-    (
-        *("sessionKey", "threadId", "notify", "provenance", "askedBy", "verbatim"),
-        *("lastDueAtMs", "running", "runRequestedAtMs", "retry", "delivered", "lastAnswer"),
-        *("misfire", "misfireWithinS"),
-    )
-)
-"""Keys that are not in every file of the original; they are not written at their defaults."""
+_OURS: dict[str, object] = {
+    **dict.fromkeys(("sessionKey", "threadId", "askedBy", "misfireWithinS")),
+    "notify": Notify.ALWAYS,
+    "provenance": Provenance.OWNER,
+    "verbatim": False,
+    "misfire": Misfire.RUN_ONCE,
+}
+"""Keys that are not in every file of the original, with their defaults, at which they are not written."""
 
 
-def _merge(raw: dict[str, Any], ours: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+def _merge(raw: Any, ours: dict[str, Any]) -> dict[str, Any]:
     """Put our keys into the original object; unknown keys are kept."""
-    merged = dict(raw)
+    merged = dict(raw) if isinstance(raw, dict) else {}
     for key, value in ours.items():
-        default = defaults.get(key)
-        if key in _OURS and value == default:
+        if key in _OURS and value == _OURS[key]:
             merged.pop(key, None)
-        elif isinstance(value, dict):
-            before = merged.get(key)
-            inner_defaults = default if isinstance(default, dict) else {}
-            merged[key] = _merge(before if isinstance(before, dict) else {}, value, inner_defaults)
         else:
-            merged[key] = value
+            merged[key] = _merge(merged.get(key), value) if isinstance(value, dict) else value
     return merged

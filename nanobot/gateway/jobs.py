@@ -12,7 +12,7 @@ from nanobot.cron.commands import ANSWER_WORDS, reminder_buttons
 from nanobot.cron.notify import due_time, is_worth_sending, may_notify, message_for
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
-from nanobot.cron.types import CronJob, Due, JobFailedError, JobSkippedError, Notify
+from nanobot.cron.types import CronJob, JobFailedError, JobSkippedError, Notify, Run
 from nanobot.errors import NanobotError
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.runtime.build import Runtime
@@ -77,7 +77,7 @@ class JobRunner:
         finally:
             await self._service.close(_CLOSE_S)
 
-    async def on_job(self, job: CronJob, due: Due) -> str:
+    async def on_job(self, job: CronJob, due: Run) -> str:
         """Run a job once: queue its answer for the chat and return it.
 
         Raises JobFailedError, DeliveryFailedError, JobSkippedError.
@@ -101,7 +101,7 @@ class JobRunner:
             await self._deliver(job, due, result.turn_id, result.text)
         return result.text
 
-    def _retry_wait(self, job: CronJob, due: Due) -> float | None:
+    def _retry_wait(self, job: CronJob, due: Run) -> float | None:
         """Seconds until a failed run is tried again; None if it is not, or is due again before."""
         if due.manual or due.retry >= len(RETRY_WAITS_S):
             return None
@@ -109,7 +109,7 @@ class JobRunner:
         is_due_before = next_ms is not None and next_ms <= to_ms(self._runtime.clock.now()) + wait_s * 1000
         return None if is_due_before else wait_s
 
-    async def _report_failure(self, job: CronJob, due: Due, result: TurnResult, retry_in_s: float | None) -> None:
+    async def _report_failure(self, job: CronJob, due: Run, result: TurnResult, retry_in_s: float | None) -> None:
         """Tell the chat that the turn failed: a reminder reminds without a model, too."""
         if job.payload.notify is not Notify.ALWAYS:
             await self._deliver(job, due, result.turn_id, f'The job "{job.name}" failed: {result.text}')
@@ -139,7 +139,7 @@ class JobRunner:
             await self._tell_owner(text)
         raise JobSkippedError(f"{reason}; the job is disabled")
 
-    async def _deliver(self, job: CronJob, due: Due, turn_id: str, text: str, *, failure: str = "") -> None:
+    async def _deliver(self, job: CronJob, due: Run, turn_id: str, text: str, *, failure: str = "") -> None:
         """Queue a text for the job's chat. With `notify: always` it can be answered with done, snooze, tomorrow."""
         payload = job.payload
         channel = payload.channel or "cli"

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 Measure = Callable[[str], int]
 """How long a text is. Every measure counts at least one for each code point."""
@@ -68,42 +69,6 @@ class Dialect:
     """The page around an HTML version, with `{}`; None for no such version."""
 
 
-_DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
-_FEISHU = re.compile(r"https?://[^\s<>]+|~~|[&<>*_`\[\]\\]|^#(?=#{0,5} )")
-_DINGTALK = re.compile(
-    r"https?://[^\s<>]+|[\\*`<]|\](?=\()|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,6}(?= )|>|[-+](?= )|\d+(?=\. ))"
-)
-_ZERO_WIDTH = "\u200b"
-
-
-def _slack_escape(text: str) -> str:
-    """Escape what may call somebody, and fences."""
-    return _break_fences(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-
-
-def _escape_marks(marks: "re.Pattern[str]", text: str) -> str:
-    """Write a backslash before each mark, but not within a URL, and behind the number of a list item."""
-
-    def escape(match: "re.Match[str]") -> str:
-        matched = match.group()
-        if matched.startswith("http"):
-            return matched
-        mark = matched.lstrip(" \t")
-        if mark.isdigit():
-            return f"{matched}\\"
-        return matched[: len(matched) - len(mark)] + "\\" + mark
-
-    return marks.sub(escape, text)
-
-
-def _discord_escape(text: str) -> str:
-    return _escape_marks(_DISCORD, text)
-
-
-def _dingtalk_escape(text: str) -> str:
-    return _escape_marks(_DINGTALK, text)
-
-
 def utf8_bytes(text: str) -> int:
     """The length as WeCom and Matrix count it."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
@@ -114,24 +79,28 @@ def json_bytes(text: str) -> int:
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")) - 2
 
 
-def _fence(code: str, language: str) -> str:
-    """A fence of three backticks, as Slack and Discord require."""
-    return f"```{language}\n{_break_fences(code)}\n```"
+_ZERO_WIDTH = "\u200b"
+_URL = r"https?://[^\s<>]+"
+_DISCORD = re.compile(rf"{_URL}|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{{1,3}}(?= )|[->]|\d+(?=\. ))")
+_DINGTALK = re.compile(rf"{_URL}|[\\*`<]|\](?=\()|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{{1,6}}(?= )|>|[-+](?= )|\d+(?=\. ))")
+_FEISHU = re.compile(rf"{_URL}|~~|[&<>*_`\[\]\\]|^#(?=#{{0,5}} )")
 
 
-def _break_fences(text: str) -> str:
-    """Separate the backticks of a fence, which neither platform can escape otherwise."""
-    return re.sub("`{3,}", lambda match: _ZERO_WIDTH.join(match.group()), text)
+def _escape_marks(marks: "re.Pattern[str]", text: str) -> str:
+    """Write a backslash before each mark, but not within a URL, and behind the number of a list item."""
+
+    def escape(match: "re.Match[str]") -> str:
+        matched = match.group()
+        if matched.startswith("http"):
+            return matched
+        mark = matched.lstrip(" \t")
+        return f"{matched}\\" if mark.isdigit() else f"{matched[: len(matched) - len(mark)]}\\{mark}"
+
+    return marks.sub(escape, text)
 
 
-def _slack_code(code: str) -> str:
-    return _slack_escape(code) if "`" in code else f"`{_slack_escape(code)}`"
-
-
-def _discord_code(code: str) -> str:
-    if "`" not in code:
-        return f"`{code}`"
-    return f"`` {code} ``" if "``" not in code else _discord_escape(code)
+_discord_escape = partial(_escape_marks, _DISCORD)
+_dingtalk_escape = partial(_escape_marks, _DINGTALK)
 
 
 def _feishu_escape(text: str) -> str:
@@ -146,9 +115,37 @@ def _feishu_escape(text: str) -> str:
     return _FEISHU.sub(escape, text)
 
 
-def _feishu_code(code: str) -> str:
-    return _feishu_escape(code) if "`" in code else f"`{code}`"
+def _slack_escape(text: str) -> str:
+    """Escape what may call somebody, and fences."""
+    return _break_fences(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
+
+def _break_fences(text: str) -> str:
+    """Separate the backticks of a fence, which neither platform can escape otherwise."""
+    return re.sub("`{3,}", lambda match: _ZERO_WIDTH.join(match.group()), text)
+
+
+def _fence(code: str, language: str) -> str:
+    """A fence of three backticks, as Slack and Discord require."""
+    return f"```{language}\n{_break_fences(code)}\n```"
+
+
+def _code_or(escape: Callable[[str], str], *, escapes_code: bool = False) -> Callable[[str], str]:
+    """Write code between backticks, perhaps escaped, too; code with backticks as escaped text."""
+
+    def write(code: str) -> str:
+        return escape(code) if "`" in code else f"`{escape(code) if escapes_code else code}`"
+
+    return write
+
+
+def _discord_code(code: str) -> str:
+    return f"`` {code} ``" if "`" in code and "``" not in code else _code_or(_discord_escape)(code)
+
+
+_COMMON = {"bold": ("**", "**"), "italic": ("*", "*")}
+_STRUCK = {**_COMMON, "strikethrough": ("~~", "~~")}
+_SINGLE = {"bold": ("*", "*"), "italic": ("_", "_"), "strikethrough": ("~", "~")}
 
 PLAIN = Dialect("plain")
 TELEGRAM = Dialect(
@@ -156,84 +153,65 @@ TELEGRAM = Dialect(
 )
 SLACK = Dialect(
     "slack",
-    marks={"bold": ("*", "*"), "italic": ("_", "_"), "strikethrough": ("~", "~")},
+    marks=_SINGLE,
     escape=_slack_escape,
-    code=_slack_code,
+    code=_code_or(_slack_escape, escapes_code=True),
     fence=lambda code, _: f"```\n{_slack_escape(code)}\n```",  # Slack would show the language as a line of code
     link=("<{url}|", ">"),
     schemes=("http://", "https://", "mailto:"),
     edge=_ZERO_WIDTH,
 )
-DISCORD = Dialect(
-    "discord",
-    2000,
-    marks={"bold": ("**", "**"), "italic": ("*", "*"), "underline": ("__", "__"), "strikethrough": ("~~", "~~")},
-    escape=_discord_escape,
-    code=_discord_code,
-    fence=_fence,
-    bullet="- ",
-    link=("[", "]({url})"),
-    heading_levels=3,
-)
-FEISHU = Dialect(
-    "feishu",
-    7000,  # a card of 30 kB, of characters of up to four bytes
-    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
-    escape=_feishu_escape,
-    code=_feishu_code,
-    fence=_fence,
-    bullet="- ",
-    link=("[", "]({url})"),
-)
-DINGTALK = Dialect(
-    "dingtalk",
-    18_000,
-    json_bytes,
-    marks={"bold": ("**", "**"), "italic": ("*", "*")},
-    escape=_dingtalk_escape,
-    code=lambda code: _dingtalk_escape(code) if "`" in code else f"`{code}`",
-    fence=_fence,
-    bullet="- ",
-    link=("[", "]({url})"),
-    heading_levels=6,
-    newline="  \n",
-)
-QQ = replace(
-    DINGTALK,
-    name="qq",
-    limit=4000,
-    measure=code_points,
-    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
-    heading_levels=2,
-)
-WECOM = replace(DINGTALK, name="wecom", limit=20_000, measure=utf8_bytes, newline="\n")
-MOCHAT = replace(WECOM, name="mochat", limit=4000, measure=code_points)
-WEIXIN = Dialect(
-    "weixin",
-    1800,
-    marks={"bold": ("**", "**")},
-    escape=lambda text: text.replace("<", "\uff1c"),
-    code=lambda code: f"`{code}`" if "`" not in code else code.replace("<", "\uff1c"),
-    fence=_fence,
-    bullet="- ",
-    heading_levels=4,
-)
-TEAMS = replace(
-    DINGTALK,
-    name="msteams",
-    limit=20_000,
-    marks={"bold": ("**", "**"), "italic": ("*", "*"), "strikethrough": ("~~", "~~")},
-    heading_levels=3,
-)
 WHATSAPP = Dialect(
     "whatsapp",
     4096,  # it takes longer ones, but folds them
-    marks={"bold": ("*", "*"), "italic": ("_", "_"), "strikethrough": ("~", "~")},
+    marks=_SINGLE,
     escape=_break_fences,
-    code=lambda code: code if "`" in code else f"`{code}`",
+    code=_code_or(str),
     fence=lambda code, _: f"```\n{_break_fences(code)}\n```",
     bullet="- ",
     edge=_ZERO_WIDTH,
+)
+_MARKDOWN = Dialect("", marks=_STRUCK, fence=_fence, bullet="- ", link=("[", "]({url})"))
+DISCORD = replace(
+    _MARKDOWN,
+    name="discord",
+    limit=2000,
+    marks={**_STRUCK, "underline": ("__", "__")},
+    escape=_discord_escape,
+    code=_discord_code,
+    heading_levels=3,
+)
+FEISHU = replace(
+    _MARKDOWN,
+    name="feishu",
+    limit=7000,  # a card of 30 kB, of characters of up to four bytes
+    escape=_feishu_escape,
+    code=_code_or(_feishu_escape),
+)
+DINGTALK = replace(
+    _MARKDOWN,
+    name="dingtalk",
+    limit=18_000,
+    measure=json_bytes,
+    marks=_COMMON,
+    escape=_dingtalk_escape,
+    code=_code_or(_dingtalk_escape),
+    heading_levels=6,
+    newline="  \n",
+)
+QQ = replace(DINGTALK, name="qq", limit=4000, measure=code_points, marks=_STRUCK, heading_levels=2)
+WECOM = replace(DINGTALK, name="wecom", limit=20_000, measure=utf8_bytes, newline="\n")
+MOCHAT = replace(WECOM, name="mochat", limit=4000, measure=code_points)
+TEAMS = replace(DINGTALK, name="msteams", limit=20_000, marks=_STRUCK, heading_levels=3)
+WEIXIN = replace(
+    _MARKDOWN,
+    name="weixin",
+    limit=1800,
+    marks={"bold": ("**", "**")},
+    escape=lambda text: text.replace("<", "\uff1c"),
+    code=_code_or(lambda text: text.replace("<", "\uff1c")),
+    link=None,
+    heading_levels=4,
 )
 EMAIL = Dialect(
     "email",

@@ -141,7 +141,7 @@ def _remove(html: str, opening: re.Pattern[str], closing: re.Pattern[str]) -> It
 def _remove_invisible(tree: "HtmlElement") -> None:
     for element in list(tree.iter()):
         tag = element.tag if isinstance(element.tag, str) else "template"
-        is_hidden = "hidden" in element.attrib or _INVISIBLE_STYLE.search(element.get("style", ""))
+        is_hidden = "hidden" in element.attrib or _INVISIBLE_STYLE.search(element.get("style") or "")
         if (tag in _INVISIBLE_TAGS or is_hidden) and element.getparent() is not None:
             element.drop_tree()
 

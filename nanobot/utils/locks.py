@@ -55,11 +55,6 @@ class ProcessLock:
         self._descriptor = descriptor
         return True
 
-    @property
-    def is_acquired(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._descriptor is not None
-
     async def acquire(self, on_wait: Callable[[], None] | None = None) -> None:
         """Wait for the lock without blocking the event loop; calls `on_wait` once if it is not free. Raises OSError."""
         if self.try_acquire():

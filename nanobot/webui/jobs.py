@@ -97,7 +97,7 @@ class JobEndpoints:
         """Past runs, newest first."""
         job = request.query_params.get("job") or None
         rows = await asyncio.to_thread(self._services.runtime.cron().history, job)
-        return json_response({"runs": rows[: -_MAX_HISTORY - 1 : -1]})
+        return json_response({"runs": [row.to_json() for row in rows[: -_MAX_HISTORY - 1 : -1]]})
 
     async def change(self, request: Request, caller: Credential | None) -> Response:
         """Pause or resume a job, or change its text, time or model."""
@@ -162,7 +162,7 @@ class JobEndpoints:
             **job.to_json(),
             "schedule_text": format_schedule(job.schedule, zone),
             "next_runs_ms": cron.next_instants(job) if job.enabled else [],
-            "running": job.state.running is not None,
+            "running": job.runs.running is not None,
             "model": self._services.runtime.sessions.get_or_create(job.run_session).metadata.get("model"),
         }
 

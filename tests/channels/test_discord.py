@@ -3,7 +3,6 @@
 import asyncio
 import random
 import sqlite3
-import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -20,8 +19,6 @@ from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, Outboun
 from nanobot.bus.journal import open_journal
 from nanobot.channels.cursors import load_state
 from nanobot.channels.discord.history import DiscordHistory, id_at
-from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing import Bot
@@ -140,15 +137,6 @@ async def test_no_token_and_a_wrong_one_say_where_tokens_are_made(discord, tmp_p
     assert discord.gateway.log == []
 
 
-def test_without_its_sdk_it_says_what_to_install(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("nanobot.channels.discord")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "discord", None)
-
-    with pytest.raises(ChannelSetupError, match=r"pip install 'nanobot\[discord\]'"):
-        load_channel("discord")
-
-
 # what was said while nobody listened
 
 
@@ -252,15 +240,6 @@ async def test_a_private_chat_is_remembered_at_once_so_that_a_crash_forgets_nobo
         )
 
 
-async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):
-    (tmp_path / "discord.json").write_text('{"since": "1', encoding="utf-8")
-    async with live(discord, tmp_path) as life:
-        await life.asked("hello")
-
-    assert "discord.json cannot be read" in caplog.text
-    assert load_state(tmp_path / "discord.json", DiscordHistory).private
-
-
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 59)), max_size=40))
 def test_marks_are_never_ahead_of_what_was_heard(heard):
     began = datetime(2026, 11, 22, tzinfo=UTC)
@@ -272,7 +251,7 @@ def test_marks_are_never_ahead_of_what_was_heard(heard):
         # Chats come out of order; one chat does not.
         message_id = max(id_at(now - timedelta(seconds=late_s)), last.get(chat, 0))
         assert past.after(chat) <= message_id
-        past.note(chat, message_id, is_private=False)
+        past.note(chat, message_id)
         last[chat] = message_id
         assert past.after(chat) <= last[chat]
 
@@ -282,7 +261,7 @@ def test_a_clock_that_is_ahead_is_put_right_by_the_first_message():
     past = DiscordHistory()
     past.begin(now + timedelta(hours=2))
 
-    past.note(1, id_at(now), is_private=False)
+    past.note(1, id_at(now))
 
     assert past.after(2) <= id_at(now + timedelta(seconds=1))
 
@@ -511,18 +490,18 @@ async def test_a_command_that_the_disk_refused_is_not_said_to_be_taken(discord, 
 
 async def test_a_press_is_answered_and_survives_a_restart(discord, tmp_path):
     buttons = [Button(f"b{number}", f"value {number}") for number in range(7)]
-    buttons += [Button("again", "value 1"), Button("long", "x" * 101)]
+    buttons += [Button("again", "value 1"), Button("Yes", "I choose: Yes" + " " * 99)]
     async with live(discord, tmp_path, silent=True) as life:
         (shown_id,) = await life.posted(Address("discord", there.PRIVATE), "choose", buttons=tuple(buttons))
     async with live(discord, tmp_path, silent=True) as life:
         await life.is_up()
         await discord.press_button(shown_id, "b6")
         await life.hears("value 6")
-        await discord.press_button(shown_id, "long")
-        await life.hears("long")
+        await discord.press_button(shown_id, "Yes")
+        await life.hears("I choose: Yes")  # not the label alone, which may answer a question to the owner
         await eventually(lambda: len(discord.rest.answers) == 2)
 
-    assert discord.shown()[0].buttons == [f"b{number}" for number in range(7)] + ["long"]
+    assert discord.shown()[0].buttons == [f"b{number}" for number in range(7)] + ["Yes"]
     assert [answer["type"] for answer in discord.rest.answers.values()] == [6, 6]
 
 

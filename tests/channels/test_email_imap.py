@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from nanobot.channels.email.receive import FetchedMail, Mailbox, in_mailbox
+from nanobot.channels.email.receive import FetchedMail, Mailbox, MailState, in_mailbox, new_mails, start_reading
 from nanobot.channels.email.settings import MailSettings
 from tests.fakes.mail_server import FakeMail
 from tests.fakes.platform_email import config
@@ -64,6 +64,23 @@ async def test_news_that_come_together_with_the_word_to_wait_end_the_waiting():
 
     async with fake.open(), asyncio.timeout(5):
         assert await in_mailbox(MailSettings.of(config(fake)), wait) == [1]
+
+
+async def test_a_mail_that_comes_while_a_folder_is_opened_for_the_first_time_is_no_old_one():
+    fake = FakeMail()
+    fake.deliver(b"Subject: old\r\n\r\n1", seen=True)
+
+    async def deliver() -> None:
+        fake.deliver(b"Subject: new\r\n\r\n2", seen=True)
+
+    def read(mailbox: Mailbox) -> list[int]:
+        state = MailState("bot")
+        start_reading(mailbox, state)
+        mailbox.ask(deliver())
+        return [mail.uid for mail in new_mails(mailbox, state, time.time())]
+
+    async with fake.open():
+        assert await in_mailbox(MailSettings.of(config(fake)), read) == [2]
 
 
 async def test_a_wait_without_news_ends_in_time_and_the_connection_is_good():
@@ -128,7 +145,7 @@ async def test_a_mail_comes_in_many_forms(body):
         return f"{body}{{tag}} OK done\r\n" if "FETCH" in command.upper() else ""
 
     def fetch(mailbox: Mailbox) -> FetchedMail | None:
-        return mailbox.fetch_one(7)
+        return next(iter(mailbox.fetch([7])), None)
 
     mail = await talk(answer, fetch)
 
@@ -138,7 +155,7 @@ async def test_a_mail_comes_in_many_forms(body):
 
 async def test_a_mail_that_is_gone_is_none():
     def fetch(mailbox: Mailbox) -> FetchedMail | None:
-        return mailbox.fetch_one(7)
+        return next(iter(mailbox.fetch([7])), None)
 
     assert await talk(lambda _: "", fetch) is None
 

@@ -171,8 +171,8 @@ async def test_a_mailbox_that_writes_to_itself_writes_no_more(mail, tmp_path):
 async def test_a_connection_may_begin_plain_and_be_hidden_from_then_on(mail):
     config = mail.channel(MessageBus(), imap_port=mail.servers.imap_port, imap_use_ssl=False).config
     settings = MailSettings.of(config)
-    assert settings.imap_tls is None  # on this machine
-    encrypted = replace(settings, imap_tls=settings.tls)  # the server takes no login before
+    assert not settings.imap_has_tls  # on this machine
+    encrypted = replace(settings, imap_has_tls=True)  # the server takes no login before
     assert await in_mailbox(encrypted, lambda mailbox: mailbox.validity)
 
 

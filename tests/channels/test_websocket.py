@@ -21,6 +21,7 @@ from websockets.typing import Origin
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.payload import Payload
 from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelState
 from nanobot.channels.websocket.channel import WebSocketChannel
@@ -295,10 +296,12 @@ async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice(pl
 async def test_a_client_that_says_it_saw_a_reply_is_believed(platform, tmp_path):
     async with serving(platform, tmp_path) as life:
         async with client(platform) as wire:
-            epoch = wire.welcome["epoch"]
-        receipt = life.post(ANNA, "hello")
-        await eventually(lambda: not life.bus.outbound_size)
-        async with client(platform, after=1, epoch=epoch):
+            wire.connection.transport.pause_reading()
+            receipt = life.post(ANNA, "hello")
+            await eventually(lambda: not life.bus.outbound_size)
+            await asyncio.sleep(0.02)  # it is on the wire by now
+            wire.connection.transport.abort()
+        async with client(platform, after=1, epoch=wire.welcome["epoch"]):
             await asyncio.wait_for(receipt.wait(), 5)
 
 
@@ -314,7 +317,7 @@ async def test_a_client_that_claims_to_be_ahead_still_hears_what_comes(platform,
 
 
 async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platform, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.websocket.backlog.MOST_FRAMES", 2)
+    monkeypatch.setattr("nanobot.channels.websocket.chat.MOST_FRAMES", 2)
     async with serving(platform, tmp_path) as life:
         async with client(platform) as wire:
             for text in ("one", "two", "three", "four"):
@@ -450,7 +453,8 @@ async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(pla
         async with client(platform, "zoe") as wire:
             wire.connection.transport.pause_reading()
             await wire.send({"type": "message", "id": "1", "text": "let me in"})
-            await eventually(lambda: life.people.pending("websocket"))
+            await eventually(lambda: life.people.pending("websocket") and not life.bus.outbound_size)
+            await asyncio.sleep(0.02)  # the code is on the wire by now
             wire.connection.transport.abort()
         await eventually(lambda: life.dead)
         async with client(platform, "zoe") as again:
@@ -507,7 +511,8 @@ async def test_a_frame_that_cannot_be_used_is_answered_and_the_connection_stays(
 
 async def test_a_message_is_acknowledged_and_its_repeat_too_but_heard_once(platform, tmp_path):
     async with serving(platform, tmp_path) as life, client(platform) as wire:
-        told = [await wire.asked({"type": "message", "id": "m1", "text": "hi \ud800"}) for _ in range(2)]
+        said: dict[str, Any] = {"type": "message", "id": "m1", "text": "hi \ud800", "thread": None, "media": []}
+        told = [await wire.asked(said) for _ in range(2)]
 
     assert told == [{"type": "ack", "id": "m1", "accepted": True}, {"type": "ack", "id": "m1", "accepted": False}]
     assert [one.content for one in life.heard] == ["hi \ufffd"]
@@ -562,7 +567,7 @@ async def test_a_link_put_in_place_of_a_checked_file_is_not_followed(tmp_path, a
     (outside := tmp_path / "outside").mkdir()
     for folder in (inner, outside):
         (folder / "note.txt").write_text(folder.name, encoding="utf-8")
-    chunks = await open_attachment({"path": str(inner / "note.txt")}, [str(shared)])
+    chunks = await open_attachment(Payload(path=str(inner / "note.txt")), [str(shared)])
     if at == "file":
         (inner / "note.txt").unlink()
         (inner / "note.txt").symlink_to(outside / "note.txt")

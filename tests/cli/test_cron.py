@@ -177,32 +177,21 @@ def test_a_job_is_run_by_whoever_serves_the_store():
     assert len((store().parent / "ran.txt").read_text().splitlines()) == 1
 
 
-def test_job_that_is_at_work_is_not_asked_for_again():
-    job = add("-e", "9000")
+def test_job_that_is_at_work_is_shown_and_not_asked_for_again():
+    job = add("-n", "tea", "-e", "9000")
     child = start_program("tests.cron.cron_child", str(store().parent), "hangs")
     try:
         wait_until(lambda: not run("add", "-m", "x", "-e", "9000", "--no-deliver").stderr)
         CronService(store()).request_run(job)
-        wait_until(lambda: rows("list")[0]["state"].get("running"))
+        wait_until(lambda: any(line.endswith("\trunning") for line in run("list").stdout.splitlines()))
+        (shown,) = run("history", job).stdout.splitlines()
         result = run("run", job)
     finally:
         child.kill()
         child.wait()
 
+    assert shown.split("\t")[1:4] == [job, "tea", "running"]
     assert f"Job {job} is already running" in result.stderr
-
-
-def test_a_run_that_has_not_ended_is_shown():
-    job_id = add("-n", "tea", "-e", "60")
-    book = json.loads(store().read_text(encoding="utf-8"))
-    book["jobs"][0]["state"]["running"] = {"dueAtMs": 0, "startedAtMs": 0, "holder": "f0"}
-    store().write_text(json.dumps(book), encoding="utf-8")
-
-    (listed,) = run("list").stdout.splitlines()
-    (shown,) = run("history", job_id).stdout.splitlines()
-
-    assert listed.endswith("\trunning")
-    assert shown.split("\t")[1:4] == [job_id, "tea", "running"]
 
 
 def test_what_would_fire_is_shown_with_collisions():

@@ -55,7 +55,7 @@ def look_often() -> None:
 async def live_by(clock: SteppedClock) -> None:
     """What the command does, until it is told to stop."""
     look_often()
-    setup, shutdown = read_setup(None, None), ShutdownRequests()
+    setup, shutdown = read_setup(), ShutdownRequests()
     set_up_logging(LogTarget(DataPaths(setup.data_dir).gateway_log, "INFO", "INFO"))
     with handle_signals(TERMINATION_SIGNALS, lambda number: shutdown.stop()):
         async with open_gateway(

@@ -61,7 +61,7 @@ async def live(folder: Path, events: list[tuple[str, int]]) -> None:
         await crew.look(service)
 
     scheduled = [(due.job_id, due.at_ms) for due in crew.ran if not due.manual]
-    rows = [(row["jobId"], row["dueAtMs"]) for row in service.history() if row["outcome"] == "ran"]
+    rows = [(row.job_id, row.at_ms) for row in service.history() if row.outcome == "ran"]
     assert len(set(scheduled)) == len(scheduled)
     assert sorted(rows) == sorted((due.job_id, due.at_ms) for due in crew.ran)
     left = json.loads(crew.path.read_text(encoding="utf-8"))["jobs"]

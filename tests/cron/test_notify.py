@@ -7,7 +7,7 @@ import pytest
 from nanobot.bus.events import Address
 from nanobot.cron.commands import parse_answer
 from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, is_worth_sending, may_notify, message_for, run_message
-from nanobot.cron.types import CronJob, Due, Notify
+from nanobot.cron.types import CronJob, Notify, Run
 from nanobot.messages.types import Origin, Provenance
 
 
@@ -33,7 +33,7 @@ def job(notify: Notify = Notify.ALWAYS, *, deliver: bool = True) -> CronJob:
 )
 def test_an_answer_is_sent_as_the_job_says(notify: Notify, answer: str | None, told: bool):
     looks = job(notify)
-    looks.state.last_answer = fingerprint("The door is shut.")
+    looks.runs.last_answer = fingerprint("The door is shut.")
 
     assert is_worth_sending(looks, answer) is told
 
@@ -51,15 +51,15 @@ def test_a_run_is_a_message_at_the_target_in_a_session_of_its_own():
     made.payload.channel, made.payload.to, made.payload.thread_id = "telegram", "5", "7"
     made.payload.session_key, made.payload.provenance = "telegram:5", Provenance.WEB
 
-    message = message_for(made, Due("a", 60_000, 61_000))
+    message = message_for(made, Run("a", 60_000, 61_000))
 
     assert (message.session_key, message.address) == ("cron:a", Address("telegram", "5", "7"))
     assert (message.origin, message.provenance, message.message_id) == (Origin.CRON, Provenance.WEB, "cron:a:60000")
-    assert message.message_id == message_for(made, Due("a", 60_000, 90_000, attempt=2)).message_id
+    assert message.message_id == message_for(made, Run("a", 60_000, 90_000, attempt=2)).message_id
 
 
 def test_a_run_is_told_what_it_is_for_whom_and_how_late():
-    late = Due("a", 18 * 3_600_000, 2, late_ms=7_500_000, missed=3)
+    late = Run("a", 18 * 3_600_000, 2, late_ms=7_500_000, missed=3)
     text = run_message(job(), late, "UTC")
 
     assert text.startswith(
@@ -69,7 +69,7 @@ def test_a_run_is_told_what_it_is_for_whom_and_how_late():
     assert "the person was sent the text above" in run_message(job(), replace(late, retry=1), "UTC")
     assert "due 1970-01-01 18:00 (13 h ago)." in run_message(job(), replace(late, late_ms=13 * 3_600_000), "UTC")
     assert "Nobody sees your answer" in run_message(job(deliver=False), late)
-    assert "started by hand" in run_message(job(), Due("a", 1, 2, manual=True))
+    assert "started by hand" in run_message(job(), Run("a", 1, 2, manual=True))
     assert NOTHING_TO_REPORT in run_message(job(Notify.ON_ALERT), late)
     assert NOTHING_TO_REPORT not in run_message(job(Notify.ON_ALERT, deliver=False), late)
 

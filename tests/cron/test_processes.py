@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.cron.service import CronService
-from nanobot.cron.types import CronJob, CronSchedule, Due
+from nanobot.cron.types import CronJob, CronSchedule, Run
 from tests.support.eventually import wait_until
 from tests.support.home import start_program
 
@@ -43,7 +44,7 @@ def passed(service: CronService, every_ms: int) -> set[int]:
     """Every instant that has a row."""
     found: set[int] = set()
     for row in service.history():
-        found.update(range(row["dueAtMs"], row.get("untilMs", row["dueAtMs"]) + 1, every_ms))
+        found.update(range(row.at_ms, (row.until_ms or row.at_ms) + 1, every_ms))
     return found
 
 
@@ -53,7 +54,7 @@ async def settle(service: CronService) -> None:
     await service.close()
 
 
-async def on_job(_job: CronJob, _due: Due) -> None:
+async def on_job(_job: CronJob, _due: Run) -> None:
     """Does nothing."""
 
 
@@ -63,19 +64,17 @@ async def test_a_kill_in_the_middle_of_a_run_is_recorded_by_the_next_process(tmp
     child = start("hangs")
     wait_until(lambda: lines(tmp_path))
 
-    served, busy = service.is_served(), service.list_jobs()[0].state.running
+    served, busy = service.is_served(), service.list_jobs()[0].runs.running
     assert not await service.run_job(service.list_jobs()[0].id), "it is at work over there"
     child.kill()
     child.wait()
     await settle(service)
 
     (began,) = lines(tmp_path)
-    killed = [row for row in service.history() if row["outcome"] == "failed"]
+    killed = [row for row in service.history() if row.outcome == "failed"]
     assert served
     assert busy is not None
-    assert [(row["dueAtMs"], row.get("reason")) for row in killed] == [
-        (began[0], "nanobot was stopped in the middle of this run")
-    ]
+    assert [(row.at_ms, row.reason) for row in killed] == [(began[0], "nanobot was stopped in the middle of this run")]
     assert not service.is_served()
 
 
@@ -83,7 +82,7 @@ async def test_two_processes_fire_once_and_one_takes_over_from_the_other(tmp_pat
     service = CronService(tmp_path / "jobs.json", on_job)
     job = service.add_job("a", CronSchedule("every", every_ms=50), "x")
     first, second = start("quick"), start("quick")
-    wait_until(lambda: len([*(tmp_path / ".locks" / "runs").glob("*.lock")]) == 2)
+    wait_until(lambda: len([*DataPaths(get_data_dir()).leases.glob("*.lock")]) == 2)
     both = len(lines(tmp_path))
     wait_until(lambda: len(lines(tmp_path)) > both + 10)
     busy, other = (first, second) if lines(tmp_path)[-1][2] == first.pid else (second, first)
@@ -95,7 +94,7 @@ async def test_two_processes_fire_once_and_one_takes_over_from_the_other(tmp_pat
     await settle(service)
 
     dues = [due for due, _, _ in lines(tmp_path)]
-    ran = [row["dueAtMs"] for row in service.history() if row["outcome"] != "skipped"]
+    ran = [row.at_ms for row in service.history() if row.outcome != "skipped"]
     assert len(set(dues)) == len(dues)
     assert set(dues) <= set(ran)
     assert len(set(ran)) == len(ran)
@@ -117,6 +116,6 @@ async def test_kills_at_any_moment_leave_no_instant_run_twice_or_without_its_row
 
     dues = [due for due, _, _ in lines(tmp_path)]
     assert len(set(dues)) == len(dues)
-    assert set(dues) <= {row["dueAtMs"] for row in service.history() if row["outcome"] != "skipped"}
+    assert set(dues) <= {row.at_ms for row in service.history() if row.outcome != "skipped"}
     first_due = job.state.next_run_at_ms or 0
     assert passed(service, 10) == set(range(first_due, max(passed(service, 10)) + 1, 10))

@@ -1,6 +1,7 @@
 """CronService: each due instant is run once and accounted for, whatever clocks, processes and disks do."""
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
-from nanobot.cron.types import CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
+from nanobot.cron.types import CronJob, CronSchedule, JobSkippedError, Misfire, Notify, Run
 from nanobot.errors import StorageError
 from nanobot.utils.clock import SystemClock
 from tests.support.cron import Crew
@@ -27,12 +28,12 @@ def ms(text: str) -> int:
 
 
 def outcomes(service: CronService) -> list[str]:
-    return [row["outcome"] for row in service.history()]
+    return [row.outcome for row in service.history()]
 
 
 def accounted(service: CronService) -> int:
     """How many instants of the schedule have their row."""
-    return sum(row.get("count", 1) for row in service.history() if row["trigger"] == "schedule")
+    return sum((row.count or 1) for row in service.history() if row.trigger == "schedule")
 
 
 def stored(crew: Crew) -> list[dict[str, Any]]:
@@ -148,7 +149,7 @@ async def test_a_failure_and_a_skip_are_told_with_their_reasons(crew: Crew, ever
     service.add_job("fails", every(60), "x")
     await crew.pass_(60, service)
 
-    assert {(row["name"], row["outcome"], row.get("reason")) for row in service.history()} == {
+    assert {(row.name, row.outcome, row.reason) for row in service.history()} == {
         ("skips", "skipped", "the chat is archived"),
         ("fails", "failed", "no model"),
     }
@@ -180,12 +181,13 @@ async def test_a_run_by_hand_leaves_the_schedule_alone(crew: Crew, every: Every)
     service.enable_job(off.id, enabled=False)
 
     assert await service.run_job(job.id)
+    assert await service.run_job(job.id), "again at once"
     assert not await service.run_job(off.id)
     assert await service.run_job(off.id, force=True)
     assert not await service.run_job("12345678")
 
-    assert [due.manual for due in crew.ran] == [True, True]
-    assert [row["trigger"] for row in service.history()] == ["manual", "manual"]
+    assert [due.manual for due in crew.ran] == [True] * 3
+    assert [row.trigger for row in service.history()] == ["manual"] * 3
     assert service.list_jobs()[0].state.next_run_at_ms == job.state.next_run_at_ms
 
 
@@ -215,7 +217,7 @@ async def test_what_was_missed_is_run_or_skipped_as_the_job_says(
 
     assert [(due.late_ms, due.missed) for due in crew.ran] == ([(5_400_000, 2)] if ran else [])
     assert accounted(service) == 3
-    assert service.history()[0].get("reason") == reason
+    assert service.history()[0].reason == reason
 
 
 async def test_a_reminder_that_was_missed_rings_late_and_says_so(crew: Crew):
@@ -227,7 +229,7 @@ async def test_a_reminder_that_was_missed_rings_late_and_says_so(crew: Crew):
     await crew.look(later := crew.service())
 
     assert [due.late_ms for due in crew.ran] == [7_140_000]
-    assert later.history()[0]["lateMs"] == 7_140_000
+    assert later.history()[0].late_ms == 7_140_000
 
 
 async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, every: Every):
@@ -241,7 +243,7 @@ async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, eve
         await crew.pass_(300, service, step=20)
 
     often, minute = (
-        sum(row.get("count", 1) for row in service.history() if row["name"] == name) for name in ("often", "minute")
+        sum((row.count or 1) for row in service.history() if row.name == name) for name in ("often", "minute")
     )
     gone_s = (crew.clock.now() - datetime(2026, 11, 22, 8, 0, tzinfo=UTC)).total_seconds()
     assert often == gone_s // 25
@@ -251,7 +253,7 @@ async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, eve
 async def test_a_slow_run_does_not_pile_up(crew: Crew, every: Every):
     go_on = asyncio.Event()
 
-    async def on_job(_job: CronJob, due: Due) -> None:
+    async def on_job(_job: CronJob, due: Run) -> None:
         crew.ran.append(due)
         await go_on.wait()
 
@@ -267,7 +269,7 @@ async def test_a_slow_run_does_not_pile_up(crew: Crew, every: Every):
     await crew.look(service)
 
     assert len(crew.ran) == 2
-    reasons = [(row["outcome"], row.get("reason"), row.get("count")) for row in service.history()]
+    reasons = [(row.outcome, row.reason, row.count) for row in service.history()]
     assert reasons == [("ran", None, None), ("skipped", "the previous run was still running", 4), ("ran", None, None)]
 
 
@@ -397,7 +399,7 @@ async def cut_off(crew: Crew, service: CronService) -> None:
     """The process of this service goes while its job is at work."""
     begun = asyncio.Event()
 
-    async def hangs(_job: CronJob, due: Due) -> None:
+    async def hangs(_job: CronJob, due: Run) -> None:
         crew.ran.append(due)
         begun.set()
         await asyncio.Event().wait()
@@ -417,7 +419,7 @@ async def test_a_run_that_was_cut_off_is_recorded_and_not_run_again(crew: Crew, 
     await crew.look(later := crew.service())
 
     assert len(crew.ran) == 1
-    assert [(row["outcome"], row.get("reason")) for row in later.history()] == [
+    assert [(row.outcome, row.reason) for row in later.history()] == [
         ("failed", "nanobot was stopped in the middle of this run")
     ]
     await crew.pass_(60, later)
@@ -445,29 +447,9 @@ async def test_run_that_dies_is_begun_three_times_and_then_reported_as_failed(cr
     await crew.pass_(600, later := crew.service(was_started=lambda _job, _due: False))
 
     assert [due.attempt for due in crew.ran] == [1, 2, 3]
-    assert [(row["outcome"], row.get("reason")) for row in later.history()] == [
+    assert [(row.outcome, row.reason) for row in later.history()] == [
         ("failed", "nanobot was stopped in the middle of this run")
     ]
-
-
-async def test_run_that_dies_is_begun_again_though_its_instant_was_once_skipped(crew: Crew, every: Every):
-    service = crew.service()
-    service.add_job("a", CronSchedule("at", at_ms=crew.now_ms + 60_000), "x")
-    await cut_off(crew, service)
-    skipped = {
-        "jobId": service.list_jobs(include_disabled=True)[0].id,
-        "name": "a",
-        "dueAtMs": crew.ran[0].at_ms,
-        "outcome": "skipped",
-        "trigger": "schedule",
-        "reason": "the previous run was still running",
-    }
-    (crew.path.parent / "history.jsonl").write_text(json.dumps(skipped) + "\n", encoding="utf-8")
-
-    await crew.look(later := crew.service(was_started=lambda _job, _due: False))
-
-    assert [due.attempt for due in crew.ran] == [1, 2]
-    assert outcomes(later) == ["skipped", "ran"]
 
 
 async def test_a_run_that_is_stopped_before_its_first_step_is_run_by_the_next_start(crew: Crew, every: Every):
@@ -496,7 +478,7 @@ async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: C
     await service.start()
     await eventually(lambda: len(crew.ran) > before)
 
-    instants = [row["dueAtMs"] for row in service.history()]
+    instants = [row.at_ms for row in service.history()]
     assert len(instants) == len({*instants})  # one that three lives were cut off in has failed; none ends twice
 
 
@@ -594,6 +576,40 @@ async def test_after_a_restart_the_jobs_of_a_damaged_store_go_on_from_its_copy(c
     assert mended.problem is None
 
 
+async def test_jobs_run_on_while_the_file_cannot_be_written(crew: Crew, every: Every, monkeypatch):
+    def refuse(*_args: Any, **_folders: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    service = crew.service()
+    service.add_job("a", every(60), "x")
+    await crew.look(service)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "replace", refuse)
+        await crew.pass_(120, service)
+        await crew.pass_(60, crew.service())
+        assert "cannot be written: Read-only file system" in (service.problem or "")
+        with pytest.raises(StorageError, match="cannot be written"):
+            service.add_job("b", every(60), "x")
+    await crew.pass_(60, service)
+
+    assert len({due.at_ms for due in crew.ran}) == len(crew.ran) == 4
+    assert service.problem is None
+    assert [(job["name"], job["state"]["lastRunAtMs"]) for job in stored(crew)] == [("a", crew.now_ms)]
+
+
+async def test_job_that_was_removed_before_the_store_was_damaged_does_not_run(crew: Crew, every: Every):
+    first = crew.service()
+    job = first.add_job("a", every(60), "x")
+    await crew.look(first)
+    await first.close()
+    CronService(crew.path, clock=crew.clock).remove_job(job.id)
+    crew.path.write_bytes(b"garbage")
+
+    await crew.pass_(120, crew.service())
+
+    assert crew.ran == []
+
+
 async def test_without_a_copy_a_damaged_store_runs_nothing_and_is_told(crew: Crew):
     crew.path.parent.mkdir()
     crew.path.write_bytes(b"garbage")
@@ -633,7 +649,7 @@ async def test_an_answer_is_remembered_for_jobs_that_tell_of_changes(crew: Crew,
 
     kept = service.get_job(job.id)
     assert kept is not None
-    assert kept.state.last_answer is not None
+    assert kept.runs.last_answer is not None
     assert kept.payload.notify is Notify.ON_CHANGE
 
 

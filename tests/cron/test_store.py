@@ -141,7 +141,7 @@ def test_what_is_written_is_read_back(
         "a", words or "a", schedule=CronSchedule("at", at_ms=amount), misfire=misfire, created_at_ms=amount or 0
     )
     job.payload.message, job.payload.notify, job.payload.to = words, notify, words or None
-    job.state.last_due_at_ms, job.payload.provenance = amount, provenance
+    job.state.last_run_at_ms, job.payload.provenance = amount, provenance
     job.raw = {**extra, "schedule": {**extra}}
 
     again = CronJob.from_json(json.loads(json.dumps(job.to_json())))
@@ -186,17 +186,6 @@ def test_the_same_id_twice_is_kept_and_named(tmp_path: Path):
 
     assert len(service.list_jobs()) == 1
     assert service.unreadable() == ["entry 2: the id 1a2b3c4d is used twice"]
-
-
-def test_the_history_outlives_its_first_file_and_half_a_line(tmp_path: Path):
-    service = CronService(tmp_path / "jobs.json")
-    row = {"jobId": "a", "name": "a", "dueAtMs": 1, "outcome": "ran", "trigger": "schedule"}
-    line = json.dumps(row) + "\n"
-    (tmp_path / "history.old.jsonl").write_text(line, encoding="utf-8")
-    (tmp_path / "history.jsonl").write_text(line + '{"jobId": "b"}\n[]\n' + line[:20], encoding="utf-8")
-
-    assert service.history() == [row, row]
-    assert service.history("b") == []
 
 
 def test_a_zone_that_is_wrong_in_a_file_does_not_stop_the_list(tmp_path: Path):

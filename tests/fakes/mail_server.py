@@ -317,9 +317,12 @@ class FakeMail:
         head = f"* {number} FETCH ({' '.join(about[one] for one in re.findall(r'[A-Z0-9.]+', what) if one in about)}"
         if "BODY[]" in what and not only_looks:  # to ask without a peek is to have read it
             mail.flags.add("\\Seen")
-        if body := re.search(r"BODY(?:\.PEEK)?(\[(?:HEADER)?\])", what):
+        if body := re.search(r"BODY(?:\.PEEK)?(\[(?:HEADER)?\])(?:<(\d+)\.(\d+)>)?", what):
             data = mail.raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if "HEADER" in body[1] else mail.raw
-            return [f"{head} BODY{body[1]} {{{len(data)}}}\r\n", data, ")\r\n"]
+            start, size = int(body[2] or 0), int(body[3] or len(data))
+            data = data[start : start + size]
+            origin = f"<{start}>" if body[2] else ""
+            return [f"{head} BODY{body[1]}{origin} {{{len(data)}}}\r\n", data, ")\r\n"]
         return [f"{head})\r\n"]
 
     # -- SMTP

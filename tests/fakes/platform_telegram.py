@@ -12,7 +12,7 @@ from nanobot.testing.platform import Platform, Shown
 from tests.fakes.telegram import BLOCKED, BOT, TOKEN, FakeTelegram, RefusedError, too_fast
 
 ANNA, ZOE, HALL, TOPIC = 111, 222, -1001234567890, 7
-QUICK = {"poll_s": 1.0, "busy_s": 0.05, "album_s": 0.05, "pause_s": 0.02}
+QUICK = {"poll_s": 1.0, "busy_s": 0.05, "album_s": 0.05}
 """Polls of a second: Telegram counts whole ones."""
 
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class FakeTelegram:
     def __post_init__(self) -> None:
         self.slow_files.set()
         self._updates: list[Json] = []
-        self._numbers = iter(range(100, 1_000_000))
+        self._numbers, self._update_numbers = count(100), count(1000)
         self._came = asyncio.Condition()
         self._poll = 0
         self._queries: set[str] = set()
@@ -172,7 +173,7 @@ class FakeTelegram:
 
     async def update(self, **what: Any) -> int:
         """Something happens; the number of its update."""
-        number = next(self._numbers)
+        number = next(self._update_numbers)
         self._updates.append({"update_id": number, **what})
         async with self._came:
             self._came.notify_all()

@@ -84,7 +84,7 @@ async def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offli
             assert await here.gateway.runtime.cron().run_job(job.id)
         history = await asyncio.to_thread(here.gateway.runtime.cron().history, job.id)
 
-    assert [row["outcome"] for row in history] == ["ran", "ran"]
+    assert [row.outcome for row in history] == ["ran", "ran"]
 
 
 async def test_a_person_is_reminded_who_asked_for_it_in_a_chat(running: OpenGateway):

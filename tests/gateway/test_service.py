@@ -245,7 +245,7 @@ async def test_a_job_that_no_model_worked_on_reminds_at_once_and_is_tried_again(
         add = partial(jobs.add_job, "plants", schedule, "Water the plants", deliver=True, channel="toy", to="7")
         job = await asyncio.to_thread(add)
         await eventually(lambda: len(here.toy.got("7")) == 2)
-        await eventually(lambda: [row["outcome"] for row in jobs.history(job.id)][1:] == ["failed", "ran"])
+        await eventually(lambda: [row.outcome for row in jobs.history(job.id)][1:] == ["failed", "ran"])
 
     reminder, report = here.toy.got("7")
     assert "Water the plants" in reminder

@@ -1,10 +1,11 @@
 """Markdown and what each platform gets for it: corpus.txt.
 
-`@@@ NAME (LIMIT)` begins a case, `@@ DIALECT` what is sent there, `@---` a next message. Behind a message stand its
-entities (`@ TYPE TEXT`) or its HTML (`@ html`).
+`@@@ NAME (LIMIT)` begins a case, `@@ DIALECT` what is sent there, `@---` a next message, `@ as plain` the text of that
+message as plain text. Behind a message stand its entities (`@ TYPE TEXT`) or its HTML (`@ html`).
 """
 
 import re
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ from nanobot.markdown.dialects import DISCORD, EMAIL, FEISHU, PLAIN, SLACK, TELE
 
 DIALECTS = {dialect.name: dialect for dialect in (PLAIN, TELEGRAM, SLACK, DISCORD, FEISHU, EMAIL)}
 CORPUS = (Path(__file__).parent / "corpus.txt").read_text(encoding="utf-8")
-CASE = re.compile(r"^@@@ ([^\n]+?)(?: \((\d+)\))?\n(.*?)(?=^@@@ |\Z)", re.MULTILINE | re.DOTALL)
 CASES = [
     pytest.param(markdown, int(limit) if limit else None, dialect, expected, id=f"{name}-{dialect}")
     for name, limit, body in re.findall(
@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-def show(chunk: Chunk) -> str:
+def show(chunk: Chunk, plain: Chunk | None) -> str:
     units = chunk.text.encode("utf-16-le")
     entities = [
         f"@ {entity.type} {entity.url or entity.language or ''}".strip()
@@ -33,11 +33,13 @@ def show(chunk: Chunk) -> str:
         for entity in chunk.entities
     ]
     body = re.search(r"<body[^>]*>\n(.*)</body>", chunk.html or "", re.DOTALL)
-    return f"{chunk.text}\n" + "".join(entities) + (f"@ html\n{body[1]}" if body else "")
+    text = "@ as plain" if plain is not None and plain.text == chunk.text else chunk.text
+    return f"{text}\n" + "".join(entities) + (f"@ html\n{body[1]}" if body else "")
 
 
 @pytest.mark.parametrize(("markdown", "limit", "dialect", "expected"), CASES)
 def test_each_platform_gets_what_the_corpus_says(markdown, limit, dialect, expected):
     chunks = split_message(markdown, DIALECTS[dialect], limit)
 
-    assert "@---\n".join(map(show, chunks)) == expected
+    plain = split_message(markdown, PLAIN, limit) if dialect != "plain" else []
+    assert "@---\n".join(show(*pair) for pair in zip_longest(chunks, plain[: len(chunks)])) == expected

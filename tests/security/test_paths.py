@@ -37,8 +37,7 @@ def test_the_tilde_is_the_home_of_the_user(policy: PathPolicy, monkeypatch, tmp_
     assert policy.resolve_readable("~/x") == tmp_path / "x"
 
 
-STATE = ["cron/.locks", "cron/history.jsonl", "cron/history.old.jsonl", "cron/jobs.json", "cron/jobs.json.last-good"]
-STATE += ["memory/HISTORY.md", "memory/chats", "sessions"]
+STATE = ["cron/jobs.json", "memory/HISTORY.md", "memory/chats", "sessions"]
 OURS = [
     *STATE,
     *(f"{place}/deeper/file" for place in STATE),

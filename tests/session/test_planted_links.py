@@ -140,13 +140,7 @@ async def test_owner_is_told_of_the_link_and_which_file_to_put_right(tmp_path: P
 OF_JOBS = {
     "jobs": link_file("cron/jobs.json"),
     "jobs that are missing": link_missing_file("cron/jobs.json"),
-    "copy of the jobs": link_file("cron/jobs.json.last-good"),
-    "history": link_file("cron/history.jsonl"),
-    "older history": link_file("cron/history.old.jsonl"),
     "folder of jobs": link_folder("cron"),
-    "folder of locks": link_folder("cron/.locks", ".locks"),
-    "lock": link_missing_file("cron/.locks/jobs.lock"),
-    "locks of runs": link_folder("cron/.locks/runs", ".locks"),
 }
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from nanobot.cron.service import CronService
+from nanobot.cron.types import Run
 from nanobot.testing.model_server import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
 from tests.fakes.people import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
 from tests.support.eventually import eventually
@@ -196,21 +198,20 @@ class Day:
 
     def outcomes(self) -> Iterator[str]:
         for row in self.history():
-            yield from [row["outcome"]] * row.get("count", 1)
+            yield from [row.outcome] * (row.count or 1)
 
     def accounted(self) -> int:
         return len([*self.outcomes()])
 
-    def history(self) -> list[dict[str, Any]]:
-        file = self.home.workspace / "cron" / "history.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    def history(self) -> list[Run]:
+        return CronService(self.home.workspace / "cron" / "jobs.json", data_dir=self.home.data).history()
 
     def problems(self) -> list[str]:
         """What is wrong at its end."""
         found = [one for said in self.said for one in self.judged(*said)]
         found += elsewhere(self.mouths, self.said)
         found += [f"{one} heard {n} words" for one in self.dead if (n := self.words_of_death(*one)) != 1]
-        ran = Counter(row["name"] for row in self.history() if row["outcome"] == "ran")
+        ran = Counter(row.name for row in self.history() if row.outcome == "ran")
         wanted = {f"{name} is done": (where, ran[name]) for name, where in JOBS.items()}
         wanted |= {f"beat-{number} is done": (HEART, 1) for number in range(1, self.beats + 1)}
         for words, (where, times) in wanted.items():

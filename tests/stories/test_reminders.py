@@ -1,8 +1,9 @@
 """A reminder over Telegram: its buttons, and the words that do the same, through a restart and without a model."""
 
 import logging
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ async def test_a_reminder_that_no_model_worked_on_is_not_tried_again_once_it_is_
     async with gateway(telegram, tmp_path / "home", AuthenticationError()) as (_, jobs):
         job = add(jobs, "Water the plants")
         reminder = await shows(telegram, "Water the plants")
-        await eventually(lambda: (found := jobs.get_job(job.id)) and found.state.retry)
+        await eventually(lambda: (found := jobs.get_job(job.id)) and found.runs.retry)
         await telegram.press_button(reminder.id, "Done")
         await shows(telegram, "Done: Water the plants")
 
@@ -138,15 +139,15 @@ async def test_a_retry_that_waits_survives_a_restart(telegram: TelegramPlatform,
     async with gateway(telegram, tmp_path / "home", AuthenticationError()) as (_, jobs):
         job = add(jobs, "Water the plants")
         await shows(telegram, "Water the plants")
-        retry = await eventually(lambda: found.state.retry if (found := jobs.get_job(job.id)) else None)
-        store = tmp_path / "home" / "workspace" / "cron" / "jobs.json"
-        await eventually(lambda: f'"atMs": {retry.at_ms}' in store.read_text())
+        retry = await eventually(lambda: found.runs.retry if (found := jobs.get_job(job.id)) else None)
 
-    store.write_text(store.read_text().replace(f'"atMs": {retry.at_ms}', f'"atMs": {retry.due_ms}'))
+    assert retry.started_ms - to_ms(datetime.now(UTC)) > 200_000
+    with closing(sqlite3.connect(tmp_path / "home" / "state" / "nanobot.db")) as db, db:
+        db.execute("UPDATE cron_runs SET started_ms = at_ms WHERE outcome = 'waiting'")
     async with gateway(telegram, tmp_path / "home", "The plants are watered.") as (_, jobs):
         await shows(telegram, "The plants are watered.")
 
-    outcomes = [(row["outcome"], row["trigger"]) for row in jobs.history(job.id)]
+    outcomes = [(row.outcome, row.trigger) for row in jobs.history(job.id)]
     assert outcomes == [("failed", "schedule"), ("ran", "retry")]
 
 
@@ -157,7 +158,7 @@ async def test_somebody_elses_reminder_is_theirs_to_answer(telegram: TelegramPla
         await telegram.says(f"/cron done {job.id}", sender=str(ZOE), chat=str(ZOE))
         await shows(telegram, "answered before, or", ZOE)
 
-        assert (jobs.get_job(job.id) or job).state.delivered is not None
+        assert (jobs.get_job(job.id) or job).runs.delivered is not None
 
 
 async def test_a_reminder_reminds_also_when_the_spending_limit_is_reached(telegram: TelegramPlatform, tmp_path: Path):

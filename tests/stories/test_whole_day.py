@@ -20,6 +20,7 @@ import pytest
 from nanobot.agent.memory.due import DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
+from nanobot.cron.service import CronService
 from nanobot.testing.model_server import FakeModels, Fitting
 from tests.fakes.people import Lives, Mouths, elsewhere, judged, marked, seen
 from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
@@ -145,9 +146,8 @@ class Day:
 
     def ran(self) -> Counter[str]:
         """The jobs that ran."""
-        file = self.home.workspace / "cron" / "history.jsonl"
-        rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        jobs = re.findall(r"job-\w+", " ".join(json.dumps(row) for row in rows if row["outcome"] == "ran"))
+        rows = CronService(self.home.workspace / "cron" / "jobs.json", data_dir=self.home.data).history()
+        jobs = re.findall(r"job-\w+", " ".join(json.dumps(row) for row in rows if row.outcome == "ran"))
         return Counter(jobs)
 
     async def play(self, hours: list[str]) -> None:

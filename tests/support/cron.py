@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
-from nanobot.cron.types import CronJob, Due
+from nanobot.cron.types import CronJob, Run
 from nanobot.utils.clock import FrozenClock
 
 
@@ -23,7 +23,7 @@ class Crew:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cron" / "jobs.json"
         self.clock = SetClock(datetime(2026, 11, 22, 8, 0, tzinfo=UTC))
-        self.ran: list[Due] = []
+        self.ran: list[Run] = []
         self.answers: dict[str, str] = {}
         self.services: list[CronService] = []
 
@@ -33,7 +33,7 @@ class Crew:
         self.services.append(made)
         return made
 
-    async def run(self, job: CronJob, due: Due) -> str | None:
+    async def run(self, job: CronJob, due: Run) -> str | None:
         """What a job does."""
         self.ran.append(due)
         return self.answers.get(job.id, "done")

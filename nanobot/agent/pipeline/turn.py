@@ -17,7 +17,7 @@ from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import Feed
-from nanobot.agent.hooks.api import Hook, TurnFacts
+from nanobot.agent.hooks import Hook, TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver

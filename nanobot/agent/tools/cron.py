@@ -4,8 +4,8 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
+from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
@@ -16,7 +16,7 @@ from nanobot.security.secrets import redact_known
 
 if TYPE_CHECKING:
     from nanobot.cron.tool_backend import CronToolBackend
-    from nanobot.cron.types import JobSpec
+    from nanobot.cron.types import CronPayload
 
 ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
 _CREATES_RUNS = ("add", "enable", "run")
@@ -114,32 +114,27 @@ class CronTool(Tool):
 
     def _run_action(self, action: str, job_id: str, ctx: ToolContext | None, options: dict[str, Any]) -> str:
         chat = ctx.scope.chat if ctx is not None else ""
-        match action:
-            case "add":
-                return self._jobs.add(_spec(ctx, options))
-            case "remove":
-                return self._jobs.remove(job_id, chat)
-            case "enable" | "disable":
-                return self._jobs.enable(job_id, action == "enable", chat)
-            case "run":
-                return self._jobs.run(job_id, chat)
-        return self._jobs.list(chat)
+        if action == "add":
+            message, deliver = options.pop("message", ""), options.pop("deliver", True)
+            payload = _payload(ctx, message, deliver, options.pop("notify", None))
+            return self._jobs.add(payload, redact_known(options.pop("name", None) or ""), **options)
+        return self._jobs.list(chat) if action == "list" else self._jobs.change(action, job_id, chat)
 
 
-def _spec(ctx: ToolContext | None, options: dict[str, Any]) -> "JobSpec":
-    """A job for the chat that asks, thread included.
+def _payload(ctx: ToolContext | None, message: str, deliver: bool, notify: str | None) -> "CronPayload":
+    """A message for the chat that asks, thread included.
 
     It is trusted as little as what it derives from: the content of this turn, and what its message repeats. Content of
     older turns does not count, or no job created after a web search could do anything.
     """
-    from nanobot.cron.types import JobSpec
+    from nanobot.cron.types import CronPayload, Notify
 
-    spec = JobSpec(**options)
-    spec = replace(spec, message=redact_known(spec.message), name=spec.name and redact_known(spec.name))
-    if ctx is None:
-        return spec
-    asked_by = ctx.sender_id if ctx.origin is Origin.USER else None
-    return replace(spec, address=ctx.address, session_key=ctx.session_key, provenance=ctx.entered, asked_by=asked_by)
+    payload = CronPayload(message=redact_known(message), deliver=deliver, notify=Notify(notify or Notify.ALWAYS))
+    if ctx is not None:
+        payload.channel, payload.to, payload.thread_id = ctx.address.channel, ctx.address.chat_id, ctx.address.thread_id
+        payload.session_key, payload.provenance = ctx.session_key, ctx.entered
+        payload.asked_by = ctx.sender_id if ctx.origin is Origin.USER else None
+    return payload
 
 
 # -- `nanobot cron` as a command ----------------------------------------------------------------------------------
@@ -164,33 +159,25 @@ def cron_call(words: Sequence[str]) -> dict[str, Any] | None:
 
     Old AGENTS.md files teach the command, and are never overwritten. The options are those of `nanobot cron --help`.
     """
-    rest = list(words)
-    while rest and re.fullmatch(r"(?:.*/)?(?:python[\d.]*|uv|run|-m)", rest[0]):
-        rest.pop(0)
-    if len(rest) < 3 or rest[0].rpartition("/")[2] != "nanobot" or rest[1] != "cron":
+    command = dropwhile(re.compile(r"(?:.*/)?(?:python[\d.]*|uv|run|-m)").fullmatch, words)
+    program, group, action = (*islice(command, 3), "", "", "")[:3]
+    action = _COMMAND_ALIASES.get(action, action)
+    if program.rpartition("/")[2] != "nanobot" or group != "cron" or action not in ACTIONS:
         return None
-    action = _COMMAND_ALIASES.get(rest[2], rest[2])
-    if action not in ACTIONS:
-        return None
-    arguments: dict[str, Any] = {"action": action}
-    rest = rest[3:]
-    while rest:
-        word, equals, value = rest.pop(0).partition("=")
-        if word in _COMMAND_VALUES:
-            if not equals:
-                if not rest:
-                    return None
-                value = rest.pop(0)
-            if name := _COMMAND_VALUES[word]:
-                arguments[name] = value
-        elif word in _COMMAND_FLAGS:
-            arguments["deliver"] = _COMMAND_FLAGS[word]
-        elif word in _COMMAND_IGNORED:
+    arguments: dict[str, Any] = {"action": "disable" if action == "enable" and "--disable" in words else action}
+    for word in command:
+        option, equals, value = word.partition("=")
+        if option in _COMMAND_VALUES:
+            if (given := value if equals else next(command, None)) is None:
+                return None
+            arguments[_COMMAND_VALUES[option]] = given
+        elif option in _COMMAND_FLAGS:
+            arguments["deliver"] = _COMMAND_FLAGS[option]
+        elif option in _COMMAND_IGNORED:
             continue
         elif action in _NEEDS_JOB_ID and not word.startswith("-") and "job_id" not in arguments:
             arguments["job_id"] = word
         else:
             return None
-    if action == "enable" and "--disable" in words:
-        arguments["action"] = "disable"
+    arguments.pop("", None)
     return arguments

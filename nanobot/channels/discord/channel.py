@@ -21,7 +21,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels import rest
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import CatchUp, keep_saved, load_state
-from nanobot.channels.discord.client import Client, as_send_errors, check_intents, connection_error, log_in, menu_of
+from nanobot.channels.discord.client import Client, as_send_errors, connection_error, intents_error, log_in, menu_of
 from nanobot.channels.discord.history import DiscordHistory
 from nanobot.channels.discord.incoming import guild_id_of, is_from_a_person, read_interaction, read_message
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
@@ -110,7 +110,8 @@ class DiscordChannel(ChatChannel):
         """Show which bot the token belongs to. Raises ChannelSetupError; SendError if Discord is unreachable."""
         async with Client(self._settings) as client:
             await log_in(client, self._settings)
-            check_intents(client)
+            if (error := intents_error(client)) is not None:
+                raise error
         invitation = f"https://discord.com/oauth2/authorize?client_id={client.application_id}&{_INVITATION}"
         show(
             LoginStep(
@@ -177,23 +178,29 @@ class DiscordChannel(ChatChannel):
 
     def _start(self, process: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run this until it is done or the connection ends."""
-        work = _run_guarded(process, *args)
+
+        async def run() -> None:
+            try:
+                await process(*args)
+            except Exception:  # an SDK may raise anything, and one event must not stop the others
+                log.exception("discord: an event could not be processed")
+
+        work = run()
         try:
             self._work.create_task(work)
         except RuntimeError:  # the connection ends already
             work.close()
 
     def _catch_up_missed(self, chats: Iterable[object]) -> None:
-        """Catch up on these chats where messages were missed."""
+        """Catch up on these chats where messages were missed, the latest first."""
         missed = [
             (last, chat)
             for chat in chats
             if isinstance(chat, _TEXT_CHANNELS) and (last := chat.last_message_id or 0) > self._history.after(chat.id)
         ]
-        missed.sort(key=lambda entry: entry[0], reverse=True)
         if len(missed) > _MOST_CHATS:
             log.warning("discord: messages were missed in %d channels; fetching those of %d", len(missed), _MOST_CHATS)
-        for _, chat in missed[:_MOST_CHATS]:
+        for _, chat in sorted(missed, key=lambda entry: entry[0], reverse=True)[:_MOST_CHATS]:
             self._start_catch_up(chat.id, chat)
 
     def _start_catch_up(self, chat: int, channel: discord.abc.Messageable) -> None:
@@ -232,7 +239,6 @@ class DiscordChannel(ChatChannel):
 
         Reconnecting instead could use up the thousand sessions a day after which Discord resets the token.
         """
-        is_private = guild_id_of(message) is None
         if is_from_a_person(message):
             try:
                 me = self._client.user
@@ -240,29 +246,27 @@ class DiscordChannel(ChatChannel):
                 await self.receive_until_journaled(read_message(message, await self._channel_of(message), me))
             except Exception:  # one unreadable message must not stop the others
                 log.exception("discord: the message %s could not be read", message.id)
-                to = Address(self.name, str(message.channel.id))
+                to, is_private = Address(self.name, str(message.channel.id)), guild_id_of(message) is None
                 await self.report_unreadable(str(message.author.id), to, is_private=is_private)
-        self._history.note(message.channel.id, message.id, is_private=is_private)
+        self._history.note(message.channel.id, message.id)
 
     async def _channel_of(self, message: discord.Message) -> object:
         """The message's channel; fetched if the SDK does not know it, such as an archived thread."""
-        if not isinstance(message.channel, discord.PartialMessageable) or guild_id_of(message) is None:
-            return message.channel
-        with suppress(discord.DiscordException, aiohttp.ClientError, OSError):
-            return await self._client.fetch_channel(message.channel.id)
+        if isinstance(message.channel, discord.PartialMessageable) and guild_id_of(message) is not None:
+            with suppress(discord.DiscordException, aiohttp.ClientError, OSError):
+                return await self._client.fetch_channel(message.channel.id)
         return message.channel
 
     async def _process_interaction(self, interaction: discord.Interaction, incoming: Incoming) -> None:
         """Process a slash command or button press as a message, and answer it, visible to its user only."""
-        is_command = interaction.type is discord.InteractionType.application_command
         try:
-            is_accepted = await self.receive(incoming)
-            answer = _NOT_FOR_YOU if not is_accepted else incoming.text[:2000] if is_command else None
+            answer = incoming.text[:2000] if await self.receive(incoming) else _NOT_FOR_YOU
         except StorageError as error:
             log.warning("discord: %s was not taken: %s", incoming.text.split()[0], error)
             answer = _NOT_TAKEN
+        is_press = interaction.type is discord.InteractionType.component
         try:
-            if answer is None:
+            if is_press and answer not in (_NOT_FOR_YOU, _NOT_TAKEN):
                 await interaction.response.defer()
             else:
                 await interaction.response.send_message(answer, ephemeral=True)
@@ -271,11 +275,9 @@ class DiscordChannel(ChatChannel):
 
     async def _sync_menu(self, client: Client) -> None:
         """Send our commands to Discord if they have changed."""
-        if not self.services.commands:  # keep the menu that is set
-            return
         menu = menu_of(self.services.commands)
         fingerprint = sha256(json.dumps([client.application_id, menu]).encode()).hexdigest()[:16]
-        if fingerprint == self._history.menu:
+        if not menu or fingerprint == self._history.menu:  # without commands, keep the menu that is set
             return
         try:
             with as_send_errors():
@@ -319,6 +321,8 @@ class DiscordChannel(ChatChannel):
             attached.close()
             attached.fp.close()  # the SDK leaves this to the caller
 
+    post_url = post_file
+
     async def show_typing(self, to: Address) -> None:
         """Show the typing indicator, which expires after ten seconds."""
         with as_send_errors():
@@ -346,19 +350,17 @@ class DiscordChannel(ChatChannel):
 
     async def find(self, name: str) -> str | None:
         """Find a server channel by `#general`, or `home #general` if several servers have one of that name."""
-        server, _, channel = name.strip().removeprefix("<").removesuffix(">").rpartition("#")
+        server, _, channel = name.strip().removeprefix("<").removesuffix(">").casefold().rpartition("#")
         if channel.isdigit():
             return channel
-        known = self._current_client.get_all_channels() if self._current_client is not None else ()
-        wanted = (channel.strip().casefold(), server.strip().casefold())
         matches = [
-            candidate
-            for candidate in known
-            if isinstance(candidate, discord.abc.Messageable)
-            and candidate.name.casefold() == wanted[0]
-            and wanted[1] in ("", candidate.guild.name.casefold())
+            str(known.id)
+            for known in (self._current_client.get_all_channels() if self._current_client is not None else ())
+            if isinstance(known, discord.abc.Messageable)
+            and known.name.casefold() == channel.strip()
+            and server.strip() in ("", known.guild.name.casefold())
         ]
-        return str(matches[0].id) if len(matches) == 1 else None
+        return matches[0] if len(matches) == 1 else None
 
     async def chat_with(self, sender_id: str) -> str | None:
         """Open the private chat, whose id differs from the person's.
@@ -382,8 +384,7 @@ class DiscordChannel(ChatChannel):
             nonce = sha256(f"{self._history.salt}:{chat.id}:{options.nonce}".encode())
             content["nonce"] = nonce.hexdigest()[:_LONGEST_NONCE]
         with as_send_errors():
-            sent = await chat.send(silent=options.quiet, **content)
-        return str(sent.id)
+            return str((await chat.send(silent=options.quiet, **content)).id)
 
     def _chat(self, to: Address) -> discord.PartialMessageable:
         chat_id = to.thread_id or to.chat_id
@@ -415,23 +416,16 @@ async def _serve(client: Client) -> None:
     raise ConnectionError("Discord ended the connection")
 
 
-async def _run_guarded(process: Callable[..., Awaitable[None]], *args: object) -> None:
-    try:
-        await process(*args)
-    except Exception:  # an SDK may raise anything, and one event must not stop the others
-        log.exception("discord: an event could not be processed")
-
-
 def _view_of(buttons: Sequence[Button]) -> discord.ui.View:
     """Buttons as components. Each contains its value, so that a press can be read after a restart.
 
-    The label replaces a value that is too long.
+    Its label, as a choice, replaces a value that is too long.
     """
     view = discord.ui.View(timeout=None)
     values: set[str] = set()
     for button in buttons[:_MOST_BUTTONS]:
         label = button.label[:_LONGEST_LABEL]
-        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
+        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else Button(label, "").choice
         if value not in values:  # Discord refuses two with the same value
             values.add(value)
             view.add_item(discord.ui.Button(label=label, custom_id=value))

@@ -123,29 +123,20 @@ async def log_in(client: Client, section: DiscordConfig) -> None:
 def connection_error(error: Exception, client: Client) -> Exception:
     """What ended a connection: a ChannelSetupError if the owner has to act."""
     if isinstance(error, discord.PrivilegedIntentsRequired):
-        return ChannelSetupError(_intents_text(client))
+        return intents_error(client, is_refused=True) or error
     if isinstance(error, discord.ConnectionClosed) and error.code in _CLOSED_FOR_GOOD:
         return ChannelSetupError(_CLOSED_FOR_GOOD[error.code])
     return error
 
 
-def check_intents(client: Client) -> None:
-    """Raise ChannelSetupError if an intent that we need is off in the portal."""
-    if _disabled_switches(client):
-        raise ChannelSetupError(_intents_text(client))
-
-
-def _disabled_switches(client: Client) -> list[str]:
-    """The switches in the portal that our intents need and that are off."""
-    flags = client.application_flags
+def intents_error(client: Client, *, is_refused: bool = False) -> ChannelSetupError | None:
+    """What the owner has to switch on in the portal; None if all is on, as far as the application's flags tell."""
     wanted = [row for name, row in _SWITCHES.items() if getattr(client.intents, name)]
-    return [switch for switch, names in wanted if not any(getattr(flags, name) for name in names)]
-
-
-def _intents_text(client: Client) -> str:
-    wanted = [switch for name, (switch, _) in _SWITCHES.items() if getattr(client.intents, name)]
-    switches = " and ".join(_disabled_switches(client) or wanted or ["the privileged intents"])
-    return (
+    off = [switch for switch, names in wanted if not any(getattr(client.application_flags, name) for name in names)]
+    if not (off or is_refused):
+        return None
+    switches = " and ".join(off or [switch for switch, _ in wanted] or ["the privileged intents"])
+    return ChannelSetupError(
         f"Discord does not let the bot read this much: switch on {switches} at {_PORTAL} (your application, Bot, "
         "Privileged Gateway Intents), or take it out of channels.discord.intents."
     )

@@ -13,7 +13,7 @@ from nanobot.utils.bounded_dict import put_bounded
 
 _EPOCH_MS = 1_420_070_400_000
 """https://discord.com/developers/docs/reference#snowflakes"""
-MOST_CHATS, MOST_PRIVATE = 500, 200
+MOST_CHATS, MOST_PRIVATE = 700, 200
 """Most cursors kept."""
 
 
@@ -28,10 +28,10 @@ class DiscordHistory:
 
     since: int = 0
     """Nothing before this id is read."""
-    chats: dict[int, int] = field(default_factory=dict)
-    """The last message read in each channel or thread of a server."""
-    private: dict[int, int] = field(default_factory=dict)
-    """The last message read in each private chat; 0 before the first. A bot cannot list those it has."""
+    read: dict[int, int] = field(default_factory=dict)
+    """The last message read in each chat."""
+    private: dict[int, None] = field(default_factory=dict)
+    """The private chats: a bot cannot list those it has."""
     menu: str = ""
     """Fingerprint of the slash commands that Discord has."""
     salt: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -42,16 +42,15 @@ class DiscordHistory:
 
     def after(self, chat: int) -> int:
         """The message of this chat after which nothing was read."""
-        return max(self.chats.get(chat, 0), self.private.get(chat, 0), self.since)
+        return max(self.read.get(chat, 0), self.since)
 
-    def note(self, chat: int, message_id: int, *, is_private: bool) -> None:
+    def note(self, chat: int, message_id: int) -> None:
         """Record that a message and all before it in its chat were read."""
         self.since = min(self.since, message_id)  # `begin` set a future id if the host's clock is ahead
-        cursors, most = (self.private, MOST_PRIVATE) if is_private else (self.chats, MOST_CHATS)
-        put_bounded(cursors, chat, max(message_id, cursors.get(chat, 0)), most)
+        put_bounded(self.read, chat, max(message_id, self.read.get(chat, 0)), MOST_CHATS)
 
     def add_private(self, chat: int) -> bool:
-        """Record a private chat. Return whether it is new."""
-        if is_new := chat not in self.private:
-            put_bounded(self.private, chat, 0, MOST_PRIVATE)
+        """Record that a private chat is in use. Return whether it is new."""
+        is_new = chat not in self.private
+        put_bounded(self.private, chat, None, MOST_PRIVATE)
         return is_new

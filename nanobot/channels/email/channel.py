@@ -10,16 +10,23 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel, repeat_note
-from nanobot.channels.cursors import save_state
 from nanobot.channels.email.message import Mail, MailFile, auto_reply_reason, is_address, read_mail
 from nanobot.channels.email.quotes import split_quote, without_signature
-from nanobot.channels.email.receive import FetchedMail, Mailbox, first_mails, in_mailbox, new_mails
+from nanobot.channels.email.receive import (
+    HOUR_S,
+    FetchedMail,
+    Mailbox,
+    MailRecord,
+    MailState,
+    in_mailbox,
+    new_mails,
+    start_reading,
+)
 from nanobot.channels.email.send import (
     OutgoingMail,
     check_smtp,
@@ -31,7 +38,6 @@ from nanobot.channels.email.send import (
     send_mail,
 )
 from nanobot.channels.email.settings import MailSettings
-from nanobot.channels.email.store import MailRecord, MailState, SentReply
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.login import LoginStep, ShowStep
@@ -41,7 +47,6 @@ from nanobot.channels.outgoing import prepare_outgoing, read_outgoing
 from nanobot.markdown import split_message
 from nanobot.markdown.dialects import EMAIL
 from nanobot.messages.types import Provenance
-from nanobot.utils.aio import finish
 from nanobot.utils.text import clip, human_size
 
 log = logging.getLogger(__name__)
@@ -65,7 +70,6 @@ class EmailChannel(BaseChannel):
         self._settings: MailSettings | None = None
         """None while disconnected."""
         self._state = MailState("")
-        self._saving = asyncio.Lock()
 
     async def start(self) -> None:
         """Read the mailbox until the connection ends. Raises ChannelSetupError if the owner has to act."""
@@ -84,9 +88,9 @@ class EmailChannel(BaseChannel):
 
         def read(mailbox: Mailbox) -> None:
             loop.call_soon_threadsafe(self.mark_up)
-            self._receive(mailbox, first_mails, settings)
+            start_reading(mailbox, self._state)
             while True:
-                self._receive(mailbox, new_mails, settings)
+                self._receive(mailbox, settings)
                 # a request to the server well before `stall_s`
                 mailbox.wait(poll_s=settings.config.poll_interval_seconds, longest_silence_s=self.stall_s * 0.55)
 
@@ -135,38 +139,31 @@ class EmailChannel(BaseChannel):
             return (mail.message_id,)  # sent before a crash, which came before the journal recorded it
         now = self.services.clock.now().timestamp()
         if is_answer:
-            replies = state.count_replies(message.chat_id, message.thread_id, now, excluding=mail.message_id)
+            thread = state.thread(message.chat_id, message.thread_id)
+            replies = sum(sent.answered_at > now - HOUR_S for sent in thread)
             if replies >= settings.config.max_replies_per_hour:
                 raise UndeliverableError(
-                    f"{message.chat_id} had {replies} replies in this thread within an hour. That is the most, so that "
-                    "two programs do not write to each other all night; channels.email.maxRepliesPerHour sets it"
+                    f"{message.chat_id} had {replies} replies in this thread within an hour. That is the most, so "
+                    "that two programs do not write to each other all night; channels.email.maxRepliesPerHour sets it"
                 )
         await send_mail(settings, mail)
-        state.record(MailRecord(mail.message_id, message.chat_id, message.thread_id, mail.subject, mail.ancestors))
-        if is_answer:
-            state.replies[mail.message_id] = SentReply(message.chat_id, message.thread_id, now)
-        await self._save()
+        answered_at = now if is_answer else 0.0
+        state.record(
+            MailRecord(mail.message_id, message.chat_id, message.thread_id, mail.subject, mail.ancestors, answered_at)
+        )
+        await self.save_state(state)
         return (mail.message_id,)
-
-    async def _save(self) -> None:
-        async with self._saving:
-            await finish(save_state(self.state_path, self._state))
 
     # -- mails in
 
-    def _receive(
-        self,
-        mailbox: Mailbox,
-        mails: Callable[[Mailbox, MailState, float], Iterator[FetchedMail]],
-        settings: MailSettings,
-    ) -> None:
-        """Process mails. Called in the thread of the mailbox."""
+    def _receive(self, mailbox: Mailbox, settings: MailSettings) -> None:
+        """Process new mails. Called in the thread of the mailbox."""
         before = self._state.checked_at
-        for mail in mails(mailbox, self._state, self.services.clock.now().timestamp()):
+        for mail in new_mails(mailbox, self._state, self.services.clock.now().timestamp()):
             if mailbox.ask(self._process(mail)) and settings.config.mark_seen and not mail.is_seen:
                 mailbox.mark_seen(mail.uid)
         if self._state.checked_at != before:
-            mailbox.ask(self._save())
+            mailbox.ask(self.save_state(self._state))
 
     async def _process(self, fetched: FetchedMail) -> bool:
         """Process a mail. Return True if it was for us and may be flagged as seen."""
@@ -189,7 +186,7 @@ class EmailChannel(BaseChannel):
             state.record(
                 MailRecord(mail.message_id, mail.sender, thread_id, mail.subject, fit_references(mail.ancestors))
             )
-            await self._save()
+            await self.save_state(state)
         text, leaves_out = _text_for_model(mail, settings.config.max_body_chars, is_known_thread=previous is not None)
         if not fetched.is_whole:
             text = f"{text}\n\n[the mail is {human_size(fetched.size)}; only its head was read]"
@@ -260,9 +257,8 @@ class EmailChannel(BaseChannel):
         if previous is not None or thread_id is None:
             return previous
         root = thread_id.removeprefix(_UNPROVEN)
-        return self._state.last_in_thread(chat_id, thread_id) or (
-            MailRecord(root, chat_id, thread_id, "", ()) if "@" in root else None
-        )
+        named = [MailRecord(root, chat_id, thread_id, "", ())] if "@" in root else []
+        return next(iter([*self._state.thread(chat_id, thread_id), *named]), None)
 
 
 def _text_for_model(mail: Mail, max_chars: int, *, is_known_thread: bool) -> tuple[str, bool]:
@@ -301,7 +297,7 @@ async def _files(sources: list[str]) -> tuple[list[MailFile], list[str]]:
             if file.path is None:
                 notes.append(f"{file.name}: {file.url}")
                 continue
-            data = await read_outgoing(file.path, largest=left)
+            data = await read_outgoing(file)
         except (MediaError, UndeliverableError) as error:
             notes.append(f"({error})")
             continue

@@ -6,25 +6,8 @@ Mail programs have only conventions for this. In unclear cases nothing is cut: a
 import re
 from collections.abc import Sequence
 
-_ATTRIBUTION = re.compile(
-    r"""(?xi)
-    ^\s*(?:
-        on\b.{5,200}\bwrote | am\b.{5,200}\bschrieb\b.{0,100} | le\b.{5,200}\ba\s[ée]crit
-      | el\b.{5,200}\bescribi[óo]\b.{0,100}
-      | il\b.{5,200}\bha\sscritto | op\b.{5,200}\bschreef\b.{0,100} | em\b.{5,200}\bescreveu
-      | den\b.{5,200}\bskrev\b.{0,100}
-      | w\sdniu\b.{5,200}\bnapisał.{0,100} | .{5,200}(?:писал|написал).{0,40} | .{0,200}写道 | .{0,200}のメール
-      | .{5,200}님이\s작성
-    )\s?[:：]?\s*$"""
-)
-"""The line that starts a quotation; it may be wrapped into two lines."""
-_SEPARATOR = re.compile(
-    r"""(?xi)^\s*(?:
-        -{3,}\s?(?:original\smessage|urspr[üu]ngliche\snachricht|message\sd.origine|mensaje\soriginal
-        |messaggio\soriginale|oorspronkelijk\sbericht|mensagem\soriginal|原始邮件|原始郵件|исходное\sсообщение)\s?-{3,}
-    )\s*$"""
-)
-_RULE = re.compile(r"^\s*_{10,}\s*$")
+_RULE = re.compile(r"^\s*(?:_{10,}|-{3,}[^-]{3,60}-{3,})\s*$")
+"""Such as `-----Original Message-----`, in any language."""
 _HEADING = re.compile(r"(?i)^\s*\*?(?:from|von|de|da|van|fra|från|od|от|发件人|寄件者|差出人)\s?\*?[:：]\s?.+$")
 _OTHER_HEADING = re.compile(
     r"(?i)^\s*\*?(?:sent|date|to|cc|subject|gesendet|datum|an|betreff|envoy[ée]|[àa]|objet|enviado|para|asunto|inviato"
@@ -36,15 +19,10 @@ _SIGNATURE = "-- "
 def split_quote(text: str) -> tuple[str, str]:
     """Split a text into the new part and the quotation below it (empty if there is none). Joined they are the text."""
     lines = text.splitlines(keepends=True)
-    own = len(without_signature(text).splitlines()) - 1
-    while own >= 0 and (lines[own].startswith(">") or not lines[own].strip()):
-        own -= 1
-    has_quotes = any(line.startswith(">") for line in lines[own + 1 :])
-    for number in range(len(lines)):
-        if _begins_quotation(lines, number, own, has_quotes=has_quotes):
-            new = "".join(lines[:number])
-            return (new, "".join(lines[number:])) if new.strip() else (text, "")
-    return text, ""
+    headings = (number for number in range(len(lines)) if _is_heading(lines, number))
+    start = min(next(headings, len(lines)), _marked_quote(lines, len(without_signature(text).splitlines())))
+    new = "".join(lines[:start])
+    return (new, "".join(lines[start:])) if new.strip() else (text, "")
 
 
 def without_signature(text: str) -> str:
@@ -56,24 +34,22 @@ def without_signature(text: str) -> str:
     return text
 
 
-def _begins_quotation(lines: Sequence[str], number: int, own: int, *, has_quotes: bool) -> bool:
-    """Whether everything from this line on is quoted. `own` is the last unquoted line before the signature."""
-    line = lines[number]
-    if _SEPARATOR.match(line):
-        return True
-    if _is_heading(lines, number) or (_RULE.match(line) and _is_heading(lines, number + 1)):
-        return True
-    if line.startswith(">"):
-        return own < number
-    for length in (1, 2) if line.strip() else ():
-        joined = " ".join(part.strip() for part in lines[number : number + length])
-        if _ATTRIBUTION.match(joined):
-            return own < number + length and has_quotes
-    return False
-
-
 def _is_heading(lines: Sequence[str], number: int) -> bool:
-    """Whether a block such as From:, Sent:, To:, Subject: starts here, as in Outlook's quotations."""
-    if number >= len(lines) or not _HEADING.match(lines[number]):
-        return False
-    return sum(1 for line in lines[number + 1 : number + 6] if _OTHER_HEADING.match(line)) >= 2
+    """Whether a block such as From:, Sent:, To:, Subject: starts here, as in Outlook's quotations, or its rule."""
+    if _RULE.match(lines[number]):
+        return any(_HEADING.match(line) for line in lines[number + 1 : number + 2])
+    others = [line for line in lines[number + 1 : number + 6] if _OTHER_HEADING.match(line)]
+    return _HEADING.match(lines[number]) is not None and len(others) >= 2
+
+
+def _marked_quote(lines: Sequence[str], end: int) -> int:
+    """Where the lines with `>` begin that end the text before `end`, or the line above that says whose they are."""
+    above = end
+    while above and (lines[above - 1].startswith(">") or not lines[above - 1].strip()):
+        above -= 1
+    start = next((number for number in range(above, end) if lines[number].startswith(">")), len(lines))
+    if start < len(lines) and above and lines[above - 1].rstrip().endswith((":", "：")):
+        start = above - 1
+        if start and re.search(r"\d", lines[start - 1]) and not re.search(r"\d", lines[start]):
+            start -= 1  # "On 2 November, somebody with a long name" is wrapped
+    return start

@@ -10,7 +10,7 @@ from typing import Any
 
 from imap_tools import AND
 
-from nanobot.channels.email.message import Headers, Mail, MailFile, read_mail
+from nanobot.channels.email.message import Mail, read_mail
 from nanobot.channels.email.quotes import split_quote
 from nanobot.channels.email.receive import FetchedMail, Mailbox, in_mailbox
 from nanobot.channels.email.settings import MailSettings
@@ -55,11 +55,9 @@ class MailReader:
         def read(settings: MailSettings, mailbox: Mailbox) -> dict[str, Any]:
             if int(validity) != mailbox.validity:
                 raise NoSuchMailError("The server has renumbered the mailbox since. List the mails again.")
-            fetched = mailbox.fetch_one(int(uid))
-            if fetched is None:
-                raise NoSuchMailError(f"There is no mail {mail_id} any more. List the mails again.")
-            received = mailbox.received_at([int(uid)]).get(uid)
-            return self._whole(settings, mailbox, fetched, received)
+            for fetched in mailbox.fetch([int(uid)]):
+                return self._whole(settings, mailbox, fetched)
+            raise NoSuchMailError(f"There is no mail {mail_id} any more. List the mails again.")
 
         return await self._in_mailbox(read)
 
@@ -89,13 +87,13 @@ class MailReader:
         while searched < min(len(uids), MAX_SEARCHED) and len(matches) < limit:
             batch = uids[searched : searched + _AT_ONCE]
             searched += len(batch)
-            received = mailbox.received_at(batch)
-            for head in sorted(mailbox.fetch(batch, headers_only=True), key=lambda head: -int(head.uid)):
+            for head in sorted(mailbox.fetch(batch, headers_only=True), key=lambda head: -head.uid):
                 mail = read_mail(head.raw)
                 fields = (mail.headers.text("From"), mail.subject)
                 fits = all(word.casefold() in text.casefold() for word, text in zip(words, fields, strict=True))
-                if fits and received.get(head.uid, after) >= after and len(matches) < limit:
-                    matches.append(self._head(settings, mailbox, head, mail, received.get(head.uid)))
+                is_recent = head.received_at is None or head.received_at >= after
+                if fits and is_recent and len(matches) < limit:
+                    matches.append(self._head(settings, mailbox, head, mail))
         result: dict[str, Any] = {"mails": matches}
         if len(matches) < limit and searched < len(uids):
             result["note"] = (
@@ -103,42 +101,39 @@ class MailReader:
             )
         return result
 
-    def _head(
-        self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail, mail: Mail, received: float | None
-    ) -> dict[str, Any]:
-        moment = datetime.fromtimestamp(received, UTC).astimezone(self._zone) if received is not None else None
+    def _head(self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
+        received = ""
+        if fetched.received_at is not None:
+            received = f"{datetime.fromtimestamp(fetched.received_at, UTC).astimezone(self._zone):%Y-%m-%d %H:%M %z}"
         return {
             "mail": f"{mailbox.validity}-{fetched.uid}",
-            "received": f"{moment:%Y-%m-%d %H:%M %z}" if moment is not None else "",
-            "from": _line(mail.headers, "From"),
+            "received": received,
+            "from": _line(mail, "From"),
             "sender_proven": settings.verify_sender(mail).is_verified,
             "subject": clip_line(mail.subject, _LONGEST_LINE),
             "unread": not fetched.is_seen,
             "size": human_size(fetched.size),
         }
 
-    def _whole(
-        self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail, received: float | None
-    ) -> dict[str, Any]:
+    def _whole(self, settings: MailSettings, mailbox: Mailbox, fetched: FetchedMail) -> dict[str, Any]:
         mail = read_mail(fetched.raw)
         new, quoted = split_quote(mail.text)
         most, note = settings.config.max_body_chars, "{left_out} characters left out"
-        result = self._head(settings, mailbox, fetched, mail, received)
-        result |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail.headers, name))}
+        result = self._head(settings, mailbox, fetched, mail)
+        result |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail, name))}
         result["text"] = clip(new.strip(), most, note)
         if quoted.strip():
             result["quoted"] = clip(quoted.strip(), most // 4, note)
         if mail.files:
-            result["attachments"] = [_describe_file(file) for file in mail.files]
+            result["attachments"] = [
+                f"{clip_line(file.name or 'without a name', _LONGEST_LINE)} "
+                f"({file.content_type}, {human_size(len(file.data))})"
+                for file in mail.files
+            ]
         if not fetched.is_whole:
             result["note"] = f"The mail is {human_size(fetched.size)}; only its beginning was read."
         return result
 
 
-def _describe_file(file: MailFile) -> str:
-    name = clip_line(file.name or "without a name", _LONGEST_LINE)
-    return f"{name} ({file.content_type}, {human_size(len(file.data))})"
-
-
-def _line(headers: Headers, name: str) -> str:
-    return clip_line(headers.text(name), _LONGEST_LINE)
+def _line(mail: Mail, name: str) -> str:
+    return clip_line(mail.headers.text(name), _LONGEST_LINE)

@@ -7,48 +7,41 @@ import asyncio
 import imaplib
 import logging
 import re
+import secrets
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, TypeVar
 
-from imap_tools import (
-    AND,
-    OR,
-    BaseMailBox,
-    ImapToolsError,
-    MailBox,
-    MailBoxStartTls,
-    MailBoxUnencrypted,
-    MailMessage,
-    UidRange,
-)
+from imap_tools import AND, OR, BaseMailBox, ImapToolsError, MailBox, MailBoxStartTls, MailBoxUnencrypted, UidRange
 from imap_tools.errors import UnexpectedCommandStatusError
 
 from nanobot import __version__
 from nanobot.channels.email.settings import MailSettings, untrusted_text
-from nanobot.channels.email.store import HOUR_S, MailState
 from nanobot.channels.errors import ChannelSetupError
+from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.storage_error import os_reason
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LARGEST_MAIL = 64 * 1024 * 1024
-"""Of larger mails only the header is read."""
 MOST_LINES = 1_000_000
-"""Of mails with more lines only the beginning is read: parsing a million short header lines takes a minute."""
+"""Of a mail with more bytes or lines only the beginning is read: a million short header lines take a minute."""
 _BEGINNING = 256 * 1024
 _TIMEOUT_S = 30.0
+HOUR_S = 3600.0
 _DAY_S = 86400.0
 _UNREAD_S = 7 * _DAY_S
 """How much older than the last check an unread mail may be: it may have been moved from another folder."""
+_MOST_MAILS = 2000
+"""Mails kept; of an older thread only its headers tell what it is."""
 _TEMPORARY = re.compile(
     r"\[(?:UNAVAILABLE|INUSE|LIMIT|SERVERBUG|OVERQUOTA)\]|too many|try again|temporar", re.IGNORECASE
 )
@@ -59,19 +52,56 @@ _REFUSED = (imaplib.IMAP4.error, ImapToolsError)
 class FetchedMail:
     """A mail from the server."""
 
-    uid: str
+    uid: int
     raw: bytes
     size: int
     is_seen: bool
+    received_at: float | None = None
+    """By the server's clock, as a timestamp."""
     is_whole: bool = True
 
 
-class _RawMessage(MailMessage):
-    """Leaves parsing to `read_mail`, which limits what a stranger's mail costs."""
+@dataclass(frozen=True, slots=True)
+class MailRecord:
+    """A received or sent mail."""
 
-    def __init__(self, fetch_data: list[Any]) -> None:
-        self.raw = next((bytes(item[1]) for item in reversed(fetch_data) if isinstance(item, tuple)), b"")
-        super().__init__([(item[0], b"") if isinstance(item, tuple) else item for item in fetch_data])
+    message_id: str
+    chat_id: str
+    thread_id: str | None
+    """None if we started the conversation: answers then belong to the chat itself."""
+    subject: str
+    ancestors: tuple[str, ...]
+    answered_at: float = 0.0
+    """When we sent it, if it is an answer."""
+
+
+@dataclass(slots=True)
+class MailState:
+    """What is kept of one mailbox: the read position, and the mails of its threads."""
+
+    bot: str
+    """User, host and folder."""
+    salt: str = field(default_factory=lambda: secrets.token_hex(16))
+    """A secret: part of the hash in our message ids."""
+    validity: int = 0
+    """The position is meaningless once the server reports another one."""
+    last_uid: int = 0
+    checked_at: float = 0.0
+    """When new mails were last looked for, by the wall clock; 0 if never."""
+    mails: dict[str, MailRecord] = field(default_factory=dict)
+
+    def record(self, mail: MailRecord) -> None:
+        put_bounded(self.mails, f"{mail.message_id} {mail.chat_id.lower()}", mail, _MOST_MAILS)
+
+    def find(self, chat_id: str, message_ids: Sequence[str]) -> MailRecord | None:
+        """The last of these mails that was received from or sent to this person."""
+        keys = (f"{message_id} {chat_id.lower()}" for message_id in reversed(message_ids))
+        return next((self.mails[key] for key in keys if key in self.mails), None)
+
+    def thread(self, chat_id: str, thread_id: str | None) -> list[MailRecord]:
+        """The mails of a thread, the latest first."""
+        chat = (chat_id.lower(), thread_id)
+        return [mail for mail in reversed(self.mails.values()) if (mail.chat_id.lower(), mail.thread_id) == chat]
 
 
 async def in_mailbox(
@@ -175,61 +205,57 @@ class Mailbox:
         self._touch()
         return sorted({int(uid) for uid in found if uid.isdecimal()})
 
-    def fetch(self, uids: list[int], *, headers_only: bool = False) -> list[FetchedMail]:
-        """Fetch these mails without flagging them; deleted mails are left out."""
-        criteria = f"UID {','.join(map(str, uids))}"
+    def fetch(self, uids: Sequence[int], *, headers_only: bool = False) -> list[FetchedMail]:
+        """Fetch these mails without flagging them; deleted ones are left out, of too large ones all but the beginning.
+
+        Not by `BaseMailBox.fetch`, which parses them: `read_mail` limits what a stranger's mail costs.
+        """
+        part = "[HEADER]" if headers_only else f"[]<0.{LARGEST_MAIL + 1}>"
         self.is_fetching = True
-        messages = self._box.fetch(criteria, None, mark_seen=False, headers_only=headers_only, bulk=len(uids) > 1)
-        mails = [
-            FetchedMail(message.uid, message.raw, message.size_rfc822, "\\Seen" in message.flags)
-            for message in messages
-            if isinstance(message, _RawMessage) and message.uid
-        ]
+        status, data = self._box.client.uid(
+            "FETCH", ",".join(map(str, uids)), f"(UID FLAGS RFC822.SIZE INTERNALDATE BODY.PEEK{part})"
+        )
         self.is_fetching = False
         self._touch()
-        return mails
+        if status != "OK":
+            raise imaplib.IMAP4.error(*data)
+        return [
+            _fetched(line[0] + (behind if isinstance(behind, bytes) else b""), line[1])
+            for line, behind in zip(data, [*data[1:], b""], strict=True)
+            if isinstance(line, tuple)
+        ]
 
-    def fetch_one(self, uid: int) -> FetchedMail | None:
-        """Fetch a mail without flagging it; of one beyond all bounds only the beginning. None if it is deleted."""
-        for head in self.fetch([uid], headers_only=True):
-            if head.size > LARGEST_MAIL:
-                return replace(head, is_whole=False)
-            for mail in self.fetch([uid]):
-                is_whole = mail.raw.count(b"\n") <= MOST_LINES
-                return replace(
-                    mail, uid=str(uid), raw=mail.raw if is_whole else mail.raw[:_BEGINNING], is_whole=is_whole
-                )
-        return None
-
-    def received_at(self, uids: list[int]) -> dict[str, float]:
-        """When these mails arrived by the server's clock, as timestamps."""
-        lines = self._box.client.uid("FETCH", ",".join(map(str, uids)), "(UID INTERNALDATE)")[1]
-        times = {}
-        for line in lines:
-            uid = re.search(rb"\bUID (\d+)", line or b"")
-            if uid and (at := imaplib.Internaldate2tuple(line)):
-                times[uid[1].decode()] = time.mktime(at)
-        return times
-
-    def mark_seen(self, uid: str) -> None:
+    def mark_seen(self, uid: int) -> None:
         """Flag a mail as seen, unless the folder is read-only."""
         # not by `BaseMailBox.flag`, which also removes what other programs flagged as deleted
-        typ, data = self._box.client.uid("STORE", uid, "+FLAGS.SILENT", "(\\Seen)")
+        typ, data = self._box.client.uid("STORE", str(uid), "+FLAGS.SILENT", "(\\Seen)")
         if typ != "OK":
             log.warning("email: a mail cannot be flagged as seen (%s); processing it anyway", data)
 
     def wait(self, *, poll_s: float, longest_silence_s: float) -> None:
         """Wait until there may be new mails. Asks the server for a sign of life meanwhile."""
         if self._has_idle:
-            _idle(self._box, longest_silence_s)
-            self._touch()
-            return
-        while poll_s > 0:
+            self._idle(longest_silence_s)
+        while poll_s > 0 and not self._has_idle:
             if self._closed.wait(min(poll_s, longest_silence_s)):
                 raise ConnectionError("the mailbox is closed")
             poll_s -= longest_silence_s
             self._box.client.noop()
             self._touch()
+        self._touch()
+
+    def _idle(self, seconds: float) -> None:
+        """`idle.wait`, which does not see what came together with the server's confirmation: that is in a buffer."""
+        client = self._box.client
+        with self._box.idle as idle:
+            timeout = client.sock.gettimeout()
+            client.sock.settimeout(0)
+            has_news = False
+            with suppress(OSError):
+                has_news = bool(client.readline())
+            client.sock.settimeout(timeout)
+            if not has_news:
+                idle.poll(seconds)
 
     def _log_in(self, box: BaseMailBox, *, read_only: bool) -> None:
         config = self._settings.config
@@ -250,20 +276,19 @@ class Mailbox:
                 box.folder.set(config.imap_mailbox, readonly=read_only)
             except imaplib.IMAP4.readonly:
                 box.folder.set(config.imap_mailbox, readonly=True)
-        box.email_message_class = _RawMessage
         self.validity, self.next_uid = (
             int(box.client.response(name)[1][0] or 0) for name in ("UIDVALIDITY", "UIDNEXT")
         )
 
 
 def _connect(settings: MailSettings) -> BaseMailBox:
-    config, tls = settings.config, settings.imap_tls
+    config = settings.config
     address = f"{config.imap_host}:{config.imap_port}"
     try:
-        if tls is None:
+        if not settings.imap_has_tls:
             return MailBoxUnencrypted(config.imap_host, config.imap_port, _TIMEOUT_S)
         kind = MailBox if config.imap_use_ssl else MailBoxStartTls
-        return kind(config.imap_host, config.imap_port, timeout=_TIMEOUT_S, ssl_context=tls)
+        return kind(config.imap_host, config.imap_port, timeout=_TIMEOUT_S, ssl_context=settings.tls)
     except ssl.SSLCertVerificationError as error:
         raise ChannelSetupError(untrusted_text(config.imap_host, "imapHost", error)) from error
     except (ssl.SSLError, ValueError, *_REFUSED) as error:
@@ -292,21 +317,6 @@ def _owner_has_to_act(what_failed: str, advice: str) -> Iterator[None]:
         raise ChannelSetupError(f"{text}. {advice}") from error
 
 
-def _idle(box: BaseMailBox, seconds: float) -> None:
-    """`idle.wait`, which does not see what came together with the server's confirmation: that is in a buffer."""
-    with box.idle as idle:
-        timeout = box.client.sock.gettimeout()
-        box.client.sock.settimeout(0)
-        try:
-            has_news = bool(box.client.readline())
-        except OSError:
-            has_news = False
-        finally:
-            box.client.sock.settimeout(timeout)
-        if not has_news:
-            idle.poll(seconds)
-
-
 def _reason(error: BaseException) -> str:
     """What the server said: one line, clipped."""
     said = error.command_result[1] if isinstance(error, UnexpectedCommandStatusError) else error.args
@@ -314,45 +324,54 @@ def _reason(error: BaseException) -> str:
     return " ".join(" ".join(words).split())[:200]
 
 
-def first_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[FetchedMail]:
-    """The mails before the position from which `new_mails` continues.
+def _fetched(about: bytes, raw: bytes) -> FetchedMail:
+    """A mail by the attributes that a server tells beside it, in any order."""
+    uid, size = (re.search(pattern, about) for pattern in (rb"\bUID (\d+)", rb"\bRFC822\.SIZE (\d+)"))
+    received = imaplib.Internaldate2tuple(about)
+    is_whole = len(raw) <= LARGEST_MAIL and raw.count(b"\n") <= MOST_LINES
+    return FetchedMail(
+        int(uid[1]) if uid else 0,
+        raw if is_whole else raw[:_BEGINNING],
+        int(size[1]) if size else len(raw),
+        b"\\seen" in about.lower(),
+        time.mktime(received) if received else None,
+        is_whole,
+    )
 
-    In a folder never read before these are the unread mails since yesterday: an old mailbox is not answered. In a
-    renumbered folder they are all mails from a day before the last check on; the journal drops duplicates. A folder
-    whose next number is below our position counts as renumbered: it was restored, or had reported wrong numbers.
+
+def start_reading(mailbox: Mailbox, state: MailState) -> None:
+    """Begin at the first mail of a folder that is new to us, was renumbered, or restored with lower numbers.
+
+    Which of its mails are read then depends on their age; the journal drops duplicates.
     """
-    is_behind = 0 < mailbox.next_uid <= state.last_uid
-    if state.checked_at and state.validity == mailbox.validity and not is_behind:
-        return
-    end = mailbox.next_uid - 1 if mailbox.next_uid else max(mailbox.search("ALL"), default=0)
-    if state.checked_at:
-        uids = mailbox.search(AND(date_gte=_day(state.checked_at - _DAY_S)))
-        log.info("email: the server has renumbered this mailbox; checking %d recent mails again", len(uids))
-    else:
-        uids = mailbox.search(AND(seen=False, date_gte=_day(now - _DAY_S)))
-        log.info("email: first check of this mailbox: %d unread since yesterday; older mails are ignored", len(uids))
-    yield from filter(None, map(mailbox.fetch_one, uids))
-    state.validity, state.last_uid, state.checked_at = mailbox.validity, max([end, *uids]), now
+    if state.validity != mailbox.validity or 0 < mailbox.next_uid <= state.last_uid:
+        log.info("email: the mailbox is new, or was renumbered; looking through its recent mails")
+        state.validity, state.last_uid = mailbox.validity, 0
 
 
 def new_mails(mailbox: Mailbox, state: MailState, now: float) -> Iterator[FetchedMail]:
-    """The mails that came since. The position moves behind each once the next is asked for."""
+    """The mails after the position, which moves behind each once the next is asked for.
+
+    Those that are too old are passed over: at the first check all but the unread ones since yesterday, later those
+    that neither arrived nor were written since the last check (the server's clock may be wrong).
+    """
     new = [uid for uid in mailbox.search(f"UID {state.last_uid + 1}:*") if uid > state.last_uid]  # `*`: at least one
     if not new and now - state.checked_at < HOUR_S:
         return
-    # Arrived since the last check, or written since then: the server's clock may be wrong.
-    since, unread = (_day(state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
-    is_recent = OR(OR(date_gte=since, sent_date_gte=since), AND(date_gte=unread, seen=False))
-    recent = mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*"))) if new else []
+    is_recent = AND(date_gte=_day(now - _DAY_S), seen=False)
+    if state.checked_at:
+        since, unread = (_day(state.checked_at - age_s) for age_s in (_DAY_S, _UNREAD_S))
+        is_recent = AND(OR(OR(date_gte=since, sent_date_gte=since), AND(date_gte=unread, seen=False)))
+    recent = {*mailbox.search(AND(is_recent, uid=UidRange(str(state.last_uid + 1), "*")))} if new else set()
+    if not state.checked_at and mailbox.next_uid:  # what came since the folder was opened is not old
+        recent.update(uid for uid in new if uid >= mailbox.next_uid)
     for uid in new:
-        if uid not in recent:
-            log.warning(
-                "email: a mail is older than the last check of the mailbox, and is not answered. "
-                "To get an answer, send it again."
-            )
-        elif (mail := mailbox.fetch_one(uid)) is not None:
-            yield mail
+        if uid in recent:
+            yield from mailbox.fetch([uid])
         state.last_uid = uid
+    if state.checked_at and (old := [uid for uid in new if uid not in recent]):
+        text = "email: %d mails are older than the last check, and are not answered. To get an answer, send them again."
+        log.warning(text, len(old))
     state.checked_at = now
 
 

@@ -168,9 +168,7 @@ async def _open_smtp(settings: MailSettings) -> AsyncIterator[aiosmtplib.SMTP]:
             await smtp.connect()
         except (aiosmtplib.SMTPException, OSError) as error:
             raise _connect_error(settings, error) from error
-        _raise_if_cancelled()
         yield smtp
-        _raise_if_cancelled()
         try:
             await smtp.quit(timeout=2)
         except (aiosmtplib.SMTPException, OSError):
@@ -199,12 +197,6 @@ def _connect_error(settings: MailSettings, error: Exception) -> Exception:
             "smtpUseSsl (port 465); leave smtpUsername empty where no login is wanted."
         )
     return NotConnectedError(f"{host}:{settings.config.smtp_port} is out of reach ({reason})")
-
-
-def _raise_if_cancelled() -> None:
-    """Raise a pending cancellation: Python 3.11's wait_for in aiosmtplib swallows one that arrives with an answer."""
-    if (task := asyncio.current_task()) is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 def _refusal(code: int, words: str) -> Exception:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nanobot.channels.email.message import Mail, is_address
 from nanobot.channels.email.sender_auth import AuthServer, SenderVerdict, auth_server, public_suffixes, verify_sender
-from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.errors import ChannelSetupError, require_settings
 from nanobot.config.channels import EmailConfig
 from nanobot.net.http import is_loopback, verifying_context
 
@@ -20,8 +20,8 @@ class MailSettings:
     config: EmailConfig
     tls: ssl.SSLContext | None
     """None if no connection is encrypted."""
-    imap_tls: ssl.SSLContext | None
-    """None for an unencrypted connection, which is allowed only to this machine."""
+    imap_has_tls: bool
+    """False only for a server on this machine."""
     address: str
     """Our address in lower case."""
     sender: str
@@ -35,19 +35,23 @@ class MailSettings:
         """Check a section. Blocking: reads certificates and the public suffix list. Raises ChannelSetupError."""
         config = section if isinstance(section, EmailConfig) else EmailConfig.model_validate(section)
         _check(config)
-        name, address = _own_address(config)
-        own = {address.lower()} | {name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name}
+        users = [name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name]
+        addresses = map(parseaddr, (config.from_address, config.smtp_username, config.imap_username))
+        name, address = next(filter(lambda parts: is_address(parts[1]), addresses), ("", ""))
+        if not address:
+            raise ChannelSetupError(
+                "nanobot does not know its own mail address. Set channels.email.fromAddress, such as bot@example.org."
+            )
         imap_has_tls = config.imap_use_ssl or not is_loopback(config.imap_host)
         has_tls = imap_has_tls or config.smtp_use_ssl or config.smtp_use_tls or config.ca_file
-        tls = _tls(config.ca_file) if has_tls else None
         public_suffixes()
         return cls(
             config,
-            tls,
-            tls if imap_has_tls else None,
+            _tls(config.ca_file) if has_tls else None,
+            imap_has_tls,
             address.lower(),
             formataddr((name, address)) if name else address,
-            frozenset(own),
+            frozenset({address.lower(), *users}),
             auth_server(config.imap_host, config.authserv_id or ""),
         )
 
@@ -82,26 +86,12 @@ def _check(config: EmailConfig) -> None:
             "channels.email.consentGranted is false. nanobot would read this mailbox, hand its mails to your model and "
             "answer them; set it to true if that is what you want."
         )
-    needed = {"imapHost": config.imap_host, "imapUsername": config.imap_username, "imapPassword": config.imap_password}
-    if config.auto_reply_enabled:
-        needed["smtpHost"] = config.smtp_host
-    missing = [f"channels.email.{key}" for key, value in needed.items() if not value.strip()]
-    if missing:
-        raise ChannelSetupError(
-            f"The mailbox is not set up. Set {', '.join(missing)}; docs/guides/email.md has examples."
-        )
+    smtp = {"smtpHost": config.smtp_host} if config.auto_reply_enabled else {}
+    require_settings(
+        "email", imapHost=config.imap_host, imapUsername=config.imap_username, imapPassword=config.imap_password, **smtp
+    )
     if any(char in config.imap_username + config.imap_password for char in "\r\n\0"):
         raise ChannelSetupError("channels.email.imapUsername and imapPassword may not have a line break in them.")
-
-
-def _own_address(config: EmailConfig) -> tuple[str, str]:
-    for key in ("from_address", "smtp_username", "imap_username"):
-        name, address = parseaddr(getattr(config, key))
-        if is_address(address):
-            return name, address
-    raise ChannelSetupError(
-        "nanobot does not know its own mail address. Set channels.email.fromAddress, such as bot@example.org."
-    )
 
 
 def _tls(ca_file: str | None) -> ssl.SSLContext:

@@ -9,8 +9,8 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from datetime import date
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from typing import Any, ClassVar
 
 import aiohttp
@@ -22,13 +22,12 @@ from slack_sdk.web.async_client import AsyncWebClient
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.cursors import CatchUp, keep_saved
+from nanobot.channels.cursors import MAX_AGE, CatchUp, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.payload import Payload
-from nanobot.channels.slack.history import SlackHistory
 from nanobot.channels.slack.incoming import SlackIncoming, read_command, read_event, read_press
 from nanobot.channels.slack.web_api import SlackApi
 from nanobot.config.channels import SlackConfig
@@ -52,7 +51,44 @@ _NAMES_S, _MOST_NAMES, _MOST_CACHED = 1.0, 10, 1000
 """How long a message waits for user names, and for how many. Slack expects an acknowledgement within three seconds."""
 _TRIES, _LONGEST_PAUSE_S = 3, 30.0
 """How often, and for how long, Slack may throttle the fetch of one chat's missed messages."""
-_MENTIONED_ID = re.compile(r"@([A-Z0-9]+)\b")
+_MENTIONED_ID = re.compile(r"@([UW][A-Z0-9]+)\b")
+_MOST_CURSORS = 120
+"""Each needs a request, of which Slack accepts fifty a minute."""
+
+
+@dataclass(slots=True)
+class SlackHistory:
+    """What was read, so that messages from while the bot was disconnected can be fetched.
+
+    Slack redelivers an event at once, after one minute and after five, then no more. A timestamp is also a message id.
+    """
+
+    bot: str = ""
+    cursors: dict[str, str] = field(default_factory=dict)
+    """The last message read, by chat, and by "chat:thread" for threads the bot is in."""
+
+    def note(self, message: SlackIncoming, *, accepted: bool) -> None:
+        """Record that a message was read. A thread gets a cursor with its first accepted message."""
+        chat, thread = message.chat_id, message.thread_id
+        keys = [chat] if thread in (None, message.message_id) else []
+        if thread is not None and (accepted or f"{chat}:{thread}" in self.cursors):
+            keys.append(f"{chat}:{thread}")
+        for key in keys if message.sent_at is not None else ():
+            put_bounded(self.cursors, key, max(self.cursors.get(key, ""), message.message_id), _MOST_CURSORS)
+
+    def recent(self, now: datetime) -> dict[str, dict[str | None, str]]:
+        """What to fetch, by chat: the message to start after, by thread or None for the chat itself."""
+        oldest = f"{(now - MAX_AGE).timestamp():.6f}"
+        found: dict[str, dict[str | None, str]] = {}
+        for key, last in self.cursors.items():
+            if last > oldest:
+                chat, _, thread = key.partition(":")
+                found.setdefault(chat, {})[thread or None] = last
+        return found
+
+    def forget(self, chat: str, thread: str | None) -> None:
+        """Drop the cursor of a chat or thread that no longer exists."""
+        self.cursors.pop(chat if thread is None else f"{chat}:{thread}", None)
 
 
 class SlackChannel(ChatChannel):
@@ -101,11 +137,10 @@ class SlackChannel(ChatChannel):
                     await client.connect()  # type: ignore[no-untyped-call]
             except TimeoutError:
                 raise NotConnectedError("Slack opens no WebSocket; behind a proxy, set HTTPS_PROXY") from None
-            while api.refusal is None:
+            while True:
                 if await client.is_connected():
                     self.status.touch()
                 await asyncio.sleep(self.ping_s)
-            raise api.refusal
         finally:
             await client.aiohttp_client_session.close()  # first: a dead connection answers no goodbye for ten seconds
             await client.close()  # type: ignore[no-untyped-call]
@@ -132,6 +167,8 @@ class SlackChannel(ChatChannel):
             return await self._api.post(to.chat_id, to.thread_id, file.url or file.name, unfurl_links=1, unfurl_media=1)
         return await self._api.upload(to.chat_id, to.thread_id, file.path, file)
 
+    post_url = post_file
+
     async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction to a message; `emoji` is its name in Slack, such as eyes."""
         await self._api.react(to.chat_id, message_id, emoji.strip(":"))
@@ -148,7 +185,7 @@ class SlackChannel(ChatChannel):
         """Start processing what arrived; the SDK calls this for one message after the other."""
         if message.get("type") == "hello":  # the first of each connection
             self.mark_up()
-            for chat, cursors in self._history.cursors(self.services.clock.now()).items():
+            for chat, cursors in self._history.recent(self.services.clock.now()).items():
                 self._work.create_task(self._process_missed(chat, cursors))
         elif (request := SocketModeRequest.from_dict(message)) is not None:
             self._work.create_task(self._process(client, request))
@@ -180,16 +217,12 @@ class SlackChannel(ChatChannel):
                 event = Payload.of(request.payload).part("event")
                 if event.text("type") in ("tokens_revoked", "app_uninstalled"):  # the next login says what to do
                     raise ConnectionResetError("the app was removed from the workspace")
-                return self._read_event(event)
+                return read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
             case "slash_commands":
                 return read_command(request.payload)
             case "interactive":
                 return read_press(request.payload)
-            case _:
-                return None
-
-    def _read_event(self, event: Mapping[str, Any]) -> SlackIncoming | None:
-        return read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
+        return None
 
     async def _process_missed(self, chat: str, cursors: Mapping[str | None, str]) -> None:
         """Process the messages of a chat and its threads after these cursors, before any new ones."""
@@ -197,7 +230,8 @@ class SlackChannel(ChatChannel):
         async with self._catch_up.missed(chat):
             for thread, last in cursors.items():
                 for message in await self._fetch_missed(chat, thread, last):
-                    incoming = self._read_event({**message, "type": "message", "channel": chat})
+                    event = {**message, "type": "message", "channel": chat}
+                    incoming = read_event(event, self._api.me, reply_in_thread=self._settings.reply_in_thread)
                     if incoming is not None:
                         missed[incoming.message_id] = incoming
             for _, incoming in sorted(missed.items()):
@@ -218,16 +252,16 @@ class SlackChannel(ChatChannel):
         return ()
 
     async def _receive(self, incoming: SlackIncoming) -> None:
-        is_allowed = self.services.access.is_allowed(incoming.sender_id)
+        """Process a message, with the names of the people whom it mentions, and of a stranger who may be paired."""
+        sender = incoming.sender_id
+        is_allowed = self.services.access.is_allowed(sender)
         is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
-        people = incoming.people if is_allowed and is_for_bot else ()
-        if incoming.is_private and not is_allowed:  # they are about to be offered a pairing code
-            people = (incoming.sender_id,)
-        names = await self._look_up_names(people)
+        people = [*dict.fromkeys(_MENTIONED_ID.findall(incoming.text))] if is_allowed and is_for_bot else []
+        names = await self._look_up_names([sender] if incoming.is_private and not is_allowed else people)
         text = _MENTIONED_ID.sub(
             lambda match: f"@{names[match[1]]} ({match[1]})" if match[1] in names else match[0], incoming.text
         )
-        name = "" if is_allowed else names.get(incoming.sender_id, "")
+        name = "" if is_allowed else names.get(sender, "")
         accepted = await self.receive(replace(incoming, text=text, sender_name=name))
         self._history.note(incoming, accepted=accepted)
 
@@ -255,7 +289,7 @@ def _blocks(chunk: Chunk, buttons: Sequence[Button]) -> list[dict[str, Any]]:
     elements = []
     for number, button in enumerate(buttons[:_MOST_BUTTONS]):
         label = button.label[:_LONGEST_LABEL]
-        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
+        value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else Button(label, "").choice
         text = {"type": "plain_text", "text": label, "emoji": True}
         elements.append({"type": "button", "action_id": f"say-{number}", "text": text, "value": value})
     return [*sections, {"type": "actions", "elements": elements}]

@@ -23,7 +23,6 @@ _UNAVAILABLE_MODES = ("external", "tombstone", "hidden_by_limit")
 """Modes of files that cannot be downloaded."""
 _MAX_FILES = 20
 _MARK = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")
-_ADDRESS = re.compile(r"\A(?:mailto:|tel:)?(?:https?://)?(.*?)/?\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,6 @@ class SlackIncoming(Incoming):
     """Whether it is a private chat of several people."""
     is_mention_event: bool = False
     """Whether it is an `app_mention`, which usually arrives as a `message` event, too, perhaps with more."""
-    people: tuple[str, ...] = ()
-    """The ids of other users mentioned in the text without their names."""
 
 
 def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: bool) -> SlackIncoming | None:
@@ -58,31 +55,26 @@ def read_event(data: Mapping[str, Any], me: BotIdentity, *, reply_in_thread: boo
         return None
     text = event.text("text")
     shares = [share for share in event.parts("attachments") if share.get("is_share") or share.get("is_msg_unfurl")]
-    lines = [to_plain_text(text, me.user, me.name)]
-    lines += [_format_forwarded(share, me) for share in shares if share.text("text")]
     files = [file for payload in (event, *shares) for file in payload.parts("files")]
     away = [file for file in files if file.get("mode") in _UNAVAILABLE_MODES]
-    attachments = [describe_file(file) for file in files if file not in away and file.text("id")][:_MAX_FILES]
+    lines = [to_plain_text(text, me.user, me.name)]
+    lines += [_format_forwarded(share, me) for share in shares if share.text("text")]
     lines += map(_describe_unavailable, away)
-    mentioned = [user_id for payload in (event, *shares) for user_id in mentioned_ids(payload.text("text"))]
-    thread = event.text("thread_ts")
-    kind = _kind(event, chat)
-    if not thread and reply_in_thread and kind != "im":
-        thread = ts
+    kind, thread = _kind(event, chat), event.text("thread_ts")
+    is_named = _mention_of(me.user).search(text) is not None
     return SlackIncoming(
-        sender_id=user,
-        chat_id=chat,
-        text="\n".join(line for line in lines if line),
+        user,
+        chat,
+        "\n".join(line for line in lines if line),
         message_id=ts,
-        thread_id=thread or None,
+        thread_id=thread or (ts if reply_in_thread and kind != "im" else None),
         is_private=kind == "im",
         is_group_chat=kind == "mpim",
-        is_mentioned=is_mention or mentions_user(text, me.user) or event.get("parent_user_id") == me.user,
-        attachments=tuple(attachments),
+        is_mentioned=is_mention or is_named or event.get("parent_user_id") == me.user,
+        attachments=tuple(describe_file(file) for file in files if file not in away and file.text("id"))[:_MAX_FILES],
         quotes_others=bool(shares),
         sent_at=event.time("ts", ticks_per_s=1),
         is_mention_event=is_mention,
-        people=tuple(user_id for user_id in dict.fromkeys(mentioned) if user_id != me.user),
     )
 
 
@@ -96,36 +88,26 @@ def read_command(data: Mapping[str, Any]) -> SlackIncoming | None:
     words = payload.text("text").strip()
     text = (words or "/help") if command == COMMAND else f"{command} {words}".strip()
     kind = "im" if payload.get("channel_name") == "directmessage" else _kind(payload, chat)
+    is_private, is_group = kind == "im", kind == "mpim"
     return SlackIncoming(
-        sender_id=user,
-        chat_id=chat,
-        text=text,
-        message_id=trigger,
-        is_private=kind == "im",
-        is_group_chat=kind == "mpim",
-        is_mentioned=True,
+        user, chat, text, message_id=trigger, is_private=is_private, is_group_chat=is_group, is_mentioned=True
     )
 
 
 def read_press(data: Mapping[str, Any]) -> SlackIncoming | None:
     """Read a button press as a message with the button's value, in the chat of the button."""
     payload = Payload.of(data)
-    if payload.get("type") != "block_actions":
+    action = next((action for action in payload.parts("actions") if action.get("type") == "button"), Payload())
+    user, chat = payload.text("user", "id"), payload.text("channel", "id") or payload.text("container", "channel_id")
+    value, pressed = action.text("value"), action.text("action_ts") or payload.text("trigger_id")
+    if payload.get("type") != "block_actions" or not (user and chat and value and pressed):
         return None
-    actions = [action for action in payload.parts("actions") if action.get("type") == "button"]
-    chat = payload.text("channel", "id") or payload.text("container", "channel_id")
-    if not (actions and chat and payload.text("user", "id")):
-        return None
-    value, pressed = actions[0].text("value"), actions[0].text("action_ts") or payload.text("trigger_id")
-    if not (value and pressed):
-        return None
-    thread = payload.text("message", "thread_ts") or payload.text("container", "thread_ts") or None
     return SlackIncoming(
-        sender_id=payload.text("user", "id"),
-        chat_id=chat,
-        text=value,
+        user,
+        chat,
+        value,
         message_id=pressed,
-        thread_id=thread,
+        thread_id=payload.text("message", "thread_ts") or payload.text("container", "thread_ts") or None,
         is_private=_kind(Payload(), chat) == "im",
         is_mentioned=True,
         sent_at=Payload(ts=pressed).time("ts", ticks_per_s=1),
@@ -161,20 +143,14 @@ def _kind(payload: Payload, chat: str) -> str:
     return payload.text("channel_type") or ("im" if chat.startswith("D") else "channel")
 
 
-def mentions_user(text: str, user: str) -> bool:
-    """Whether the text mentions this user."""
-    return re.search(rf"<@{re.escape(user)}(?:\|[^<>]*)?>", text) is not None
-
-
-def mentioned_ids(text: str) -> list[str]:
-    """The ids of users that the text mentions without their names."""
-    return [match[2] for match in _MARK.finditer(text) if match[1] == "@" and match[2] and not match[3]]
+def _mention_of(user: str) -> "re.Pattern[str]":
+    return re.compile(rf"<@{re.escape(user)}(?:\|[^<>]*)?>")
 
 
 def to_plain_text(text: str, me: str, my_name: str) -> str:
     """The plain text, without a mention of the bot at its start."""
-    mention = re.compile(rf"\A(?:\s*<@{re.escape(me)}(?:\|[^<>]*)?>[ \t]*[,:]?)+\s*")
-    plain = _MARK.sub(lambda match: _read(match, me, my_name), mention.sub("", text))
+    own = re.compile(rf"\A(?:\s*{_mention_of(me).pattern}[ \t]*[,:]?)+\s*")
+    plain = _MARK.sub(lambda match: _read(match, me, my_name), own.sub("", text))
     return plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").strip()
 
 
@@ -193,5 +169,4 @@ def _read(match: "re.Match[str]", me: str, my_name: str) -> str:
 
 def _bare(address: str) -> str:
     """An address as people write it, without scheme: Slack makes every address a link."""
-    match = _ADDRESS.match(address)
-    return match[1].lower() if match else address
+    return re.sub(r"\A(?:mailto:|tel:)?(?:https?://)?|/\Z", "", address).lower()

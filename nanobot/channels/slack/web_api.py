@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 from nanobot.channels.errors import (
     ChannelSetupError,
     ErrorCodes,
-    MissingSettingsError,
-    NotConnectedError,
     RateLimitedError,
     SendError,
     UndeliverableError,
+    require_settings,
 )
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, describe_reason
@@ -45,35 +44,27 @@ _USEFUL_SCOPES = {
 """What the bot cannot do if its token lacks an optional scope."""
 
 
+APPS = "https://api.slack.com/apps"
+
+
 class _Token(NamedTuple):
     """One of the two tokens: where it is set, and where it comes from."""
 
-    name: str
+    key: str
     prefix: str
     title: str
     page: str
     add_scope: str
 
-    @property
-    def key(self) -> str:
-        return f"channels.slack.{self.name}"
 
-
-APPS = "https://api.slack.com/apps"
 _BOT = _Token(
-    "botToken",
-    "xoxb-",
-    "Bot User OAuth Token",
-    "OAuth & Permissions",
+    "channels.slack.botToken", "xoxb-", "Bot User OAuth Token", "OAuth & Permissions",
     f"Add it at {APPS}, OAuth & Permissions, then reinstall the app.",
-)
+)  # fmt: skip
 _APP = _Token(
-    "appToken",
-    "xapp-",
-    "App-Level Token",
-    "Basic Information",
+    "channels.slack.appToken", "xapp-", "App-Level Token", "Basic Information",
     f"Create an App-Level Token with it at {APPS}, Basic Information.",
-)
+)  # fmt: skip
 
 _LATER = ("internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org")
 _LIMITED = ("ratelimited", "rate_limited", "message_limit_exceeded")
@@ -118,19 +109,27 @@ class SlackApi(RestClient):
         super().__init__(section.api_base or API)
         self.app_token = ""
         self.me = BotIdentity("")
-        self.refusal: ChannelSetupError | None = None
-        """Set once Slack no longer accepts the bot's token."""
         self._section = section
         self._not_before: dict[str, float] = {}
         self._private_chats: dict[str, str] = {}
 
     async def fetch_token(self) -> tuple[str, float]:
-        return _check_token(self._section.bot_token, _BOT, _APP), inf
+        return self._tokens()[0], inf
+
+    def _tokens(self) -> tuple[str, ...]:
+        """Both tokens: set, usable in a header, and not each other's kind. Raises ChannelSetupError."""
+        section = self._section
+        tokens = require_settings("slack", botToken=section.bot_token, appToken=section.app_token)
+        for token, own, other in zip(tokens, (_BOT, _APP), (_APP, _BOT), strict=True):
+            if token.startswith(other.prefix) or not (token.isascii() and token.isprintable()):
+                raise ChannelSetupError(
+                    f"{own.key} is not an {own.prefix} token. Use the {own.title} at {APPS}, {own.page}."
+                )
+        return tokens
 
     async def log_in(self) -> BotIdentity:
         """Return the bot of the token. Raises ChannelSetupError for a token that cannot be used."""
-        self.refusal, token = None, await self.token()
-        self.app_token = _check_token(self._section.app_token, _APP, _BOT)
+        token, self.app_token = self._tokens()
         answer = await self._set_up("/auth.test", _BOT, token)
         if token.removeprefix("xoxe.").startswith("xoxp-") and self._section.user_token_read_only:
             raise ChannelSetupError(
@@ -263,39 +262,23 @@ class SlackApi(RestClient):
         code = answer.code
         if isinstance(code, int):  # of a server before Slack
             return super().error_of(answer)
-        if code in _NO_TOKEN:  # `start` ends, too, which tells the owner; the message waits
-            self.refusal = ChannelSetupError(_setup_text(answer, _BOT))
-            return NotConnectedError(f"Slack no longer accepts the token ({code})")
+        if code in _NO_TOKEN:
+            return ChannelSetupError(_setup_text(answer, _BOT))
         if code == "missing_scope":
             return UndeliverableError(f"Slack: {_setup_text(answer, _BOT)}")
         advice = _ADVICE.get("restricted_action" if code.startswith("restricted_action") else code, "it was refused")
         return UndeliverableError(f"Slack: {advice.format(bot=self.me.name)} ({code})")
 
 
-def _check_token(token: str, expected: _Token, other: _Token) -> str:
-    """Check a token: set, usable in a header, and not the other kind of token."""
-    token = token.strip()
-    if not token:
-        raise MissingSettingsError("slack", expected.name)
-    if token.startswith(other.prefix) or not (token.isascii() and token.isprintable()):
-        raise ChannelSetupError(
-            f"{expected.key} is not an {expected.prefix} token. Use the {expected.title} at {APPS}, {expected.page}."
-        )
-    return token
-
-
 def _check_scopes(scopes: set[str]) -> None:
     if "chat:write" not in scopes:
-        raise ChannelSetupError(
-            _SETUP["missing_scope"].format(key=_BOT.key, scope="chat:write", add_scope=_BOT.add_scope)
-        )
-    without = [f"{scope} ({loss})" for scope, loss in _USEFUL_SCOPES.items() if scope not in scopes]
-    if without:
+        text = _SETUP["missing_scope"].format(key=_BOT.key, scope="chat:write", add_scope=_BOT.add_scope)
+        raise ChannelSetupError(text)
+    if without := [f"{scope} ({loss})" for scope, loss in _USEFUL_SCOPES.items() if scope not in scopes]:
         log.warning("slack: the app lacks %s. Add scopes at %s, then reinstall it.", ", ".join(without), APPS)
 
 
 def _setup_text(answer: Answer, token: _Token) -> str:
     """What the owner has to do about a refusal."""
     scope = answer.body.text("needed") or "connections:write"
-    text = _SETUP.get(str(answer.code), _REJECTED)
-    return text.format(key=token.key, code=answer.code, scope=scope, **token._asdict())
+    return _SETUP.get(str(answer.code), _REJECTED).format(code=answer.code, scope=scope, **token._asdict())

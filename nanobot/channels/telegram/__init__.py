@@ -1,7 +1,6 @@
 """Telegram, by long polling.
 
-`channel` has TelegramChannel, `bot` connects to Telegram and converts the SDK's errors, `incoming` reads an update,
-`state` is kept across restarts.
+`channel` has TelegramChannel, `bot` connects to Telegram and converts the SDK's errors, `incoming` reads an update.
 """
 
 from nanobot.net.http import load_httpx

@@ -11,17 +11,8 @@ from typing import Any
 
 import httpx
 from telegram import Bot
-from telegram.error import (
-    BadRequest,
-    ChatMigrated,
-    Conflict,
-    EndPointNotFound,
-    Forbidden,
-    InvalidToken,
-    NetworkError,
-    RetryAfter,
-    TelegramError,
-)
+from telegram import error as errors
+from telegram.error import TelegramError
 from telegram.request import HTTPXRequest
 
 from nanobot.channels import rest
@@ -52,10 +43,6 @@ Raw = dict[str, Any]
 logging.getLogger("telegram").setLevel(logging.CRITICAL)
 
 
-class ConflictError(SendError):
-    """Another program polls with this token. The text says how to find it."""
-
-
 @asynccontextmanager
 async def open_bot(config: TelegramConfig) -> AsyncIterator[Bot]:
     """A bot whose token Telegram has accepted.
@@ -68,11 +55,7 @@ async def open_bot(config: TelegramConfig) -> AsyncIterator[Bot]:
             "channels.telegram.token is not a token. A token looks like 123456:ABC-DEF; copy all of it from @BotFather."
         )
     base = (config.api_base or API).rstrip("/")
-    client_options = {
-        "verify": await ssl_context(base),
-        "trust_env": False,  # `proxy_for` reads the environment
-        "limits": httpx.Limits(keepalive_expiry=KEEP_ALIVE_S),
-    }
+    tls = await ssl_context(base)
     try:
         request = HTTPXRequest(
             connect_timeout=CONNECT_S,
@@ -80,7 +63,11 @@ async def open_bot(config: TelegramConfig) -> AsyncIterator[Bot]:
             write_timeout=ANSWER_S,
             media_write_timeout=ANSWER_S,
             proxy=proxy_for(base, config.proxy or None),
-            httpx_kwargs=client_options,
+            httpx_kwargs={
+                "verify": tls,
+                "trust_env": False,  # `proxy_for` reads the environment
+                "limits": httpx.Limits(keepalive_expiry=KEEP_ALIVE_S),
+            },
         )
     except (RuntimeError, ValueError) as error:
         hint = "Run `pip install socksio`" if isinstance(error, RuntimeError) else "Write it as http://host:port"
@@ -106,7 +93,7 @@ async def get_updates(bot: Bot, offset: int | None, wait_s: float) -> list[Raw]:
     try:
         # In lower case, which Telegram accepts too: the SDK warns about a method that it wraps itself.
         updates = await bot.do_api_request("getupdates", parameters, read_timeout=wait_s + POLL_SLACK_S)
-    except Conflict as error:
+    except errors.Conflict as error:
         if "webhook" not in error.message.lower():
             raise
         log.warning("telegram: a webhook was set for this bot; removed it, since nanobot polls")
@@ -133,20 +120,20 @@ async def download(bot: Bot, file_id: str, proxy: str | None) -> AsyncIterator[b
 def error_of(error: TelegramError) -> SendError:
     text, cause = error.message, error.__cause__
     match error:
-        case RetryAfter(retry_after=pause):  # a number, or with PTB_TIMEDELTA in the environment a timedelta
+        case errors.RetryAfter(retry_after=pause):  # a number, or with PTB_TIMEDELTA in the environment a timedelta
             return RateLimitedError(text, pause.total_seconds() if isinstance(pause, timedelta) else pause)
-        case Conflict():
-            return ConflictError(
+        case errors.Conflict():
+            return SendError(
                 "another process polls with this token, and Telegram gives each message to one of them only. "
                 "Stop it (a second gateway, another bot program), or give it a token of its own with @BotFather."
             )
-        case InvalidToken() | EndPointNotFound():
+        case errors.InvalidToken() | errors.EndPointNotFound():
             return NotConnectedError(f"Telegram rejects the token ({text})")  # polling reports it to the owner
-        case Forbidden() | BadRequest() | ChatMigrated():
+        case errors.Forbidden() | errors.BadRequest() | errors.ChatMigrated():
             return UndeliverableError(f"Telegram refused it: {text}")
-        case NetworkError() if isinstance(cause, rest.NOT_SENT):
+        case errors.NetworkError() if isinstance(cause, rest.NOT_SENT):
             return NotConnectedError(f"Telegram cannot be reached: {connection_error_reason(cause)}")
-        case NetworkError() if cause is not None and not isinstance(cause, TelegramError):
+        case errors.NetworkError() if cause is not None and not isinstance(cause, TelegramError):
             reason = f"{type(cause).__name__}: {connection_error_reason(cause)}"
             return SendError(f"connection to Telegram lost: {reason}", may_have_arrived=True)
         case _:
@@ -155,7 +142,7 @@ def error_of(error: TelegramError) -> SendError:
 
 def connection_error(error: TelegramError, config: TelegramConfig) -> Exception:
     """The error of the connection, as opposed to one message: for a rejected token it says what the owner has to do."""
-    if not isinstance(error, InvalidToken | EndPointNotFound):
+    if not isinstance(error, errors.InvalidToken | errors.EndPointNotFound):
         return error_of(error)
     where = f" by {config.api_base} (channels.telegram.apiBase)" if config.api_base else ""
     return ChannelSetupError(

@@ -9,23 +9,13 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import PurePath
 from typing import Any, ClassVar, TypeVar
 
-from telegram import (
-    Bot,
-    CallbackQuery,
-    InlineKeyboardButton,
-    InlineKeyboardMarkup,
-    InputFile,
-    LinkPreviewOptions,
-    Message,
-    MessageEntity,
-    ReplyParameters,
-    Update,
-)
+import telegram as tg
 from telegram.error import ChatMigrated, TelegramError
 
 from nanobot.bus.events import Address, Button
@@ -36,21 +26,10 @@ from nanobot.channels.inbox import until_saved
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
-from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, open_outgoing
 from nanobot.channels.payload import Payload
-from nanobot.channels.status import ChannelState
-from nanobot.channels.telegram.bot import (
-    ConflictError,
-    Raw,
-    connection_error,
-    download,
-    error_of,
-    get_updates,
-    open_bot,
-)
-from nanobot.channels.telegram.incoming import menu_name, merge_album, read_message, read_press
-from nanobot.channels.telegram.state import TelegramState
+from nanobot.channels.telegram.bot import Raw, connection_error, download, error_of, get_updates, open_bot
+from nanobot.channels.telegram.incoming import button_data, menu_name, merge_album, read_message, read_press
 from nanobot.config.channels import TelegramConfig
 from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM
@@ -59,25 +38,38 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+RENUMBERED_S = 6 * 86400.0
+"""After a week without updates their numbers restart at random; an offset of that age would hide new ones."""
 LARGEST_PHOTO = 10 * 1024 * 1024
 """A larger picture is sent as a document (core.telegram.org/bots/api#sendphoto)."""
 UPLOAD_S = 60.0
 """How long Telegram may take to respond after a file was uploaded."""
 _LONGEST_PAUSE_S = 30.0
+_ALBUM_POLLS = 4
+"""In a busy group something is always added; its messages do not wait longer for an album."""
 _LONGEST_HINT = 256
 _ROW_BUTTONS, _ROW_CHARS = 4, 30
 """What a phone shows in one row without cutting a label."""
-_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+_NO_PREVIEW = tg.LinkPreviewOptions(is_disabled=True)
 """Telegram would fetch the page of a URL in a message, which a prompt injection could use to leak data in the URL."""
-_BY_KIND = {
-    MediaKind.IMAGE: "photo", MediaKind.VOICE: "voice", MediaKind.AUDIO: "audio", MediaKind.VIDEO: "video",
-    MediaKind.FILE: "document",
-}  # fmt: skip
-_BY_SUFFIX = {
+_METHODS = {
     ".ogg": "voice", ".oga": "voice", ".opus": "voice", ".mp3": "audio", ".m4a": "audio", ".gif": "animation",
     ".mp4": "video", ".jpg": "photo", ".jpeg": "photo", ".png": "photo", ".webp": "photo",
 }  # fmt: skip
 """How Telegram shows a file; all others are documents."""
+
+
+@dataclass(slots=True)
+class TelegramState:
+    """The saved state of one bot."""
+
+    bot: str = ""
+    offset: int | None = None
+    """The first unconfirmed update."""
+    heard_at: float = 0.0
+    """When the last update arrived, in seconds since 1970."""
+    moved: dict[str, str] = field(default_factory=dict)
+    """Groups that became supergroups: new id by old id."""
 
 
 class TelegramChannel(ChatChannel):
@@ -93,18 +85,15 @@ class TelegramChannel(ChatChannel):
     busy_s: float = 1.0
     """Shortest interval between polls that bring nothing."""
     album_s: float = 0.8
-    """How long to wait for the other parts of an album."""
-    pause_s: float = 2.0
-    """First pause while another program polls; it grows."""
+    """How long to wait for further parts of an album."""
     group_interval_s: ClassVar[float] = 3.0
     """A group accepts twenty messages a minute, including edits (core.telegram.org/bots/faq)."""
 
     def __init__(self, config: TelegramConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._section = config
-        self._current_bot: Bot | None = None
+        self._current_bot: tg.Bot | None = None
         self._state = TelegramState()
-        self._conflicts = 0
         self._has_warned = False
 
     async def start(self) -> None:
@@ -129,66 +118,55 @@ class TelegramChannel(ChatChannel):
 
     # receiving
 
-    async def _poll(self, bot: Bot) -> None:
-        """Receive updates, and confirm them once they are journaled.
+    async def _poll(self, bot: tg.Bot) -> None:
+        """Receive updates until polling fails twice in a row: servers reject even a good token for a moment.
 
         After a cancellation, those that were not confirmed arrive again; the journal drops what it has.
         """
         wait_s, has_failed = 0.0, True  # the first poll returns at once and shows whether we are connected
-        albums: set[str] = set()
         while True:
-            started_at = time.monotonic()
+            polled_at = time.monotonic()
             try:
-                updates = await get_updates(bot, self._state.next_offset, wait_s)
+                is_old = time.time() - self._state.heard_at > RENUMBERED_S
+                updates = await get_updates(bot, None if is_old else self._state.offset, wait_s)
+                self.status.touch()
+                self.mark_up()
+                album = next((number for number, raw in enumerate(updates) if _album_of(raw)), len(updates))
+                await self._take(updates[:album])
+                if album < len(updates):
+                    await self._take(await self._wait_for_album(bot, updates[album:]))
             except TelegramError as error:
                 problem = connection_error(error, self._section)
-                if isinstance(problem, RateLimitedError):
-                    self.status.touch()
-                    await asyncio.sleep(min(max(problem.retry_after_s, self.busy_s), _LONGEST_PAUSE_S))
-                elif isinstance(problem, ConflictError):
-                    await self._wait_for_other_poller(problem)
-                elif has_failed:  # once is tolerated: servers are known to reject a good token for a moment
-                    raise problem from error
-                else:
-                    has_failed = True
-                    await self._pause_after(started_at)
-                wait_s = 0.0
+                if has_failed:
+                    raise problem from None
+                has_failed, wait_s = True, 0.0
+                pause_s = problem.retry_after_s if isinstance(problem, RateLimitedError) else 0.0
+                await asyncio.sleep(min(max(pause_s, self.busy_s), _LONGEST_PAUSE_S))
                 continue
-            has_failed = False
-            self._record_connected(after_waiting=wait_s > 0)
-            count, batches, albums = split_batches(updates, albums)
-            for batch in batches:
-                await self._journal(batch)
-            if count:
-                self._state.offset, self._state.heard_at = updates[count - 1]["update_id"] + 1, time.time()
-                await self.save_state(self._state)
-            if albums:
-                await asyncio.sleep(self.album_s)
-            elif wait_s > 0 and not updates:
-                await self._pause_after(started_at)
-            wait_s = 0.0 if albums else self.poll_s
+            if wait_s and not updates and time.monotonic() - polled_at < self.busy_s:
+                await asyncio.sleep(self.busy_s)
+            wait_s, has_failed = self.poll_s, False
 
-    def _record_connected(self, *, after_waiting: bool) -> None:
-        self.status.touch()
-        if not self._conflicts:
-            self.mark_up()
-            return
-        self.status.set_state(ChannelState.UP)  # not logged: two programs taking turns would fill the log
-        if after_waiting:
-            self._conflicts = 0
-            log.info("telegram: no other program polls this bot any more; receiving again")
+    async def _wait_for_album(self, bot: tg.Bot, updates: list[Raw]) -> list[Raw]:
+        """Poll a few times, until nothing is added to these updates: the parts of an album arrive one by one."""
+        for _ in range(_ALBUM_POLLS):
+            count = len(updates)
+            await asyncio.sleep(self.album_s)
+            updates = await get_updates(bot, updates[0]["update_id"], 0)
+            if len(updates) == count:
+                break
+        return updates
 
-    async def _wait_for_other_poller(self, error: ConflictError) -> None:
-        if not self._conflicts:
-            log.error("telegram: %s", error)
-        self._conflicts += 1
-        self.status.set_state(ChannelState.DOWN, str(error))
-        await asyncio.sleep(min(self.pause_s * self._conflicts, _LONGEST_PAUSE_S))
-
-    async def _pause_after(self, started_at: float) -> None:
-        """Throttle polls that return at once."""
-        if time.monotonic() - started_at < self.busy_s:
-            await asyncio.sleep(self.busy_s)
+    async def _take(self, updates: Sequence[Raw]) -> None:
+        """Journal updates, the parts of an album together; the next poll confirms them."""
+        batches: dict[str, list[Raw]] = {}
+        for raw in updates:
+            batches.setdefault(_album_of(raw) or f"update {raw['update_id']}", []).append(raw)
+        for batch in batches.values():
+            await self._journal(batch)
+        if updates:
+            self._state.offset, self._state.heard_at = updates[-1]["update_id"] + 1, time.time()
+            await self.save_state(self._state)
 
     async def _journal(self, batch: Sequence[Raw]) -> None:
         """Process an update, or an album, until it is journaled. If it cannot be read, its sender is told."""
@@ -205,24 +183,23 @@ class TelegramChannel(ChatChannel):
 
     async def _handle(self, batch: Sequence[Raw]) -> None:
         """Process an update, or all parts of an album. Raises StorageError if it cannot be journaled."""
-        updates = [Update.de_json(raw, self._bot) for raw in batch]
+        updates = [tg.Update.de_json(raw, self._bot) for raw in batch]
         if (query := updates[0].callback_query) is not None:
             await self._take_press(query)
             return
-        messages = [update.message for update in updates if update.message is not None]
-        for message in messages:
+        names = {menu_name(entry.name): entry.name for entry in self.services.commands}
+        incoming: list[Incoming] = []
+        for message in (update.message for update in updates if update.message is not None):
             if message.migrate_to_chat_id is not None:
                 await self._record_move(str(message.chat.id), str(message.migrate_to_chat_id))
-        names = {menu_name(entry.name): entry.name for entry in self.services.commands}
-        me = self._bot.bot
-        incoming = [read for message in messages if (read := read_message(message, me, names)) is not None]
+            elif (read := read_message(message, self._bot.bot, names)) is not None:
+                incoming.append(read)
         if incoming:
             await self._receive(merge_album(incoming))
 
-    async def _take_press(self, query: CallbackQuery) -> None:
+    async def _take_press(self, query: tg.CallbackQuery) -> None:
         """Process a button press, and remove accepted buttons."""
-        value = self._state.value_of(query.data or "")
-        pressed = read_press(query, value) if value else None
+        pressed = read_press(query)
         is_allowed = pressed is not None and (
             not Button.is_for_owners(pressed.text) or self.services.access.is_owner(pressed.sender_id)
         )
@@ -235,8 +212,9 @@ class TelegramChannel(ChatChannel):
             log.debug("telegram: a button press could not be acknowledged: %s", error)
 
     async def _receive(self, incoming: Incoming) -> bool:
-        former_id = self._state.former_id(incoming.chat_id)
-        if former_id:  # a migrated group keeps its session and its entries in lists
+        """Process a message. A group that has migrated keeps its session and its entries in the owner's lists."""
+        former_id = next((old for old, new in self._state.moved.items() if new == incoming.chat_id), None)
+        if former_id is not None:
             session_key = ":".join(part for part in (self.name, former_id, incoming.thread_id) if part)
             incoming = replace(incoming, session_key=session_key, parent_ids=(former_id,))
         return await self.receive(incoming)
@@ -253,7 +231,7 @@ class TelegramChannel(ChatChannel):
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        fields = await self._fields(to, options)
+        fields = self._fields(to, options)
         message = await self._send_text(to, chunk, partial(self._bot.send_message, **fields))
         return str(message.message_id)
 
@@ -266,21 +244,19 @@ class TelegramChannel(ChatChannel):
                 raise
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Post a file by its kind; as a document if Telegram rejects that kind."""
-        fields = await self._fields(to, options)
+        """Post a file as what its name says; as a document if Telegram rejects that. It fetches a URL itself."""
+        fields = self._fields(to, options)
 
-        async def send(method: str, chat_id: str) -> Message:
-            with ExitStack() as opened:
-                media: InputFile | str = file.url or ""  # Telegram fetches a URL itself
-                if file.path is not None:
-                    handle = opened.enter_context(await asyncio.to_thread(open_outgoing, file.path))
-                    media = InputFile(handle, filename=file.name, read_file_handle=False)
-                sent: Message = await getattr(self._bot, f"send_{method}")(
-                    chat_id, media, read_timeout=UPLOAD_S, **fields
-                )
-                return sent
+        async def send(method: str, chat_id: str) -> tg.Message:
+            opened = nullcontext() if file.path is None else await asyncio.to_thread(open_outgoing, file.path)
+            with opened as handle:
+                media = file.url if handle is None else tg.InputFile(handle, filename=file.name, read_file_handle=False)
+                post: Callable[..., Awaitable[tg.Message]] = getattr(self._bot, f"send_{method}")
+                return await post(chat_id, media, read_timeout=UPLOAD_S, **fields)
 
-        method = _method_of(file)
+        method = _METHODS.get(PurePath(file.name).suffix.lower(), "document")
+        if method == "photo" and file.size > LARGEST_PHOTO:
+            method = "document"
         try:
             message = await self._request(to, partial(send, method))
         except UndeliverableError:
@@ -288,6 +264,8 @@ class TelegramChannel(ChatChannel):
                 raise
             message = await self._request(to, partial(send, "document"))
         return str(message.message_id)
+
+    post_url = post_file
 
     async def show_typing(self, to: Address) -> None:
         """Show the typing indicator, which expires after five seconds."""
@@ -305,33 +283,31 @@ class TelegramChannel(ChatChannel):
         return self.group_interval_s if chat_id.startswith("-") else self.delta_interval_s
 
     @property
-    def _bot(self) -> Bot:
+    def _bot(self) -> tg.Bot:
         if self._current_bot is None:
             raise NotConnectedError("Telegram is not connected")
         return self._current_bot
 
-    async def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
+    def _fields(self, to: Address, options: SendOptions) -> dict[str, Any]:
         """The parameters that every message has."""
-        number = _number_of(options.reply_to or "") if self._section.reply_to_message else None
+        quoted = _number_of(options.reply_to or "") if self._section.reply_to_message else None
         buttons = [
-            InlineKeyboardButton(button.label, callback_data=self._state.data_of(button.value))
-            for button in options.buttons
+            tg.InlineKeyboardButton(button.label, callback_data=button_data(number, button))
+            for number, button in enumerate(options.buttons)
         ]
-        if buttons:  # they may be pressed after a crash
-            await self.save_state(self._state)
         is_one_row = len(buttons) <= _ROW_BUTTONS and sum(len(button.text) for button in buttons) <= _ROW_CHARS
         rows = [buttons] if is_one_row else [[button] for button in buttons]
         return {
             "message_thread_id": _thread(to),
-            "reply_parameters": ReplyParameters(number, allow_sending_without_reply=True) if number else None,
-            "reply_markup": InlineKeyboardMarkup(rows) if buttons else None,
+            "reply_parameters": tg.ReplyParameters(quoted, allow_sending_without_reply=True) if quoted else None,
+            "reply_markup": tg.InlineKeyboardMarkup(rows) if buttons else None,
             "disable_notification": options.quiet,
         }
 
     async def _send_text(self, to: Address, chunk: Chunk, send: Callable[..., Awaitable[T]]) -> T:
         """Send text with entities, so that nothing in it is taken for markup; without them if Telegram rejects them."""
         entities = [
-            MessageEntity(entity.type, entity.offset, entity.length, url=entity.url, language=entity.language)
+            tg.MessageEntity(entity.type, entity.offset, entity.length, url=entity.url, language=entity.language)
             for entity in chunk.entities
         ]
         send = partial(send, text=chunk.text, link_preview_options=_NO_PREVIEW)
@@ -355,44 +331,25 @@ class TelegramChannel(ChatChannel):
         except TelegramError as error:
             raise error_of(error) from error
 
-    async def _show_menu(self, bot: Bot) -> None:
+    async def _show_menu(self, bot: tg.Bot) -> None:
         """Set the bot's command menu. Never raises: the commands work without it."""
         commands = [(menu_name(entry.name), entry.text[:_LONGEST_HINT]) for entry in self.services.commands]
-        if not commands:  # keep the menu that is set
-            return
         try:
-            await bot.set_my_commands(commands)
+            if commands:  # else keep the menu that is set
+                await bot.set_my_commands(commands)
         except TelegramError as error:
             log.debug("telegram: the command menu was not set: %s", error)
 
-    def _check_privacy(self, bot: Bot) -> None:
+    def _check_privacy(self, bot: tg.Bot) -> None:
         """Warn once if the bot's privacy mode hides group messages that the config wants it to receive."""
         policy = self._section.group_policy
-        if policy == "mention" or bot.can_read_all_group_messages or self._has_warned:
-            return
-        self._has_warned = True
-        log.warning(
-            "telegram: groupPolicy is %s, but Telegram gives this bot only what mentions it. Switch its privacy mode "
-            "off at @BotFather (/setprivacy), then take it out of the group and in again.",
-            policy,
-        )
-
-
-def split_batches(updates: Sequence[Raw], known: set[str]) -> tuple[int, list[list[Raw]], set[str]]:
-    """Split updates into those to process together: single ones, and the parts of an album, which arrive one by one.
-
-    Stops before the first part of an album that is not in `known`: the other parts may be on their way, and as long as
-    it is not confirmed, a later poll returns all of them. Returns how many updates are in the batches, the batches, and
-    the albums behind them, which are complete at the next poll.
-    """
-    batches: dict[str, list[Raw]] = {}
-    for count, raw in enumerate(updates):
-        album = _album_of(raw)
-        if album is not None and album not in known:
-            rest = {album for raw in updates[count:] if (album := _album_of(raw)) is not None}
-            return count, [*batches.values()], rest
-        batches.setdefault(album or f"update {raw['update_id']}", []).append(raw)
-    return len(updates), [*batches.values()], set()
+        if policy != "mention" and not bot.can_read_all_group_messages and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "telegram: groupPolicy is %s, but Telegram gives this bot only what mentions it. Switch its privacy "
+                "mode off at @BotFather (/setprivacy), then take it out of the group and in again.",
+                policy,
+            )
 
 
 def _album_of(raw: Raw) -> str | None:
@@ -407,10 +364,3 @@ def _number_of(message_id: str) -> int | None:
 
 def _thread(to: Address) -> int | None:
     return int(to.thread_id) if to.thread_id and to.thread_id.isdigit() else None
-
-
-def _method_of(file: Outgoing) -> str:
-    if file.path is None:
-        return _BY_KIND[file.kind]
-    method = _BY_SUFFIX.get(file.path.suffix.lower(), "document")
-    return "document" if method == "photo" and file.size > LARGEST_PHOTO else method

@@ -11,41 +11,37 @@ import logging
 import os
 import secrets
 import ssl
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
 from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.incoming import Incoming
 from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment, StoredAttachment
 from nanobot.channels.media_kinds import MediaKind
-from nanobot.channels.websocket.backlog import FrameBacklog
+from nanobot.channels.payload import Payload
+from nanobot.channels.websocket.chat import ClientChat
 from nanobot.channels.websocket.frames import (
     EXPECTED,
     NAME,
-    ChatTarget,
     Fields,
     FrameError,
-    IncomingFrame,
     encode_frame,
     frame_id_of,
     frame_of,
     open_attachment,
     parse_frame,
+    read_message,
 )
 from nanobot.config.channels import WebSocketConfig
 from nanobot.errors import NanobotError, StorageError
@@ -59,16 +55,14 @@ HELLO_S = 10.0
 DELIVERY_S = 60.0
 """Timeout of a delivery, and interval of the check whether an absent client may still connect."""
 CLOSE_S = 1.0
-MOST_CONNECTIONS = 256
 MOST_UNIDENTIFIED = 64
-"""Most connections without a hello; one more closes the oldest."""
+"""Most connections without a hello; one more closes the oldest: a real client sends its hello at once."""
 HELLO_BYTES = 4096
 BYTES_BEFORE_HELLO = 64 * 1024
 """Most bytes read before the hello, including the headers of the handshake."""
 MIN_TOKEN_CHARS = 16
 DEFAULT_CLIENT = "default"
 """The client of `channels.websocket.token`, or of the generated token if the config has none."""
-MOST_CHATS = 1000
 MAX_GUESSERS = 100
 """Most addresses whose wrong tokens are logged."""
 
@@ -96,19 +90,6 @@ class BoundedConnection(ServerConnection):
         else:
             self.transport.abort()
 
-    @property
-    def address(self) -> str:
-        return str(self.remote_address[0]) if isinstance(self.remote_address, tuple) else "nowhere"
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """The client of a connection."""
-
-    name: str
-    after: int | None
-    """The last number it saw, if that was since the gateway started."""
-
 
 class WebSocketChannel(BaseChannel):
     """The channel `websocket`."""
@@ -122,12 +103,12 @@ class WebSocketChannel(BaseChannel):
         super().__init__(section, bus)
         self._section = section
         self._epoch = secrets.token_hex(8)
-        self._chats: dict[str, ChatTarget] = {}
         self._tokens: dict[str, str] = {}
+        self._chats: dict[str, ClientChat] = {}
+        """By name, one for each token."""
         self._guessers: set[str] = set()
         self._unidentified: dict[BoundedConnection, None] = {}
         """Connections without a hello, oldest first."""
-        self._connections = 0
 
     @property
     def supports_streaming(self) -> bool:
@@ -137,6 +118,7 @@ class WebSocketChannel(BaseChannel):
         """Listen until cancelled. Raises ChannelSetupError for settings that cannot be used."""
         section = self._section
         self._tokens = await asyncio.to_thread(self._load_tokens)
+        self._chats = {name: self._chats.get(name) or ClientChat(name) for name in self._tokens}
         tls = _tls(section)
         if tls is None and not is_loopback(section.host):
             log.warning(
@@ -152,7 +134,6 @@ class WebSocketChannel(BaseChannel):
                 ssl=tls,
                 origins=[None, *(Origin(origin) for origin in section.allow_origins)],
                 compression=None,
-                process_request=self._admit,
                 create_connection=BoundedConnection,
                 server_header=None,
                 open_timeout=HELLO_S,
@@ -221,78 +202,61 @@ class WebSocketChannel(BaseChannel):
     async def stop(self) -> None:
         """Nothing left to do: `start` closed all connections."""
 
+    # sending
+
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send a message to the connections; a durable one until it has arrived."""
         if message.kind.is_durable:
             return await self.send(message)
-        self._chat(message.chat_id).backlog.add(frame_of(message, None, []))
+        if (chat := self._chats.get(message.chat_id)) is not None:
+            chat.add(frame_of(message, None, []))
         return ()
 
     async def reachable(self, chat_id: str) -> None:
         """Wait for a connection of this client, as long as it may still connect."""
         await super().reachable(chat_id)
-        backlog = self._chat(chat_id).backlog
-        while not backlog.connections and self._may_connect(chat_id):
+        chat = self._chats.get(chat_id)
+        while chat is not None and not chat.connections and self.services.access.is_allowed(chat_id):
             with suppress(TimeoutError):
                 async with asyncio.timeout(DELIVERY_S):
-                    await backlog.wait_for_connection()
+                    await chat.wait_until(lambda: chat.connections)
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send a message, and wait until the client has it. Return its id. A retry waits for the same frame.
 
         Adds no note about a possible repeat: clients drop a frame whose id they know.
         """
-        chat = self._chat(message.chat_id)
         frame_id = frame_id_of(message)
         message.sent_ids = (frame_id,)
-        frame = chat.backlog.find(frame_id)
+        chat = self._chats.get(message.chat_id)
+        frame = chat.find(frame_id) if chat is not None else None
+        if chat is None or (frame is None and not self._is_expected(chat)):
+            raise UndeliverableError(f"no client named {message.chat_id!r} is connected or allowed")
         if frame is None:
-            self._check_may_connect(message.chat_id, chat)
             files, problems = await chat.attach(message.media)
             text = "\n\n".join([message.content, *problems]).lstrip()
-            frame = chat.backlog.add(frame_of(replace(message, content=text), frame_id, files), frame_id)
+            frame = chat.add(frame_of(replace(message, content=text), frame_id, files), frame_id)
         try:
             async with asyncio.timeout(DELIVERY_S):
-                await frame.arrived.wait()
+                await chat.wait_until(lambda: frame.has_arrived)
         except TimeoutError:
-            try:
-                self._check_may_connect(message.chat_id, chat)
-            except UndeliverableError:
-                chat.backlog.drop(frame)
-                raise
-            raise NotConnectedError(f"the client {message.chat_id} is not connected") from None
+            if self._is_expected(chat):
+                raise NotConnectedError(f"the client {chat.name} is not connected") from None
+            chat.drop(frame)
+            raise UndeliverableError(f"no client named {chat.name!r} is connected or allowed") from None
         return (frame_id,)
 
-    def _check_may_connect(self, name: str, chat: ChatTarget) -> None:
-        """Raise UndeliverableError if this client is not connected and not allowed to connect."""
-        if not chat.backlog.connections and not self._may_connect(name):
-            raise UndeliverableError(f"no client named {name!r} is connected or allowed")
-
-    def _may_connect(self, name: str) -> bool:
-        return name in self._tokens and self.services.access.is_allowed(name)
-
-    def _chat(self, name: str) -> ChatTarget:
-        if name not in self._chats:
-            if len(self._chats) >= MOST_CHATS:
-                idle = (client for client, chat in self._chats.items() if chat.backlog.is_idle)
-                self._chats.pop(next(idle, ""), None)
-            self._chats[name] = ChatTarget()
-        return self._chats[name]
+    def _is_expected(self, chat: ClientChat) -> bool:
+        """Whether the client is connected or may connect."""
+        return chat.connections > 0 or self.services.access.is_allowed(chat.name)
 
     # one connection
-
-    def _admit(self, socket: ServerConnection, request: Request) -> Response | None:
-        """Refuse connections over the limit before they cost anything."""
-        if self._connections >= MOST_CONNECTIONS:
-            return socket.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections. Try again later.\n")
-        return None
 
     async def _serve(self, socket: ServerConnection) -> None:
         """Serve one connection, from its hello to its end. Never raises."""
         assert isinstance(socket, BoundedConnection)  # noqa: S101 narrows the type: `serve` creates no others
-        self._connections += 1
         try:
-            await self._serve_client(socket, await self._identify(socket))
+            await self._serve_client(socket, *await self._identify(socket))
         except ConnectionClosed:
             pass
         except ClientRefusedError as error:
@@ -300,21 +264,23 @@ class WebSocketChannel(BaseChannel):
         except Exception:  # one connection must not stop the server
             log.exception("websocket: a connection failed")
             await _refuse(socket, 1011, "Internal error; see the gateway's log.")
-        finally:
-            self._connections -= 1
 
-    async def _identify(self, socket: BoundedConnection) -> Client:
-        """Identify the client by the token in its hello. Raises ClientRefusedError."""
+    async def _identify(self, socket: BoundedConnection) -> tuple[ClientChat, int | None]:
+        """The chat of the token in the hello, and the last number that the client saw in this run of the gateway.
+
+        Raises ClientRefusedError.
+        """
         hello = await self._receive_hello(socket)
-        if hello.get("type") != "hello":
+        if hello.text("type") != "hello":
             raise ClientRefusedError('The first frame must be {"type": "hello", "token": "..."}.')
-        token = str(hello.get("token", "")).encode(errors="replace")
+        token = hello.text("token").encode(errors="replace")
         matches = (name for name, known in self._tokens.items() if hmac.compare_digest(known.encode(), token))
         if (name := next(matches, None)) is None:
+            address = str(socket.remote_address[0]) if isinstance(socket.remote_address, tuple) else "nowhere"
             # once per address: guesses must not fill the log
-            if socket.address not in self._guessers and len(self._guessers) < MAX_GUESSERS:
-                self._guessers.add(socket.address)
-                log.warning("websocket: a connection from %s had a wrong token", socket.address)
+            if address not in self._guessers and len(self._guessers) < MAX_GUESSERS:
+                self._guessers.add(address)
+                log.warning("websocket: a connection from %s had a wrong token", address)
             raise ClientRefusedError(
                 "The token is wrong: it must be one of channels.websocket in the config, or the one that "
                 "`nanobot channels login websocket` shows."
@@ -325,17 +291,15 @@ class WebSocketChannel(BaseChannel):
         if after is not None and (not isinstance(after, int) or isinstance(after, bool) or after < 0):
             raise ClientRefusedError("`after` must be the `seq` of the last frame received.")
         socket.is_identified = True
-        return Client(name, after if hello.get("epoch") == self._epoch else None)
+        return self._chats[name], after if hello.get("epoch") == self._epoch else None
 
-    async def _receive_hello(self, socket: BoundedConnection) -> Fields:
+    async def _receive_hello(self, socket: BoundedConnection) -> Payload:
         """The first frame. Raises ClientRefusedError if it is late, too long or not a JSON object."""
-        self._unidentified[socket] = None
-        if len(self._unidentified) > MOST_UNIDENTIFIED:
-            # close the oldest one from the address with the most: a real client sends its hello at once
-            (crowded, _), *_ = Counter(socket.address for socket in self._unidentified).most_common(1)
-            oldest = next(socket for socket in self._unidentified if socket.address == crowded)
+        if len(self._unidentified) >= MOST_UNIDENTIFIED:
+            oldest = next(iter(self._unidentified))
             del self._unidentified[oldest]
             oldest.transport.abort()
+        self._unidentified[socket] = None
         try:
             async with asyncio.timeout(HELLO_S):
                 raw = await socket.recv()
@@ -349,24 +313,26 @@ class WebSocketChannel(BaseChannel):
         finally:
             self._unidentified.pop(socket, None)
 
-    async def _serve_client(self, socket: BoundedConnection, client: Client) -> None:
-        chat = self._chat(client.name)
-        backlog = chat.backlog
-        backlog.connection_opened()
-        welcome = {"type": "welcome", "protocol": PROTOCOL, "epoch": self._epoch, "last": backlog.last}
-        tasks: list[asyncio.Task[None]] = []
-        try:
-            await socket.send(encode_frame(welcome | {"client": client.name}))
-            work = (_send_frames(socket, backlog, client.after), self._ping(socket))
-            tasks = [asyncio.create_task(part, name=f"websocket {client.name}") for part in work]
-            async for raw in socket:
-                self.status.touch()
-                await socket.send(encode_frame(await self._answer(client, chat, raw)))
-        finally:
-            backlog.connection_closed()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    async def _serve_client(self, socket: BoundedConnection, chat: ClientChat, after: int | None) -> None:
+        welcome = {
+            "type": "welcome",
+            "protocol": PROTOCOL,
+            "epoch": self._epoch,
+            "last": chat.last,
+            "client": chat.name,
+        }
+        with chat.connection():
+            await socket.send(encode_frame(welcome))
+            work = (_send_frames(socket, chat, after), self._ping(socket))
+            tasks = [asyncio.create_task(part, name=f"websocket {chat.name}") for part in work]
+            try:
+                async for raw in socket:
+                    self.status.touch()
+                    await socket.send(encode_frame(await self._answer(chat, raw)))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ping(self, socket: BoundedConnection) -> None:
         """Ping regularly, and close the connection if nothing comes back.
@@ -382,15 +348,15 @@ class WebSocketChannel(BaseChannel):
                 if socket.received == received:
                     await socket.close(1011, "no answer to a ping")
 
-    async def _answer(self, client: Client, chat: ChatTarget, raw: str | bytes) -> Fields:
+    async def _answer(self, chat: ClientChat, raw: str | bytes) -> Fields:
         """The answer to a frame: each gets exactly one."""
         ids: Fields = {}
         try:
             frame = parse_frame(raw)
-            ids = {name: frame[name] for name in ("id", "file") if isinstance(frame.get(name), str)}
-            match frame.get("type"):
+            ids = {name: frame.text(name) for name in ("id", "file") if frame.text(name)}
+            match frame.text("type"):
                 case "message":
-                    return await self._message(client, frame)
+                    return await self._take_message(chat, frame) | ids
                 case "fetch":
                     return await chat.read_part(frame)
                 case "ping":
@@ -399,29 +365,63 @@ class WebSocketChannel(BaseChannel):
         except FrameError as error:
             return {"type": "error", "reason": str(error)} | ids
 
-    async def _message(self, client: Client, frame: Fields) -> Fields:
-        sent = IncomingFrame.of(frame)
-        fetch = partial(self._store_files, sent.files) if sent.files else None
+    async def _take_message(self, chat: ClientChat, frame: Payload) -> Fields:
+        incoming, files = read_message(chat.name, frame), frame.parts("media")
+        if files:
+            incoming = replace(incoming, fetch=partial(self._store_files, files))
         try:
-            accepted = await self.receive(
-                Incoming(client.name, client.name, sent.text, sent.id, sent.thread, fetch=fetch)
-            )
+            return {"type": "ack", "accepted": await self.receive(incoming)}
         except StorageError as error:
-            return {"type": "nack", "id": sent.id, "reason": str(error)}
-        return {"type": "ack", "id": sent.id, "accepted": accepted}
+            return {"type": "nack", "reason": str(error)}
 
-    async def _store_files(self, files: Sequence[Fields]) -> list[StoredAttachment]:
+    async def _store_files(self, files: Sequence[Payload]) -> list[StoredAttachment]:
         """Store the files of a message. Raises FrameError, which rejects the message."""
         stored = []
-        for fields in files:
-            chunks = await open_attachment(fields, self._section.media_folders)
-            attachment = Attachment(
-                next((kind for kind in MediaKind if kind == fields.get("kind")), MediaKind.FILE),
-                name=str(fields.get("name") or fields.get("path") or ""),
-                content_type=str(fields["mime"]) if "mime" in fields else None,
-            )
+        for file in files:
+            chunks = await open_attachment(file, self._section.media_folders)
+            kind = next((kind for kind in MediaKind if kind == file.text("kind")), MediaKind.FILE)
+            name, content_type = file.text("name") or file.text("path"), file.text("mime") or None
+            attachment = Attachment(kind, name=name, content_type=content_type)
             stored.append(await self.services.media.store(attachment, chunks))
         return stored
+
+
+async def _send_frames(socket: ServerConnection, chat: ClientChat, after: int | None) -> None:
+    """Send the kept and the new frames, at the pace of this connection, until it is closed."""
+    if after is None:
+        sent, seen = chat.before_undelivered(), chat.last
+    else:
+        sent = seen = min(after, chat.last)
+        chat.confirm(sent)  # the client says that it has them
+    try:
+        while True:
+            await chat.wait_until(partial(chat.after, sent))
+            if chat.has_gap(seen):
+                await socket.send(encode_frame({"type": "gap", "after": seen}))
+            frames, newest = chat.after(sent), chat.last
+            has_undelivered = any(frame.is_undelivered for frame in frames)
+            for frame in frames:
+                await socket.send(frame.text)
+            sent = seen = newest
+            if has_undelivered:
+                pong = asyncio.ensure_future(await socket.ping())
+                pong.add_done_callback(partial(_confirm, chat, newest))
+    except ConnectionClosed:
+        return
+    except Exception:  # close it: a client that gets nothing would not notice
+        log.exception("websocket: a connection failed")
+        await socket.close(1011)
+
+
+def _confirm(chat: ClientChat, seq: int, pong: "asyncio.Future[float]") -> None:
+    if not pong.cancelled() and pong.exception() is None:
+        chat.confirm(seq)
+
+
+async def _refuse(socket: ServerConnection, code: int, reason: str) -> None:
+    with suppress(ConnectionClosed):
+        await socket.send(encode_frame({"type": "error", "reason": reason}))
+        await socket.close(code)
 
 
 def _stored_token(folder: Path | None) -> str:
@@ -444,46 +444,6 @@ def _stored_token(folder: Path | None) -> str:
     learn_secrets({token: "the token of channels.websocket"})
     log.info("websocket: the token for clients is in %s; `nanobot channels login websocket` shows it", path)
     return token
-
-
-async def _send_frames(socket: ServerConnection, backlog: FrameBacklog, after: int | None) -> None:
-    """Send the kept and the new frames, at the pace of this connection, until it is closed."""
-    if after is None:
-        sent, seen = backlog.before_undelivered(), backlog.last
-    else:
-        sent = seen = min(after, backlog.last)
-        backlog.arrived(sent)  # the client says that it has them
-    try:
-        while True:
-            await backlog.wait_after(sent)
-            if backlog.has_gap(seen):
-                await socket.send(encode_frame({"type": "gap", "after": seen}))
-            frames, newest = backlog.after(sent), backlog.last
-            has_undelivered = any(frame.is_undelivered for frame in frames)
-            for frame in frames:
-                await socket.send(frame.text)
-            sent = seen = newest
-            if has_undelivered:
-                pong = asyncio.ensure_future(await socket.ping())
-                pong.add_done_callback(partial(_confirm, backlog, newest))
-    except ConnectionClosed:
-        return
-    except Exception:  # close it: a client that gets nothing would not notice
-        log.exception("websocket: a connection failed")
-        await socket.close(1011)
-
-
-def _confirm(backlog: FrameBacklog, seq: int, pong: "asyncio.Future[float]") -> None:
-    if not pong.cancelled() and pong.exception() is None:
-        backlog.arrived(seq)
-
-
-async def _refuse(socket: ServerConnection, code: int, reason: str) -> None:
-    try:
-        await socket.send(encode_frame({"type": "error", "reason": reason}))
-    except ConnectionClosed:
-        return
-    await socket.close(code)
 
 
 def _tls(section: WebSocketConfig) -> ssl.SSLContext | None:

@@ -6,32 +6,22 @@ Every change takes the store's lock; a running gateway sees it within seconds.
 import asyncio
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    Setup,
-    WorkspaceOption,
-    print_warnings,
-    read_setup,
-    unknown_name_error,
-)
-from nanobot.cli.output import Column, print_json, print_line, print_list, print_table, print_text, to_one_line
+from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
 from nanobot.cron.schedule import from_ms, seconds_between_runs
 from nanobot.cron.service import CronService
 from nanobot.cron.tool_backend import NEEDS_GATEWAY
-from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify
+from nanobot.cron.types import CronJob, CronSchedule, Misfire, Notify, Run
 from nanobot.errors import NanobotError, UsageError
 from nanobot.utils.text import count_noun, duration, format_when
 
 if TYPE_CHECKING:
     from nanobot.bus.events import Address
-    from nanobot.cron.history import HistoryRow
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 10.0
@@ -52,26 +42,12 @@ CronOption = Annotated[
 AtOption = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")]
 ZoneOption = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
-LongConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Use this config file; its folder is the data folder.")
-]
 
 
 @dataclass(frozen=True)
 class CronContext:
     setup: Setup
     service: CronService
-
-    def get(self, wanted: str) -> CronJob:
-        """The job of this id, or the only one of this name. Raises NanobotError if there is none."""
-        found = self.service.find_jobs(wanted)
-        if len(found) > 1:
-            raise NanobotError(f"Several jobs are named {wanted!r}: {', '.join(job.id for job in found)}. Give the ID.")
-        if not found:
-            jobs = self.service.list_jobs(include_disabled=True)
-            known = [name for job in jobs for name in (job.id, job.name)]
-            raise unknown_name_error("job", wanted, known, "nanobot cron list -a")
-        return found[0]
 
     def parse_schedule(
         self, every: str | None, cron: str | None, at: str | None, tz: str | None, *, is_forced: bool = False
@@ -121,8 +97,6 @@ def add(
         str | None, typer.Option("--within", metavar="SECONDS", help="Maximum delay for run_if_within.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow an interval below a minute.")] = False,
-    config: LongConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Add a job and print its next three runs."""
@@ -135,7 +109,7 @@ def add(
         raise UsageError('What should the agent do or say then? For example: nanobot cron add 18:00 "Call Ann"')
     if [every, cron, at].count(None) != 2:
         raise UsageError(f"When should it run? Give one of -e SECONDS, -c EXPR and --at TIME, for example {_EXAMPLE}.")
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     schedule = jobs.parse_schedule(every, cron, at, tz, is_forced=force)
     has_target = channel is not None or to is not None
     chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
@@ -171,28 +145,24 @@ def edit(
     cron: CronOption = None,
     at: AtOption = None,
     tz: ZoneOption = None,
-    config: LongConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Change what a job does, or when, and print its next three runs. What is not given stays."""
-    jobs = _open_jobs(config, workspace)
-    job, schedule = jobs.get(job_id), None
+    jobs = _open_jobs()
+    job, schedule = jobs.service.find_job(job_id), None
     if (every, cron, at) != (None, None, None):
         schedule = jobs.parse_schedule(every, cron, at, tz)
     elif message is None and name is None:
         raise UsageError(f"What should change? Give -m TEXT, -n NAME, or one of -e, -c and --at: {_EXAMPLE}.")
     jobs.service.change_job(job.id, name=name, message=message, schedule=schedule)
-    jobs.show(jobs.get(job.id))
+    jobs.show(jobs.service.find_job(job.id))
 
 
 def list_(
     include_disabled: Annotated[bool, typer.Option("-a", "--all", help="Include disabled jobs.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the jobs, next to run first."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     selected, zone_of = jobs.service.list_jobs(include_disabled=include_disabled), jobs.service.zone_of
     columns: dict[str, Column] = {
         "Job": "id",
@@ -200,31 +170,31 @@ def list_(
         "Schedule": lambda job: "once" if job.schedule.kind == "at" else format_schedule(job.schedule, zone_of(job)),
         "For": _target,
         "Next run": lambda job: format_next(job, zone_of(job)),
-        "Last": lambda job: "running" if job.state.running is not None else job.state.last_status,
+        "Last": lambda job: "running" if job.runs.running is not None else job.state.last_status,
     }
     print_list(selected, columns, as_json=json, empty=_NO_JOBS, to_json=CronJob.to_json)
     print_warnings(jobs.service.unreadable())
 
 
-def remove(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def remove(job_id: IdArgument) -> None:
     """Remove a job. Its history is kept."""
-    jobs = _open_jobs(config, workspace)
-    job = jobs.get(job_id)
+    jobs = _open_jobs()
+    job = jobs.service.find_job(job_id)
     jobs.service.remove_job(job.id)
     print_text(f'Removed job {job.id} "{to_one_line(job.name)}".', wraps=True)
 
 
-def enable(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def enable(job_id: IdArgument) -> None:
     """Enable a job and print its next three runs."""
-    jobs = _open_jobs(config, workspace)
-    jobs.service.enable_job(jobs.get(job_id).id, enabled=True)
-    jobs.show(jobs.get(job_id))
+    jobs = _open_jobs()
+    jobs.service.enable_job(jobs.service.find_job(job_id).id, enabled=True)
+    jobs.show(jobs.service.find_job(job_id))
 
 
-def disable(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def disable(job_id: IdArgument) -> None:
     """Disable a job. Runs missed meanwhile are not made up for."""
-    jobs = _open_jobs(config, workspace)
-    job = jobs.get(job_id)
+    jobs = _open_jobs()
+    job = jobs.service.find_job(job_id)
     jobs.service.enable_job(job.id, enabled=False)
     print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.', wraps=True)
 
@@ -232,39 +202,35 @@ def disable(job_id: IdArgument, config: ConfigOption = None, workspace: Workspac
 def run(
     job_id: IdArgument,
     force: Annotated[bool, typer.Option("-f", "--force", help="Run it even if it is disabled.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Run a job now, in the gateway if one is running. The schedule is not affected."""
-    jobs = _open_jobs(config, workspace)
-    job = jobs.get(job_id)
+    jobs = _open_jobs()
+    job = jobs.service.find_job(job_id)
     if not (job.enabled or force):
         raise NanobotError(f"Job {job.id} is disabled. Run it anyway with `nanobot cron run {job.id} -f`.")
     is_served = jobs.service.is_served()
     row = asyncio.run(_run_in_gateway(jobs.service, job) if is_served else _run_locally(jobs, job))
     if row is None:
         raise NanobotError(f"Job {job.id} is already running. See `nanobot cron history {job.id}`.")
-    print_line(f"{row['outcome']} in {row.get('durationMs', 0) / 1000:.1f} s", err=True)
-    if row["outcome"] != "ran":
-        raise NanobotError(f"Job {job.id} {row['outcome']}: {row.get('reason', 'no reason given')}")
+    print_line(f"{row.outcome} in {(row.duration_ms or 0) / 1000:.1f} s", err=True)
+    if row.outcome != "ran":
+        raise NanobotError(f"Job {job.id} {row.outcome}: {row.reason or 'no reason given'}")
 
 
 def history(
     job_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A job's id or name; default: all jobs.")] = None,
     last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, help="Show the last N runs.")] = 50,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show past runs and their results (ran, skipped with the reason, failed), newest first."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     rows = jobs.service.history(job_id)
     if not rows and job_id is not None:
-        job_id = jobs.get(job_id).id
+        job_id = jobs.service.find_job(job_id).id
         rows = jobs.service.history(job_id)
     shown = rows[: -last - 1 : -1]
     if json:
-        print_json(shown)
+        print_json([row.to_json() for row in shown])
         return
     existing = {job.id: job for job in jobs.service.list_jobs(include_disabled=True)}
 
@@ -272,14 +238,13 @@ def history(
         return format_when(from_ms(at_ms, jobs.service.zone_of(job or CronJob("", ""))), relative=False)
 
     running = [
-        (due(job, lease.due.at_ms), job.id, job.name, "running")
+        (due(job, run.at_ms), job.id, job.name, "running")
         for job in existing.values()
-        if job_id in (None, job.id) and (lease := job.state.running) is not None
+        if job_id in (None, job.id) and (run := job.runs.running) is not None
     ]
-    ended = [
-        (due(existing.get(row["jobId"]), row["dueAtMs"]), row["jobId"], row["name"], _result(row)) for row in shown
-    ]
-    print_table(("Due", "Job", "Name", "Result"), [*running, *ended], empty="No job has run yet.")
+    ended = [(due(existing.get(row.job_id), row.at_ms), row.job_id, row.name, _result(row)) for row in shown]
+    columns = {"Due": 0, "Job": 1, "Name": 2, "Result": 3}
+    print_list([*running, *ended], columns, empty="No job has run yet.")
     if len(rows) > last:
         print_line(f"{len(rows) - last} older runs; show them with -n {len(rows)}.", err=True)
 
@@ -287,14 +252,12 @@ def history(
 def rehearse(
     days: Annotated[float, typer.Option("--days", min=0.01, max=3660, help="How many days to simulate.")] = 7,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most N runs.")] = 200,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
     from nanobot.cron.simulate import simulate
 
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
     shown = events[:limit]
     columns: dict[str, Column] = {
@@ -319,19 +282,20 @@ def _default_chat(setup: Setup) -> "Address | None":
     return owners_chat(setup.config, PairingStore(setup.paths), sessions)
 
 
-def _open_jobs(config: Path | None, workspace: Path | None) -> CronContext:
+def _open_jobs() -> CronContext:
     """Open the workspace's job store; one in the data folder (earlier releases) is moved there first."""
-    setup = read_setup(config, workspace, secrets=False)
+    setup = read_setup(secrets=False)
     service = CronService(
         setup.workspace / "cron" / "jobs.json",
         timezone=setup.config.agents.defaults.timezone,
         channels={**setup.config.channels.enabled_by_name(), "web": setup.config.gateway.web.enabled},
+        data_dir=setup.data_dir,
     )
     service.adopt(setup.data_dir / "cron" / "jobs.json")
     return CronContext(setup, service)
 
 
-async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | None":
+async def _run_in_gateway(service: CronService, job: CronJob) -> Run | None:
     """Request a run through the store and wait for its end. None if the job is already running."""
     if service.is_running(job.id):
         return None
@@ -341,7 +305,7 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | N
     waited_s = 0.0
     while len(rows := service.history(job.id)) == before:
         now = service.get_job(job.id)
-        is_started = now is None or now.state.run_requested_at_ms is None
+        is_started = now is None or now.runs.waiting is None or not now.runs.waiting.manual
         if not is_started and waited_s > _START_TIMEOUT_S:
             if service.is_running(job.id):
                 return None
@@ -351,17 +315,17 @@ async def _run_in_gateway(service: CronService, job: CronJob) -> "HistoryRow | N
     return rows[-1]
 
 
-async def _run_locally(jobs: CronContext, job: CronJob) -> "HistoryRow | None":
+async def _run_locally(jobs: CronContext, job: CronJob) -> Run | None:
     """Run the job in this process and print its answer: no channel is connected here."""
     from nanobot.agent.events import TurnOutcome  # the engine is slow to import
     from nanobot.cron.notify import may_notify, message_for
-    from nanobot.cron.types import Due
+    from nanobot.cron.types import Run
     from nanobot.runtime.build import build_runtime
 
     setup, payload = jobs.setup, job.payload
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
 
-        async def on_job(job: CronJob, due: Due) -> str:
+        async def on_job(job: CronJob, due: Run) -> str:
             if job.payload.verbatim:
                 print_text(job.payload.message)
                 return job.payload.message
@@ -386,10 +350,10 @@ def _target(job: CronJob) -> str:
     return f"{job.payload.channel}:{job.payload.to}{when}"
 
 
-def _result(row: "HistoryRow") -> str:
+def _result(row: Run) -> str:
     """`ran in 2.1 s, late by 5 min`, `failed in 7.1 s: the reason`."""
-    parts = [f"{row['outcome']} in {row['durationMs'] / 1000:.1f} s" if "durationMs" in row else row["outcome"]]
-    parts += [row["trigger"]] if row["trigger"] != "schedule" else []
-    parts += [f"late by {duration(row['lateMs'] / 1000)}"] if "lateMs" in row else []
-    parts += [count_noun(row["count"], "run")] if "count" in row else []
-    return ", ".join(parts) + (f": {row['reason']}" if "reason" in row else "")
+    parts = [row.outcome if row.duration_ms is None else f"{row.outcome} in {row.duration_ms / 1000:.1f} s"]
+    parts += [row.trigger] if row.trigger != "schedule" else []
+    parts += [f"late by {duration(row.late_ms / 1000)}"] if row.late_ms else []
+    parts += [count_noun(row.count, "run")] if row.count else []
+    return ", ".join(parts) + (f": {row.reason}" if row.reason else "")

@@ -18,10 +18,6 @@ from nanobot.utils.storage_error import os_reason
 _OWN_IN_WORKSPACE = (
     "sessions",
     "cron/jobs.json",
-    "cron/jobs.json.last-good",
-    "cron/history.jsonl",
-    "cron/history.old.jsonl",
-    "cron/.locks",
     "memory/HISTORY.md",
     "memory/chats",
 )

@@ -314,9 +314,6 @@ sessions/new.jsonl
 ./sessions/../sessions/new.jsonl
 sessions
 cron/jobs.json
-cron/jobs.json.last-good
-cron/history.jsonl
-cron/.locks/x
 memory/HISTORY.md
 memory/../memory/HISTORY.md
 kept/law.txt

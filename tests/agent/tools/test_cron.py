@@ -8,7 +8,7 @@ from nanobot.config.schema import Config
 from nanobot.cron.notify import message_for
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
-from nanobot.cron.types import CronSchedule, Due
+from nanobot.cron.types import CronSchedule, Run
 from nanobot.messages.types import Origin
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls, open_bot
@@ -38,7 +38,7 @@ async def test_the_turn_of_a_job_makes_no_jobs(tmp_path: Path):
         job = service.add_job("breeds", CronSchedule("every", every_ms=60_000), "Make two of yourself")
         bot.provider.script(calls(("cron", {"action": "add", "message": "x", "every_seconds": 60})), "I could not.")
 
-        result = await bot.run_turn(message_for(job, Due(job.id, 60_000, 60_000)))
+        result = await bot.run_turn(message_for(job, Run(job.id, 60_000, 60_000)))
 
         assert result.text == "I could not."
         assert "they would multiply" in str(bot.provider.requests[1][-1]["content"])

@@ -14,7 +14,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.cron.notify import message_for
 from nanobot.cron.service import CronService
-from nanobot.cron.types import CronSchedule, Due
+from nanobot.cron.types import CronSchedule, Run
 from nanobot.messages.types import Provenance
 from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMResponse
@@ -117,7 +117,7 @@ async def test_a_job_of_the_owner_reads_the_inbox_for_the_owners_chat(bot, prove
     schedule = CronSchedule("every", every_ms=60_000)
     job = service.add_job("mail", schedule, "What is new?", False, "telegram", to, provenance=provenance)
 
-    assert says in await told(bot, message_for(job, Due(job.id, 60_000, 60_000)))
+    assert says in await told(bot, message_for(job, Run(job.id, 60_000, 60_000)))
 
 
 @pytest.mark.parametrize("wrong", [{"enabled": False}, {"consent_granted": False}, {"imap_host": ""}])

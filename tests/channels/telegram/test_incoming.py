@@ -209,7 +209,7 @@ async def test_an_album_whose_parts_come_one_by_one_is_one_message(tmp_path):
     class Patient(TelegramPlatform):
         def channel(self, bus: MessageBus, **settings: Any) -> TelegramChannel:
             channel = super().channel(bus, **settings)
-            channel.album_s = 2.0
+            channel.album_s = 0.5
             return channel
 
     async def part(telegram: TelegramPlatform, number: int, **more: Any) -> None:
@@ -222,12 +222,15 @@ async def test_an_album_whose_parts_come_one_by_one_is_one_message(tmp_path):
         await telegram.server.message(HALL, ANNA, f"{NANO} before")
         await part(telegram, 1, caption="our trip")
         await life.hears("before")  # so the first part was fetched, too
+        polls = telegram.server.polls
         await telegram.server.message(HALL, ANNA, f"{NANO} between")
         await part(telegram, 2)
+        await eventually(lambda: telegram.server.polls > polls)
+        await part(telegram, 3)
         await life.hears("between")
         await life.hears("our trip")
 
-    assert [len(one.media) for one in life.heard if "our trip" in one.content] == [2]
+    assert [len(one.media) for one in life.heard if "our trip" in one.content] == [3]
     assert len(life.heard) == 3
 
 
