@@ -100,7 +100,7 @@ class MemoryCommands:
                     return "Only an owner may share a fact."
                 return f"Shared with every chat: {editor.share(rest).text}"
             case _, "pin" | "unpin" if rest:
-                return f"{word.capitalize()}ned: {editor.pin(rest, pinned=word == 'pin').text}"
+                return f"{'Pinned' if word == 'pin' else 'Unpinned'}: {editor.pin(rest, pinned=word == 'pin').text}"
             case _, "forget" if rest:
                 lines = [f"- {fact.text}" for fact in editor.forget(rest)]
                 return "\n".join(["Forgotten:", *lines, _AFTER_FORGET])
