@@ -20,7 +20,7 @@ from nanobot.agent.events import (
     TurnOutcome,
     TurnResult,
 )
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.agent.lanes import Backlog, Lanes
 from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, TurnOptions, Waiting, new_turn

@@ -67,8 +67,6 @@ Decision = Allowed | PairingOffered | Ignored
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """The access settings of a channel."""
-
     channel: str
     allow_from: SenderList = field(default_factory=SenderList)
     """Senders, and groups in which everybody is allowed."""
@@ -105,7 +103,6 @@ class AccessPolicy:
 
 
 def decide(policy: AccessPolicy, paired: PairedUsers, incoming: Incoming) -> Allowed | Unknown | Ignored:
-    """Apply the policy to a message."""
     return (_decide_private if incoming.is_private else _decide_group)(policy, paired, incoming)
 
 
@@ -224,7 +221,6 @@ class AccessControl:
         return isinstance(self._decide(Incoming(sender_id, sender_id, is_private=True)), Allowed)
 
     def is_owner(self, sender_id: str) -> bool:
-        """Whether this sender is an owner of the channel."""
         return self._store.people(self.policy.channel).role_of(Sender.of(sender_id)) is Role.OWNER
 
     async def decide(self, incoming: Incoming) -> Decision:

@@ -19,7 +19,7 @@ from nanobot.channels.cursors import load_state, save_state
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.inbox import Inbox, until_saved
 from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import ShowStep, print_step
+from nanobot.channels.login import LoginStep, ShowStep, print_step
 from nanobot.channels.media import EMPTY_MESSAGE, Attachment, MediaStore, Transcriber
 from nanobot.channels.media_kinds import MediaError, MediaKind, detect_file_kind
 from nanobot.channels.status import ChannelState, ChannelStatus
@@ -138,7 +138,6 @@ class BaseChannel(ABC):
         return folder / f"{self.name}.json" if folder is not None else None
 
     async def load_state(self, new: S) -> S:
-        """The saved state of this bot, else `new`."""
         saved = await asyncio.to_thread(load_state, self.state_path, lambda: new)
         return saved if saved.bot == new.bot else new
 
@@ -213,7 +212,15 @@ class BaseChannel(ABC):
 
         `force` links an account anew. Raises NanobotError, OSError; safe to cancel.
         """
-        return await self.login(force) if type(self).login is not BaseChannel.login else True
+        if type(self).login is not BaseChannel.login:
+            return await self.login(force)
+        if text := await self.check_login():
+            show(LoginStep(text))
+        return True
+
+    async def check_login(self) -> str:
+        """Test the credentials. Return what the owner has to know. Raises NanobotError, OSError; safe to cancel."""
+        return ""
 
     async def login(self, force: bool = False) -> bool:
         """`run_login` in a terminal. Channels written for the original override this one."""
@@ -232,7 +239,6 @@ class BaseChannel(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether the channel is connected."""
         return self.status.state is ChannelState.UP
 
     def mark_up(self) -> None:
@@ -283,7 +289,7 @@ class BaseChannel(ABC):
         if not isinstance(decision, Allowed):
             return False
         stored = await incoming.fetch() if incoming.fetch is not None else ()
-        attachments = [*map(Attachment.from_stored, stored), *incoming.attachments]
+        attachments = [*map(Attachment.from_stored, stored), *incoming.identified_attachments]
         content = redact_known(incoming.text)
         if not incoming.media:
             content = content.strip() or ("" if attachments else EMPTY_MESSAGE)

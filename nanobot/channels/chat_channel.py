@@ -69,12 +69,10 @@ class _StreamingMessage:
 
     @property
     def note(self) -> str:
-        """The note for text that may be there twice."""
         return (MAY_REPEAT_NOTE if self.recovered else UNCONFIRMED_NOTE) if self.doubtful else ""
 
     @property
     def update(self) -> StreamUpdate:
-        """The state for the journal."""
         return StreamUpdate(tuple(self.ids), self.pending, self.since, self.doubtful)
 
 
@@ -115,6 +113,10 @@ class ChatChannel(BaseChannel):
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Post one file. Return its platform id. Raises SendError; safe to cancel."""
         raise UndeliverableError(f"{self.name} cannot send files")
+
+    async def post_url(self, to: Address, file: Outgoing, options: SendOptions) -> str:
+        """Post the URL of a file: as text, unless the platform shows it in another way. As `post_file`."""
+        return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
 
     async def show_typing(self, to: Address) -> None:
         """Show a typing indicator that expires after some seconds. Raises SendError."""
@@ -168,8 +170,11 @@ class ChatChannel(BaseChannel):
                 nonce=f"{message.journal_id}-{number}" if message.journal_id is not None else None,
                 quiet=message.kind in (OutboundKind.PROGRESS, OutboundKind.TOOL_HINT, OutboundKind.REASONING),
             )
-            sending = self.post_file(to, part, options) if isinstance(part, Outgoing) else self.post(to, part, options)
-            message.sent_ids = (*message.sent_ids, await sending)
+            if isinstance(part, Chunk):
+                posted = await self.post(to, part, options)
+            else:
+                posted = await (self.post_url if part.path is None else self.post_file)(to, part, options)
+            message.sent_ids = (*message.sent_ids, posted)
             if number < len(parts) - 1:
                 await self.bus.record_sending(message)  # a crash now must not send this part again
         return message.sent_ids
@@ -249,7 +254,6 @@ class ChatChannel(BaseChannel):
             log.debug("%s: a reaction was not shown: %s", self.name, error)
 
     async def stop(self) -> None:
-        """Stop all typing indicators and reactions."""
         for task in (*self._typing.values(), *self._reactions):
             task.cancel()
         self._typing.clear()

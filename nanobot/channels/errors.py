@@ -85,6 +85,8 @@ class ErrorCodes:
     platform: str
     final: Mapping[Any, str] = field(default_factory=dict)
     """Why something is refused for good, by code. `{text}` stands for the platform's own words."""
+    setup: Mapping[Any, str] = field(default_factory=dict)
+    """What the owner has to do, by code."""
     limited: Collection[ErrorCode] = ()
     """Too many requests."""
     temporary: Collection[ErrorCode] = ()
@@ -94,8 +96,9 @@ class ErrorCodes:
     pause_s: float = -1
     """How long to wait after too many requests, where the platform does not say."""
 
-    def error(self, code: ErrorCode, text: str) -> SendError:
-        """The error for a refusal with this code and text."""
+    def error(self, code: ErrorCode, text: str) -> SendError | ChannelSetupError:
+        if code in self.setup:
+            return ChannelSetupError(self.setup[code].format(text=f"{text}, {code}"))
         if code in self.final:
             return RefusedError(f"{self.platform}: {self.final[code].format(text=text)} ({code})", code)
         if code in self.limited:

@@ -1,7 +1,7 @@
 """A message as a channel reads it from its platform."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -59,6 +59,14 @@ class Incoming:
     session_key: str | None = None
     """Instead of the chat's, or thread's, own session."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def identified_attachments(self) -> list[Attachment]:
+        """The attachments with ids, so that none is downloaded again: those of the message, unless they have others."""
+        if self.message_id is None:
+            return [*self.attachments]
+        own = [f"{self.chat_id} {self.message_id} {number}" for number in range(len(self.attachments))]
+        return [replace(file, id=file.id or one) for file, one in zip(self.attachments, own, strict=True)]
 
     @property
     def display_name(self) -> str:

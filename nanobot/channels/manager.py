@@ -87,7 +87,6 @@ class ChannelManager:
 
     @property
     def names(self) -> list[str]:
-        """The names of the channels."""
         return [*self._channels]
 
     def get(self, name: str) -> BaseChannel | None:

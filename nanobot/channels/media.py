@@ -79,8 +79,8 @@ class StoredAttachment:
 class Attachment:
     """An attachment as the platform describes it; none of it is trusted. Journaled as JSON until it is downloaded.
 
-    `id` identifies the file's content: the same file has the same id each time (at Telegram `file_unique_id`, not
-    `file_id`).
+    `id` identifies the file's content, where the platform has such an id: the same file has the same id each time (at
+    Telegram `file_unique_id`, not `file_id`).
     """
 
     kind: MediaKind

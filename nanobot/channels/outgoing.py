@@ -30,6 +30,10 @@ class Outgoing:
     url: str | None = None
     size: int = field(default=0)
 
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.name).suffix.lower()
+
 
 async def prepare_outgoing(source: str, *, largest: int) -> Outgoing:
     """Check a path (symlinks already resolved) or an http(s) URL. `largest` is in bytes.
@@ -71,17 +75,18 @@ async def stream_outgoing(path: Path) -> AsyncIterator[bytes]:
             yield chunk
 
 
-async def read_outgoing(path: Path, *, largest: int) -> bytes:
-    """The content of a file that a message names. Raises UndeliverableError."""
+async def read_outgoing(file: Outgoing) -> bytes:
+    """The content of a checked file. Raises UndeliverableError."""
 
-    def read() -> bytes:
-        with open_outgoing(path) as file:
-            return file.read(largest + 1)
+    def read(path: Path) -> bytes:
+        with open_outgoing(path) as opened:
+            return opened.read(file.size)
 
+    assert file.path is not None  # noqa: S101 a URL is not read
     try:
-        return await asyncio.to_thread(read)
+        return await asyncio.to_thread(read, file.path)
     except OSError as error:
-        raise UndeliverableError(f"{path} can no longer be read ({error.strerror})") from error
+        raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
 
 
 def _prepare_file(source: str, largest: int) -> Outgoing:
@@ -93,7 +98,7 @@ def _prepare_file(source: str, largest: int) -> Outgoing:
                 raise MediaError(f"{source} is not a regular file and cannot be sent.")
             head = file.read(HEAD_BYTES)
     except (OSError, ValueError) as error:
-        if isinstance(error, IsADirectoryError) or _is_folder(path):
+        if isinstance(error, IsADirectoryError) or os.path.isdir(source):  # noqa: PTH112 it raises nothing
             raise MediaError(f"{source} is a folder. Pack it into an archive, or name the files in it.") from error
         raise MediaError(
             f"{source} cannot be read ({describe_reason(error)}). Check the path, or create the file first."
@@ -106,10 +111,3 @@ def _prepare_file(source: str, largest: int) -> Outgoing:
             "Make it smaller, or tell the user where it is."
         )
     return Outgoing(detect_kind(head, path.suffix.lower(), MediaKind.FILE), path.name, path, size=status.st_size)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False

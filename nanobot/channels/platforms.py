@@ -58,8 +58,6 @@ OwnerValues = Callable[[str, ChannelConfig, ShowStep], Values]
 
 @dataclass(frozen=True, slots=True)
 class PlatformSetup:
-    """The setup of one platform."""
-
     name: str
     requires: str
     """What the user needs; shown in the menu."""
@@ -89,7 +87,6 @@ class PlatformSetup:
 
     @property
     def title(self) -> str:
-        """The platform's display name."""
         return next(spec.title for spec in CHANNELS if spec.name == self.name)
 
     @property
@@ -223,19 +220,13 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "that ends in bot. BotFather replies with the token to paste here."
         ),
         fields=(
-            _secret(
-                "token",
-                "Bot token",
-                r"(?a)\d+:[\w-]+",
-                "A token looks like 123456:ABC-DEF. Copy all of it from @BotFather (/mybots, your bot, API Token).",
-            ),
+            _secret("token", "Bot token", r"(?a)\d+:[\w-]+",
+                "A token looks like 123456:ABC-DEF. Copy all of it from @BotFather (/mybots, your bot, API Token)."),
         ),
-        owner=_owner(
-            "Your Telegram user ID, not your phone number",
+        owner=_owner("Your Telegram user ID, not your phone number",
             r"(?a)[1-9]\d{2,9}",  # longer numbers are phone numbers with their country code
             "An ID has at most ten digits, such as 12345678. A phone number or a @name does not tell Telegram's bots "
-            "who you are. Leave it empty if you do not know it.",
-        ),
+            "who you are. Leave it empty if you do not know it."),
     ),
     PlatformSetup(
         name="discord",
@@ -245,19 +236,13 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "CONTENT INTENT and save; then Reset Token, and copy the token."
         ),
         fields=(
-            _secret(
-                "token",
-                "Bot token",
-                r"(?a)(?:Bot )?[\w-]+\.[\w-]+\.[\w-]+",
+            _secret("token", "Bot token", r"(?a)(?:Bot )?[\w-]+\.[\w-]+\.[\w-]+",
                 "A token has three parts with dots between. It is under Bot, Reset Token; an Application ID, a Public "
-                "Key and a Client Secret are something else.",
-            ),
+                "Key and a Client Secret are something else."),
         ),
-        owner=_owner(
-            "Your Discord user ID (Settings, Advanced, Developer Mode; then right-click yourself)",
+        owner=_owner("Your Discord user ID (Settings, Advanced, Developer Mode; then right-click yourself)",
             r"(?a)\d{15,20}",
-            "A user ID is a number of 17 to 19 digits, not a name. Leave it empty if you do not know it.",
-        ),
+            "A user ID is a number of 17 to 19 digits, not a name. Leave it empty if you do not know it."),
     ),
     PlatformSetup(
         name="slack",
@@ -268,24 +253,13 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "with the scope connections:write (xapp-)."
         ),
         fields=(
-            _secret(
-                "bot_token",
-                "Bot User OAuth Token, xoxb-",
-                r"(?a)xoxb-[\w-]+",
-                "It begins with xoxb- and is under OAuth & Permissions once the app is installed.",
-            ),
-            _secret(
-                "app_token",
-                "App-Level Token, xapp-",
-                r"(?a)xapp-[\w-]+",
-                "It begins with xapp- and is under Basic Information, App-Level Tokens.",
-            ),
+            _secret("bot_token", "Bot User OAuth Token, xoxb-", r"(?a)xoxb-[\w-]+",
+                "It begins with xoxb- and is under OAuth & Permissions once the app is installed."),
+            _secret("app_token", "App-Level Token, xapp-", r"(?a)xapp-[\w-]+",
+                "It begins with xapp- and is under Basic Information, App-Level Tokens."),
         ),
-        owner=_owner(
-            "Your Slack member ID (your profile, the three dots, Copy member ID)",
-            r"[UW][A-Z0-9]{2,}",
-            "A member ID looks like U0123ABCD. Leave it empty if you do not know it.",
-        ),
+        owner=_owner("Your Slack member ID (your profile, the three dots, Copy member ID)", r"[UW][A-Z0-9]{2,}",
+            "A member ID looks like U0123ABCD. Leave it empty if you do not know it."),
     ),
     PlatformSetup(
         name="feishu",
@@ -297,16 +271,12 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "Secret. (For an app of Lark, first run `nanobot config set channels.feishu.domain lark`.)"
         ),
         fields=(
-            SetupField(
-                "app_id", "App ID, cli_", r"(?a)cli_\w+", "It begins with cli_ and is under Credentials & Basic Info."
-            ),
+            SetupField("app_id", "App ID, cli_", r"(?a)cli_\w+",
+                "It begins with cli_ and is under Credentials & Basic Info."),
             _secret("app_secret", "App Secret", r"\S{8,}", "It is under Credentials & Basic Info, below the App ID."),
         ),
-        owner=_owner(
-            "Your open_id in this app, ou_",
-            r"(?a)ou_\w+",
-            "An open_id looks like ou_ and letters. Leave it empty if you do not know it.",
-        ),
+        owner=_owner("Your open_id in this app, ou_", r"(?a)ou_\w+",
+            "An open_id looks like ou_ and letters. Leave it empty if you do not know it."),
         sign_in="nanobot.channels.feishu.registration:create_app",
         ways=(("create", "Create one with a QR code"), ("enter", "Enter the App ID of one that exists")),
     ),
@@ -319,24 +289,13 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "Card.Streaming.Write. Publish a version. Credentials has the Client ID and the Client Secret."
         ),
         fields=(
-            SetupField(
-                "client_id",
-                "Client ID, formerly AppKey",
-                r"(?a)[\w-]{6,}",
-                "It looks like dingabc123 and is under Credentials of the app.",
-            ),
-            _secret(
-                "client_secret",
-                "Client Secret, formerly AppSecret",
-                r"(?a)[\w-]{6,}",
-                "It is under Credentials of the app, below the Client ID.",
-            ),
+            SetupField("client_id", "Client ID, formerly AppKey", r"(?a)[\w-]{6,}",
+                "It looks like dingabc123 and is under Credentials of the app."),
+            _secret("client_secret", "Client Secret, formerly AppSecret", r"(?a)[\w-]{6,}",
+                "It is under Credentials of the app, below the Client ID."),
         ),
-        owner=_owner(
-            "Your user ID in the organisation (in the admin console, your entry under Contacts)",
-            r"\S+",
-            "A user ID is one word. Leave it empty if you do not know it.",
-        ),
+        owner=_owner("Your user ID in the organisation (in the admin console, your entry under Contacts)", r"\S+",
+            "A user ID is one word. Leave it empty if you do not know it."),
     ),
     PlatformSetup(
         name="qq",
@@ -348,18 +307,11 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         fields=(
             SetupField("app_id", "AppID", r"(?a)\d{6,}", "It is a number and is under Development Settings."),
-            _secret(
-                "secret",
-                "AppSecret",
-                r"\S{8,}",
-                "It is under Development Settings, below the AppID. QQ shows it once; generate another if it is lost.",
-            ),
+            _secret("secret", "AppSecret", r"\S{8,}",
+                "It is under Development Settings, below the AppID. QQ shows it once; generate another if it is lost."),
         ),
-        owner=_owner(
-            "Your openid at this bot, not your QQ number",
-            r"[0-9A-Fa-f]{32}",
-            "An openid has 32 letters and digits. Leave it empty: QQ shows it nowhere.",
-        ),
+        owner=_owner("Your openid at this bot, not your QQ number", r"[0-9A-Fa-f]{32}",
+            "An openid has 32 letters and digits. Leave it empty: QQ shows it nowhere."),
     ),
     PlatformSetup(
         name="wecom",
@@ -372,9 +324,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             SetupField("bot_id", "Bot ID", r"\S{6,}", "It is on the robot's page, under API mode."),
             _secret("secret", "Secret", r"\S{8,}", "It is below the Bot ID, of the long connection."),
         ),
-        owner=_owner(
-            "Your user ID in the company", r"\S+", "The contacts of the admin console show it, under Account (账号)."
-        ),
+        owner=_owner("Your user ID in the company", r"\S+",
+            "The contacts of the admin console show it, under Account (账号)."),
     ),
     PlatformSetup(
         name="weixin",
@@ -384,11 +335,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "cannot scan the code below, update it; Me, Settings, Plugins (我, 设置, 插件) must have ClawBot."
         ),
         fields=(_secret("token", "Token", r"\S+", "A QR code gives you one."),),
-        owner=_owner(
-            "Your ID at the bot, not your WeChat ID",
-            r"\S+@im\.wechat",
-            "It ends in @im.wechat. Leave it empty: WeChat shows it nowhere.",
-        ),
+        owner=_owner("Your ID at the bot, not your WeChat ID", r"\S+@im\.wechat",
+            "It ends in @im.wechat. Leave it empty: WeChat shows it nowhere."),
         sign_in="nanobot.channels.weixin.login:scan_code",
         first_step="Write to ClawBot on {title}",
     ),
@@ -402,16 +350,11 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "Value). Under Channels, add Microsoft Teams."
         ),
         fields=(
-            SetupField(
-                "app_id", "Microsoft App ID", r"[0-9a-fA-F-]{36}", "It looks like 11111111-2222-3333-4444-555555555555."
-            ),
+            SetupField("app_id", "Microsoft App ID", r"[0-9a-fA-F-]{36}",
+                "It looks like 11111111-2222-3333-4444-555555555555."),
             _secret("app_password", "Password", r"\S{16,}", "It is the Value of the client secret, not its Secret ID."),
-            SetupField(
-                "tenant_id",
-                "App Tenant ID",
-                r"\S{3,}",
-                "It is below the App ID. For an older bot that is multi-tenant: botframework.com.",
-            ),
+            SetupField("tenant_id", "App Tenant ID", r"\S{3,}",
+                "It is below the App ID. For an older bot that is multi-tenant: botframework.com."),
         ),
         owner=_owner("Your object ID in Entra ID", r"\S{8,}", "At entra.microsoft.com: Users, your name, Object ID."),
     ),
@@ -426,11 +369,8 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "a code to enter there."
         ),
         fields=(),
-        owner=_owner(
-            "Your own WhatsApp number, also if it is the one you linked",
-            r"\+[0-9][0-9 ()./-]{6,30}",
-            "A number has its country code, such as +49 151 12345678.",
-        ),
+        owner=_owner("Your own WhatsApp number, also if it is the one you linked", r"\+[0-9][0-9 ()./-]{6,30}",
+            "A number has its country code, such as +49 151 12345678."),
         derive_values=_mentions_only,
         first_step="Write to your bot on {title} (to yourself, if it is your own number)",
         links_account=True,
@@ -444,18 +384,11 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         ),
         fields=(
             SetupField("user_id", "User ID of the bot", _MATRIX_ID, "It looks like @nanobot:example.org."),
-            SetupField(
-                "password",
-                "Password of the bot",
-                r".+",
-                "It is the one with which the bot's account logs in.",
-                alternative="access_token",
-                is_secret=True,
-            ),
+            SetupField("password", "Password of the bot", r".+", "It is the one with which the bot's account logs in.",
+                alternative="access_token", is_secret=True),
         ),
-        owner=_owner(
-            "Your own user ID", _MATRIX_ID, "It looks like @anna:example.org; your Matrix app shows it in the settings."
-        ),
+        owner=_owner("Your own user ID", _MATRIX_ID,
+            "It looks like @anna:example.org; your Matrix app shows it in the settings."),
         derive_values=_homeserver,
         first_step="Start a chat with your bot on {title}",
     ),
@@ -471,18 +404,10 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "    -H 'Content-Type: application/json' -d '{\"email\": \"you@example.org\"}'"
         ),
         fields=(
-            _secret(
-                "claw_token",
-                "Token of the agent",
-                r"claw_\S{8,}",
-                "It begins with claw_ and is in the answer to the registration.",
-            ),
-            SetupField(
-                "agent_user_id",
-                "User ID of the agent",
-                r"\S{6,}",
-                "It is the botUserId in the answer to the registration.",
-            ),
+            _secret("claw_token", "Token of the agent", r"claw_\S{8,}",
+                "It begins with claw_ and is in the answer to the registration."),
+            SetupField("agent_user_id", "User ID of the agent", r"\S{6,}",
+                "It is the botUserId in the answer to the registration."),
         ),
         owner=_owner("Your user ID at Mochat", r"\S{6,}", "It is the ownerUserId in the answer to the binding."),
     ),
@@ -495,23 +420,15 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
             "require an app password, made in their security settings. IMAP may have to be enabled there, too."
         ),
         fields=(
-            SetupField(
-                "imap_username", "Address of the bot's mailbox", _MAIL, "An address looks like my.bot@gmail.com."
-            ),
-            _secret(
-                "imap_password",
-                "Its password, or app password",
-                r".+",
-                "Most services want an app password, made in their security settings.",
-            ),
+            SetupField("imap_username", "Address of the bot's mailbox", _MAIL,
+                "An address looks like my.bot@gmail.com."),
+            _secret("imap_password", "Its password, or app password", r".+",
+                "Most services want an app password, made in their security settings."),
             _mail_server("imap", "IMAP server (incoming mail)"),
             _mail_server("smtp", "SMTP server (outgoing mail)"),
         ),
-        owner=_owner(
-            "The address you write from",
-            _MAIL,
-            "An address looks like you@example.org. If you leave it empty, the bot answers with a code.",
-        ),
+        owner=_owner("The address you write from", _MAIL,
+            "An address looks like you@example.org. If you leave it empty, the bot answers with a code."),
         consent="nanobot will read all mail in that mailbox, send it to your model and answer it. Do you agree?",
         derive_values=_mailbox,
         first_step="Send a mail to your bot",
@@ -522,18 +439,14 @@ PLATFORMS: tuple[PlatformSetup, ...] = (
         requires="nothing; serves your own clients on this machine",
         instructions="Each client has its own token; docs/examples/chat.py is a small client.",
         fields=(),
-        owner=_owner(
-            "A name for your client, such as phone",
-            r"[\w.@+-]{1,64}",
+        owner=_owner("A name for your client, such as phone", r"[\w.@+-]{1,64}",
             "A name is one word of letters, digits and . @ + - _. If you leave it empty, the gateway makes a token "
-            "when it starts, and its client is shown a code.",
-        ),
+            "when it starts, and its client is shown a code."),
         owner_values=_client_with_token,
         first_step="Send a message from your client",
     ),
-)
+)  # fmt: skip
 
 
 def find_platform(name: str) -> PlatformSetup | None:
-    """The platform of this name, or None."""
     return next((platform for platform in PLATFORMS if platform.name == name), None)

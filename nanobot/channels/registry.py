@@ -15,8 +15,6 @@ from nanobot.utils.extras import install_command
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from nanobot.bus.queue import MessageBus
     from nanobot.channels.base import BaseChannel
     from nanobot.config.schema import Config
@@ -24,13 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChannelSpec:
-    """A built-in channel, not loaded yet."""
-
     name: str
     title: str
     """The platform's display name."""
-    target: str
-    """`module:Class`."""
+    class_name: str
+    """In its package, or `module:Class` there."""
     extra: str | None = None
     """The extra of the nanobot package with its SDK; None if no extra is needed."""
     packages: tuple[str, ...] = ()
@@ -44,94 +40,49 @@ class ChannelSpec:
     groups: str = "(?!)"
     """Regular expression of group chat ids; matches nothing where ids do not tell."""
 
+    @property
+    def target(self) -> str:
+        """`module:Class`."""
+        module, _, name = self.class_name.rpartition(":")
+        return f"nanobot.channels.{self.name}{f'.{module}' if module else ''}:{name}"
+
     def is_group(self, chat_id: str) -> bool:
         """Whether this is the id of a group chat. False if the platform's ids do not tell."""
         return re.fullmatch(self.groups, chat_id) is not None
 
 
 CHANNELS: tuple[ChannelSpec, ...] = (
-    ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel", groups="-.*"),
+    ChannelSpec("telegram", "Telegram", "TelegramChannel", groups="-.*"),
+    ChannelSpec("discord", "Discord", "DiscordChannel", "discord", ("discord", "yarl"), chat_is_sender=False),
+    ChannelSpec("slack", "Slack", "SlackChannel", "slack", ("slack_sdk", "aiohttp"), groups="[CG].*"),
+    ChannelSpec("feishu", "Feishu", "FeishuChannel", "feishu", ("websockets",), groups="oc_.*"),
     ChannelSpec(
-        "discord",
-        "Discord",
-        "nanobot.channels.discord:DiscordChannel",
-        "discord",
-        ("discord", "yarl"),
-        chat_is_sender=False,
+        "dingtalk", "DingTalk", "DingTalkChannel", "dingtalk", ("websockets",), has_buttons=False, groups="group:.*"
+    ),
+    ChannelSpec("qq", "QQ", "QQChannel", "qq", ("websockets",), has_buttons=False),
+    ChannelSpec("wecom", "WeCom", "WeComChannel", "wecom", ("websockets",)),
+    ChannelSpec("weixin", "WeChat", "WeixinChannel", has_buttons=False),
+    ChannelSpec("msteams", "Microsoft Teams", "TeamsChannel", chat_is_sender=False, groups="19:.*"),
+    ChannelSpec(
+        "whatsapp", "WhatsApp", "WhatsAppChannel", "whatsapp", ("websockets",),
+        chat_is_sender=False, has_buttons=False, groups=r".*@g\.us",
     ),
     ChannelSpec(
-        "slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", ("slack_sdk", "aiohttp"), groups="[CG].*"
-    ),
-    ChannelSpec("feishu", "Feishu", "nanobot.channels.feishu:FeishuChannel", "feishu", ("websockets",), groups="oc_.*"),
-    ChannelSpec(
-        "dingtalk",
-        "DingTalk",
-        "nanobot.channels.dingtalk:DingTalkChannel",
-        "dingtalk",
-        ("websockets",),
-        has_buttons=False,
-        groups="group:.*",
-    ),
-    ChannelSpec("qq", "QQ", "nanobot.channels.qq:QQChannel", "qq", ("websockets",), has_buttons=False),
-    ChannelSpec("wecom", "WeCom", "nanobot.channels.wecom:WeComChannel", "wecom", ("websockets",)),
-    ChannelSpec("weixin", "WeChat", "nanobot.channels.weixin:WeixinChannel", has_buttons=False),
-    ChannelSpec(
-        "msteams",
-        "Microsoft Teams",
-        "nanobot.channels.msteams:TeamsChannel",
-        chat_is_sender=False,
-        groups="19:.*",
+        "matrix", "Matrix", "MatrixChannel", "matrix-e2e", ("nio", "aiohttp"), chat_is_sender=False, has_buttons=False
     ),
     ChannelSpec(
-        "whatsapp",
-        "WhatsApp",
-        "nanobot.channels.whatsapp:WhatsAppChannel",
-        "whatsapp",
-        ("websockets",),
-        chat_is_sender=False,
-        has_buttons=False,
-        groups=r".*@g\.us",
+        "mochat", "Mochat", "MochatChannel", "mochat", ("socketio", "aiohttp", "msgpack"),
+        chat_is_sender=False, has_buttons=False, groups="(?!session_).*",
     ),
     ChannelSpec(
-        "matrix",
-        "Matrix",
-        "nanobot.channels.matrix:MatrixChannel",
-        "matrix-e2e",
-        ("nio", "aiohttp"),
-        chat_is_sender=False,
-        has_buttons=False,
+        "email", "E-mail", "EmailChannel", "email", ("imap_tools", "aiosmtplib", "publicsuffixlist"),
+        owners_are_known=False, has_buttons=False,
     ),
-    ChannelSpec(
-        "mochat",
-        "Mochat",
-        "nanobot.channels.mochat:MochatChannel",
-        "mochat",
-        ("socketio", "aiohttp", "msgpack"),
-        chat_is_sender=False,
-        has_buttons=False,
-        groups="(?!session_).*",
-    ),
-    ChannelSpec(
-        "email",
-        "E-mail",
-        "nanobot.channels.email:EmailChannel",
-        "email",
-        ("imap_tools", "aiosmtplib", "publicsuffixlist"),
-        owners_are_known=False,
-        has_buttons=False,
-    ),
-    ChannelSpec(
-        "websocket",
-        "WebSocket",
-        "nanobot.channels.websocket.channel:WebSocketChannel",
-        "websocket",
-        ("websockets",),
-    ),
-)
+    ChannelSpec("websocket", "WebSocket", "channel:WebSocketChannel", "websocket", ("websockets",)),
+)  # fmt: skip
 
 
 def find(name: str) -> ChannelSpec | None:
-    """Return the built-in channel with this name."""
     return next((spec for spec in CHANNELS if spec.name == name), None)
 
 
@@ -192,36 +143,28 @@ def _check_packages(spec: ChannelSpec) -> None:
 
 
 def _load_plugin(name: str, disabled: Iterable[str]) -> "type[BaseChannel]":
-    for point in entry_points(PLUGINS):
-        if point.name == name:
-            if names(disabled, package_of(point)):
-                raise ChannelSetupError(
-                    f"channels.{name} comes from the package {package_of(point)}, which plugins.disabled lists. Remove "
-                    f"it there, or set channels.{name}.enabled to false."
-                )
-            return _check_class(name, _load_entry_point(name, point))
-    known = [spec.name for spec in CHANNELS]
-    suggestion = "".join(f"Did you mean {match}? " for match in nearest(name, known)[:1])
-    raise ChannelSetupError(
-        f"nanobot has no channel {name} yet, and no installed package provides one. {suggestion}"
-        f"Set channels.{name}.enabled to false, or install the package. Built-in channels: {', '.join(known)}."
-    )
-
-
-def _load_entry_point(name: str, point: "EntryPoint") -> object:
-    try:
-        target: object = load(point.value)
-    except PluginError as error:
+    point = next((point for point in entry_points(PLUGINS) if point.name == name), None)
+    if point is None:
+        known = [spec.name for spec in CHANNELS]
+        suggestion = "".join(f"Did you mean {match}? " for match in nearest(name, known)[:1])
         raise ChannelSetupError(
-            f"channels.{name} comes from the package {package_of(point)}: {error}"
-        ) from error.__cause__
+            f"nanobot has no channel {name} yet, and no installed package provides one. {suggestion}"
+            f"Set channels.{name}.enabled to false, or install the package. Built-in channels: {', '.join(known)}."
+        )
+    origin = f"channels.{name} comes from the package {package_of(point)}"
+    if names(disabled, package_of(point)):
+        raise ChannelSetupError(
+            f"{origin}, which plugins.disabled lists. Remove it there, or set channels.{name}.enabled to false."
+        )
+    try:
+        return _check_class(name, load(point.value))
+    except NanobotError as error:
+        raise ChannelSetupError(f"{origin}: {error}") from error.__cause__
     except Exception as error:  # importing a plugin may raise anything
         raise ChannelSetupError(
-            f"channels.{name} comes from the package {package_of(point)}, which cannot be loaded: "
-            f"{type(error).__name__}: {error}. Its author has to fix that; until then set channels.{name}.enabled to "
-            "false."
+            f"{origin}, which cannot be loaded: {type(error).__name__}: {error}. Its author has to fix that; until "
+            f"then set channels.{name}.enabled to false."
         ) from error
-    return target
 
 
 def _check_class(name: str, target: object) -> "type[BaseChannel]":

@@ -31,8 +31,6 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log URLs, which
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a platform says to a request."""
-
     code: ErrorCode
     """The platform's error code, or the HTTP status of a failure without one; 0 for success."""
     text: str
@@ -45,6 +43,10 @@ class Answer:
         return f"{self.text}, {self.code}"
 
 
+class NoAnswerError(SendError):
+    """A request was sent, and no answer came in time."""
+
+
 class RestClient(ABC):
     """The requests of one bot. All raise SendError, and ChannelSetupError for refused credentials; safe to cancel."""
 
@@ -53,6 +55,8 @@ class RestClient(ABC):
     """Where an answer has the error code."""
     token_ended: ClassVar[Collection[ErrorCode]] = ()
     """Error codes of a token that is no longer valid, besides the status 401."""
+    token_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer ")
+    """The header with the token, and what stands before it."""
     token_margin_s: ClassVar[float] = 300.0
     """How long before its end a token is replaced."""
 
@@ -79,15 +83,14 @@ class RestClient(ABC):
         """A new access token, and how long it is valid, in seconds. Raises ChannelSetupError if there is none."""
 
     def authorize(self, token: str) -> dict[str, str]:
-        """The headers of a request with this token."""
-        return {"Authorization": f"Bearer {token}"}
+        name, prefix = self.token_header
+        return {name: f"{prefix}{token}"}
 
     def is_limited(self, code: ErrorCode) -> bool:
         """Whether there were too many requests."""
         return code in self.codes.limited
 
     def error_of(self, answer: Answer) -> Exception:
-        """What to raise for a refusal."""
         return self.codes.error(answer.code, answer.text)
 
     async def token(self) -> str:
@@ -144,6 +147,8 @@ def as_send_errors(platform: str, *, may_have_arrived: bool = True) -> Iterator[
         yield
     except NOT_SENT as error:
         raise NotConnectedError(f"{platform} cannot be reached: {connection_error_reason(error)}") from None
+    except httpx.ReadTimeout:
+        raise NoAnswerError(f"{platform} did not answer in time", may_have_arrived=may_have_arrived) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         text = f"connection to {platform} lost: {type(error).__name__}"
         raise SendError(text, may_have_arrived=may_have_arrived) from None

@@ -36,7 +36,6 @@ class ChannelSetup:
     """As the platform shows them; empty if unknown."""
 
     def apply_to(self, config: Config) -> Config:
-        """Apply to the config and return it."""
         section = config.channels.section(self.platform.name)
         section.enabled = True
         for name, value in self.values.items():

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
@@ -78,14 +79,20 @@ async def read_messages(
         yield message
 
 
-class RequestSocket:
+class RequestSocket(ABC):
     """A connection with requests that wait for their answers, by id, and other frames, in their order."""
 
-    def __init__(self, platform: str, socket: ClientConnection) -> None:
+    platform: ClassVar[str]
+
+    def __init__(self, socket: ClientConnection | None = None) -> None:
+        """Without a socket it is a connection that is closed."""
         self.socket = socket
         self.requests: dict[str, asyncio.Future[Payload]] = {}
-        self._platform = platform
         self._frames: asyncio.Queue[Payload | None] = asyncio.Queue()
+
+    @abstractmethod
+    def answered_by(self, frame: Payload) -> str | None:
+        """The id of the request that a frame answers; None for another frame."""
 
     async def next_frame(self) -> Payload | None:
         """The next frame that is no answer; None once the connection is broken. Safe to cancel."""
@@ -94,9 +101,12 @@ class RequestSocket:
     async def tell(self, frame: Mapping[str, Any]) -> None:
         """Send a frame. Raises NotConnectedError."""
         try:
-            await self.socket.send(json.dumps(frame))
+            if self.socket is not None:
+                await self.socket.send(json.dumps(frame))
+                return
         except WebSocketException:
-            raise NotConnectedError(f"{self._platform} is not connected") from None
+            pass
+        raise NotConnectedError(f"{self.platform} is not connected")
 
     async def ask(self, request_id: str, frame: Mapping[str, Any], timeout_s: float | None) -> Payload:
         """Send a request and return its answer. Raises SendError; safe to cancel."""
@@ -108,15 +118,24 @@ class RequestSocket:
         finally:
             self.requests.pop(request_id, None)
         if not waiting.done() or waiting.cancelled():
-            raise SendError(f"{self._platform} did not confirm it", may_have_arrived=True)
+            raise SendError(f"{self.platform} did not confirm it", may_have_arrived=True)
         return waiting.result()
 
-    async def read(self, messages: AsyncIterator[str | bytes], answered_by: Callable[[Payload], str | None]) -> None:
-        """Read until the connection breaks. `answered_by`: the id of the request that a frame answers, if it is one."""
+    @asynccontextmanager
+    async def reading(self, messages: AsyncIterator[str | bytes]) -> AsyncIterator[None]:
+        """Read in this block, until the connection breaks."""
+        task = asyncio.create_task(self._read(messages), name=f"{self.platform} frames")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _read(self, messages: AsyncIterator[str | bytes]) -> None:
         try:
             async for text in messages:
                 frame = Payload.parse(text)
-                request_id = answered_by(frame)
+                request_id = self.answered_by(frame)
                 if request_id is None:
                     self._frames.put_nowait(frame)
                 elif (waiting := self.requests.get(request_id)) is not None and not waiting.done():

@@ -13,8 +13,6 @@ from nanobot.utils.clock import Clock, SystemClock
 
 
 class ChannelState(StrEnum):
-    """The connection state of a channel."""
-
     OFF = "off"
     CONNECTING = "connecting"
     UP = "up"

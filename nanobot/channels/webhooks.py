@@ -26,8 +26,6 @@ lost. Authenticates the sender itself: anybody may call a webhook.
 
 
 class Webhooks:
-    """The handlers by path."""
-
     def __init__(self) -> None:
         self._handlers: dict[str, WebhookHandler] = {}
 

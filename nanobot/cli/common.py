@@ -1,4 +1,4 @@
-"""Shared by the commands: options, loading the config, requests to the gateway, names that do not exist."""
+"""Shared by the commands: the config in use, requests to the gateway, names that do not exist."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -24,19 +24,29 @@ NO_GATEWAY = (
     "`nanobot gateway install`."
 )
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "-c",
-        "--config",
-        metavar="FILE",
-        help="Use this config file; its folder is the data folder. It does not move the workspace.",
-    ),
-]
-WorkspaceOption = Annotated[
-    Path | None, typer.Option("-w", "--workspace", metavar="FOLDER", help="Use this workspace instead of the config's.")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass
+class Selection:
+    """What `--config` and `--workspace` of this command line name."""
+
+    config: Path | None = None
+    workspace: Path | None = None
+
+    @property
+    def config_flag(self) -> str:
+        """The option to repeat in a command that is suggested, with a space before it; empty for the default."""
+        return f" -c {self.config}" if self.config else ""
+
+
+selected = Selection()
+
+
+def select_setup(config: Path | None, workspace: Path | None) -> None:
+    """Select config and workspace of this process, before the command runs."""
+    selected.config, selected.workspace = config, workspace
+    use_config(config)
 
 
 @dataclass(frozen=True)
@@ -53,52 +63,52 @@ class Setup:
         """The paths of the data folder."""
         return DataPaths(self.data_dir)
 
+    @classmethod
+    def of(cls, config: "Config") -> "Setup":
+        """This config with the selected folders. Its secrets and those of the environment are redacted from now on."""
+        from nanobot.security.secrets import hold_secrets, named_secrets
 
-def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True, secrets: bool = True) -> Setup:
-    """Load the config given on the command line, else the user's, else the defaults. Creates no file or folder.
+        hold_secrets(lambda: named_secrets(config.model_dump(), os.environ))
+        return cls(config, get_config_path(), get_data_dir(), absolute(selected.workspace or config.workspace_path))
+
+
+def read_setup(*, warns: bool = True, secrets: bool = True) -> Setup:
+    """Load the selected config, else the defaults. Creates no file or folder.
 
     `warns` prints harmless problems of the file (an unknown key) on stderr. Without `secrets`, references to secrets
     are not resolved: that may run a command that asks the user for a fingerprint. Raises ConfigError.
     """
     from nanobot.config.loader import load_config, load_warnings  # brings pydantic, 150 ms
-    from nanobot.security.secrets import hold_secrets, named_secrets
 
-    use_config(config)
-    loaded = load_config(must_exist=config is not None, secrets=secrets)
-    hold_secrets(lambda: named_secrets(loaded.model_dump(), os.environ))
+    config = load_config(must_exist=selected.config is not None, secrets=secrets)
+    setup = Setup.of(config)
     if warns:
-        print_warnings(load_warnings(loaded))
-    return Setup(
-        config=loaded,
-        config_path=get_config_path(),
-        data_dir=get_data_dir(),
-        workspace=absolute(workspace or loaded.workspace_path),
-    )
+        print_warnings(load_warnings(config))
+    return setup
 
 
-def get_data_paths(config: Path | None) -> DataPaths:
+def get_data_paths() -> DataPaths:
     """The data folder's paths, without reading the config."""
-    use_config(config)
     return DataPaths(get_data_dir())
 
 
-def ask_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any] | None:
+def ask_gateway(request: dict[str, Any]) -> dict[str, Any] | None:
     """Send a request and return the answer, or None where no gateway is running. Raises GatewayError if it refuses."""
     import asyncio  # slow; not needed for --help
 
     from nanobot.net.gateway_socket import GatewayGoneError, ask
 
     try:
-        return asyncio.run(ask(paths.state, request))
+        return asyncio.run(ask(get_data_paths().state, request))
     except GatewayGoneError:
         return None
 
 
-def require_gateway(paths: DataPaths, request: dict[str, Any]) -> dict[str, Any]:
+def require_gateway(request: dict[str, Any]) -> dict[str, Any]:
     """Like `ask_gateway`, but raises NanobotError where no gateway is running."""
-    answer = ask_gateway(paths, request)
+    answer = ask_gateway(request)
     if answer is None:
-        raise NanobotError(NO_GATEWAY.format(data=paths.data))
+        raise NanobotError(NO_GATEWAY.format(data=get_data_dir()))
     return answer
 
 

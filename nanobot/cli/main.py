@@ -7,12 +7,13 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 
 from nanobot import __version__
 from nanobot.cli.output import print_error
@@ -24,13 +25,13 @@ COMMANDS = {
     "onboard": ("nanobot.cli.setup.onboard:onboard", "Set up a model, the workspace and chat channels."),
     "agent": ("nanobot.cli.commands.agent:agent", "Chat with the agent; with a message, print one answer and exit."),
     "gateway run": ("nanobot.cli.commands.gateway:run", "Run the gateway in this terminal (the default)."),
-    "gateway status": ("nanobot.cli.commands.service:status", "Show whether the gateway is running and healthy."),
-    "gateway logs": ("nanobot.cli.commands.service:logs", "Show the end of the gateway's log."),
-    "gateway install": ("nanobot.cli.commands.service:install", "Install it as a user service (systemd, launchd)."),
-    "gateway uninstall": ("nanobot.cli.commands.service:uninstall", "Remove the service."),
-    "gateway start": ("nanobot.cli.commands.service:start", "Start the service."),
-    "gateway stop": ("nanobot.cli.commands.service:stop", "Shut the gateway down cleanly."),
-    "gateway restart": ("nanobot.cli.commands.service:restart", "Shut the gateway down cleanly and start it again."),
+    "gateway status": ("nanobot.cli.commands.gateway:status", "Show whether the gateway is running and healthy."),
+    "gateway logs": ("nanobot.cli.commands.gateway:logs", "Show the end of the gateway's log."),
+    "gateway install": ("nanobot.cli.commands.gateway:install", "Install it as a user service (systemd, launchd)."),
+    "gateway uninstall": ("nanobot.cli.commands.gateway:uninstall", "Remove the service."),
+    "gateway start": ("nanobot.cli.commands.gateway:start", "Start the service."),
+    "gateway stop": ("nanobot.cli.commands.gateway:stop", "Shut the gateway down cleanly."),
+    "gateway restart": ("nanobot.cli.commands.gateway:restart", "Shut the gateway down cleanly and start it again."),
     "channels status": ("nanobot.cli.commands.channels:status", "Show the connection status of each channel."),
     "channels login": ("nanobot.cli.commands.channels:login", "Set up a channel, or check one that is set up."),
     "channels test": ("nanobot.cli.commands.channels:test", "Send a test message through a channel."),
@@ -38,8 +39,8 @@ COMMANDS = {
     "api key add": ("nanobot.cli.commands.api:add", "Make a key for a program; it is printed once."),
     "api key list": ("nanobot.cli.commands.api:list_", "List the keys of programs."),
     "api key revoke": ("nanobot.cli.commands.api:revoke", "Revoke a key."),
-    "web": ("nanobot.cli.commands.web:web", "Open the gateway's page in a browser, by a one-time link."),
-    "send": ("nanobot.cli.commands.send:send", "Send a message through the running gateway."),
+    "web": ("nanobot.cli.commands.gateway:web", "Open the gateway's page in a browser, by a one-time link."),
+    "send": ("nanobot.cli.commands.gateway:send", "Send a message through the running gateway."),
     "config get": ("nanobot.cli.commands.config:get", "Print one value, or the whole file; secrets are masked."),
     "config set": ("nanobot.cli.commands.config:set_", "Set one value; it is checked before it is saved."),
     "config edit": ("nanobot.cli.commands.config:edit", "Open the file in your editor; it is checked before saving."),
@@ -180,13 +181,14 @@ SYNONYMS = {
     "explain": ("why",),
 }
 """What other programs call a command: the first that the group has is suggested. At the root also a path."""
-DESTRUCTIVE = frozenset(
-    ("approve", "delete", "deny", "disable", "dream-restore", "forget", "install", "logout", "remove", "revoke", "undo")
-)
-"""Commands that are suggested for a misspelling only, not for a word that merely looks similar."""
-
 DEFAULT_COMMANDS = {"gateway": "run"}
 """Runs when a group is called without a command."""
+
+WORKSPACE_COMMANDS = frozenset((
+    "onboard", "agent", "gateway run", "serve", "status", "doctor", "sessions", "replay", "cron", "memory", "skills",
+    "mcp", "tools",
+))  # fmt: skip
+"""Commands and groups that take `--workspace`."""
 
 NEGATIVE_ARGUMENTS = frozenset({"replay", "set"})
 """Commands that take an argument such as -1, which would be parsed as an option otherwise."""
@@ -204,12 +206,26 @@ TYPER_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _METAVARS = {"text": "TEXT", "str": "TEXT", "integer": "N", "integer range": "N", "int range": "N"}
 _HEADING = re.compile(r"^\S[^:\n]*:", re.MULTILINE)
 
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
-def _debug_option() -> TyperOption:
-    """Every command takes `--debug`. Its value is not read: `Nanobot.main` looks for it in the arguments."""
-    return TyperOption(
-        param_decls=["--debug"], is_flag=True, default=False, expose_value=False, help="Show the traceback of an error."
-    )
+
+def _shared_options(
+    _config: Annotated[
+        Path | None,
+        typer.Option(
+            "-c",
+            "--config",
+            metavar="FILE",
+            help="Use this config file; its folder is the data folder. It does not move the workspace.",
+        ),
+    ] = None,
+    _workspace: Annotated[
+        Path | None,
+        typer.Option("-w", "--workspace", metavar="FOLDER", help="Use this workspace instead of the config's."),
+    ] = None,
+    _debug: DebugOption = False,
+) -> None:
+    """Options of every command; `--workspace` of those in WORKSPACE_COMMANDS. RootGroup.main looks for `--debug`."""
 
 
 class Help:
@@ -234,30 +250,49 @@ class Command(Help, TyperCommand):
         """Without Typer's braces around required arguments."""
         return [piece.removeprefix("{").removesuffix("}") for piece in super().collect_usage_pieces(ctx)]
 
+    def invoke(self, ctx: Any) -> Any:
+        """Select config and workspace for `read_setup`, then run the command."""
+        from nanobot.cli.common import select_setup
+
+        config, workspace, _ = (ctx.params.pop(name, None) for name in ("_config", "_workspace", "_debug"))
+        select_setup(config, workspace)
+        return super().invoke(ctx)
+
+
+def _build_command(function: Callable[..., Any], name: str, **attributes: Any) -> TyperCommand:
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=Command, **attributes)(function)
+    return typer.main.get_command(single)  # type: ignore[return-value]
+
 
 class LazyCommand(TyperCommand):
     """A table entry that imports the command itself only when it is called or shows its help."""
 
-    def __init__(self, name: str, target: str, help: str, epilog: str) -> None:  # noqa: A002 the parent's word
-        super().__init__(name, help=help, epilog=epilog, rich_markup_mode=None)
+    def __init__(self, path: str, target: str, help: str, epilog: str) -> None:  # noqa: A002 the parent's word
+        super().__init__(path.split()[-1], help=help, epilog=epilog, rich_markup_mode=None)
         self._target = target
+        self._has_workspace = not {path, path.split()[0]}.isdisjoint(WORKSPACE_COMMANDS)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         # Typer's type of a context is private, hence Any
         return self.load().make_context(info_name, args, parent, **extra)
 
     def load(self) -> TyperCommand:
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        settings = {"ignore_unknown_options": True} if self.name in NEGATIVE_ARGUMENTS else None
-        single.command(self.name, cls=Command, context_settings=settings, epilog=self.epilog)(load(self._target))
-        command = typer.main.get_command(single)
+        function, name = load(self._target), str(self.name)
+        settings = {"ignore_unknown_options": True} if name in NEGATIVE_ARGUMENTS else None
+        command = _build_command(function, name, epilog=self.epilog, context_settings=settings)
+        command.help = command.help or self.help
+        taken = {word for param in command.params for word in param.opts}
+        for option in _build_command(_shared_options, "shared").params:
+            option.opts = [word for word in option.opts if word not in taken]  # `cron add -c` is a cron expression
+            if option.name != "_workspace" or self._has_workspace:
+                command.params.append(option)
         for param in command.params:
-            default = (
-                (param.name or "").upper() if param.param_type_name == "argument" else _METAVARS.get(param.type.name)
+            is_argument = param.param_type_name == "argument"
+            param.metavar = param.metavar or (
+                (param.name or "").upper() if is_argument else _METAVARS.get(param.type.name)
             )
-            param.metavar = param.metavar or default
-        command.params.append(_debug_option())
-        return command  # type: ignore[return-value]
+        return command
 
 
 class Group(Help, TyperGroup):
@@ -285,9 +320,7 @@ class Group(Help, TyperGroup):
                 return f" Did you mean `{path} {name}`?"
         from nanobot.utils.text import nearest  # slow to import
 
-        similar = nearest(word, set(self.commands) - DESTRUCTIVE, 2, cutoff=0.7)
-        similar = similar or nearest(word, DESTRUCTIVE & set(self.commands), 1, cutoff=0.85)
-        if similar:
+        if similar := nearest(word, self.commands, 2, cutoff=0.7):
             return f" Did you mean {' or '.join(f'`{path} {name}`' for name in similar)}?"
         return f" To send it as a message: `{path} agent {word}`" if "agent" in self.commands else ""
 
@@ -320,12 +353,10 @@ class RootGroup(Group):
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
-        self.params.append(_debug_option())
         for path, (target, help_line) in COMMANDS.items():
-            *group, name = path.split()
-            examples = [line for line in EXAMPLES.get(path.split()[0], ()) if not group or f"nanobot {path} " in line]
-            epilog = "\n".join(examples)
-            self._get_group(*group).add_command(LazyCommand(name, target, help_line, epilog))
+            group = path.split()[:-1]
+            examples = (line for line in EXAMPLES.get(path.split()[0], ()) if not group or f"nanobot {path} " in line)
+            self._get_group(*group).add_command(LazyCommand(path, target, help_line, "\n".join(examples)))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """A sentence and the options of `agent` are for the agent; so is nothing in a terminal, and piped text."""
@@ -384,15 +415,8 @@ def _print_error(error: Exception) -> int:
     """Print the error and the next step on stderr; return the exit code."""
     from nanobot.security.secrets import redact_all  # slow to import; not needed for --help
     from nanobot.utils.storage_error import error_text
-    from nanobot.utils.text import nearest
 
-    text = error_text(error)
-    if isinstance(error, TYPER_USAGE_ERROR):
-        if possible := getattr(error, "possibilities", None):  # Typer guesses too loosely
-            names = {name.lstrip("-"): name for name in possible}
-            similar = nearest(error.option_name.lstrip("-"), names, 2, cutoff=0.7)  # type: ignore[attr-defined]
-            error.possibilities = [names[name] for name in similar]  # type: ignore[attr-defined]
-        text = error.format_message()  # type: ignore[attr-defined]
+    text = error.format_message() if isinstance(error, TYPER_USAGE_ERROR) else error_text(error)  # type: ignore[attr-defined]
     with suppress(OSError):  # stderr may be unwritable; the exit code still tells
         print_error(strip_control(redact_all(text)))
         context = getattr(error, "ctx", None)  # only usage errors have one
@@ -424,5 +448,6 @@ def _nanobot(
     _version: Annotated[
         bool, typer.Option("--version", "-v", help="Show the version.", callback=_print_version, is_eager=True)
     ] = False,
+    _debug: DebugOption = False,
 ) -> None:
     """Options of the root command."""

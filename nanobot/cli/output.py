@@ -7,10 +7,10 @@ colours. `--json` prints JSON anywhere.
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
+from itertools import zip_longest
 from shutil import get_terminal_size
-from textwrap import wrap
 from typing import Any, TextIO
 from unicodedata import east_asian_width
 
@@ -19,11 +19,17 @@ import typer
 from nanobot.cli.terminal import Paint, escape_control, is_terminal, strip_control, wants_colour
 
 MAX_COLUMNS = 110
-_MIN_TEXT_COLUMNS = 30
+_MIN_TEXT_COLUMNS = 28
 """If fewer columns are left beside a heading, the text goes below it."""
 _MAX_CELL = 50
 _BULLET = 2
-_CODE = re.compile(r"`[^`\n]+`")
+_WIDE = (
+    r"\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6\U00020000-\U0003fffd"
+)
+_PIECES = re.compile(
+    rf"(\s*)(?:([^\s`{_WIDE}]*`[^`\n]+`[^\s{_WIDE}]*)|([{_WIDE}][、。！，：；？）」』]*|[^\s{_WIDE}]+))"
+)
+"""What is not broken, with the space before it: code in backticks, a word, a single wide character."""
 
 
 def columns(stream: TextIO | None) -> int | None:
@@ -52,14 +58,25 @@ def hang(head: str, text: str, width: int | None, indent: int | None = None) -> 
     return [*above, f"{head}{lines[0]}".rstrip(), *(" " * indent + line for line in lines[1:])]
 
 
+def cell_width(text: str) -> int:
+    """The columns that a text fills on a terminal: two for each wide character, such as a Chinese one."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(char) in "WF") for char in text)
+
+
 def _wrap(text: str, room: int) -> list[str]:
-    if not text.isascii():  # so that `len` counts columns: a mark behind each wide character
-        text = "".join(f"{char}\1" if east_asian_width(char) in "WF" else char for char in text)
-    if len(text) <= room:
-        return [text.replace("\1", "")]
-    kept = _CODE.sub(lambda code: code[0].replace(" ", "\0") if len(code[0]) <= room else code[0], text)
-    lines = wrap(kept, room, break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\0", " ").replace("\1", "") for line in lines] or [""]
+    """Break a text between words, or before a wide character, so that no line is wider than it must be."""
+    lines, line = [], ""
+    for space, code, word in _PIECES.findall(text):
+        pieces = [(space, code or word)]
+        if cell_width(code) > room:
+            pieces = [(" " if number else space, part) for number, part in enumerate(code.split(" "))]
+        for gap, piece in pieces:
+            if line.strip() and cell_width(line + gap + piece) > room:
+                lines.append(line)
+                line = piece
+            else:
+                line += gap + piece
+    return [*lines, line]
 
 
 def print_line(text: str, head: str = "", *, indent: int | None = None, err: bool = False) -> None:
@@ -84,11 +101,15 @@ def print_heading(text: str) -> None:
 
 def print_rows(rows: Iterable[Sequence[str]]) -> None:
     """Print rows of cells in columns, indented by two. The text of the last column hangs."""
-    cells = [[" ".join(strip_control(cell).split()) for cell in row] for row in rows]
-    widths = [min(max(map(len, column)), _MAX_CELL) for column in zip(*cells, strict=True)]
+    cells = [[to_one_line(cell) for cell in row] for row in rows]
+    widths = [min(max(map(cell_width, column)), _MAX_CELL) for column in zip(*cells, strict=True)]
     for *heads, text in cells:
-        head = "".join(f"  {cell:<{width}}" for cell, width in zip(heads, widths, strict=False))
-        print_line(text, f"{head}  ")
+        print_line(text, "".join(f"  {_pad(cell, width)}" for cell, width in zip(heads, widths, strict=False)) + "  ")
+
+
+def _pad(cell: str, width: int, *, right: bool = False) -> str:
+    space = " " * (width - cell_width(cell))
+    return space + cell if right else cell + space
 
 
 def print_text(text: str, *, wraps: bool = False) -> None:
@@ -119,52 +140,50 @@ def print_json(value: object) -> None:
     typer.echo(escape_control(redact_known(json.dumps(value, ensure_ascii=False, indent=2, default=plain))))
 
 
-Column = str | Callable[[Any], object]
-"""A cell of a row: the value of this key or attribute, or what this function makes of the row."""
+Column = str | int | Callable[[Any], object]
+"""A cell of a row: the value of this key, attribute or index, or what this function makes of the row."""
 
 
 def print_list(
     rows: Sequence[Any],
     columns: Mapping[str, Column],
     *,
-    as_json: bool,
     empty: str,
+    as_json: bool = False,
     to_json: Callable[[Any], object] = lambda row: row,
+    spare: Sequence[str] = (),
 ) -> None:
-    """Print rows as JSON, or as a table of the columns, by heading. Without rows, say `empty` on stderr."""
+    """Print rows as JSON, or as a table of the columns, by heading; in a pipe as tab-separated lines.
+
+    Without rows, say `empty` on stderr. `spare` is for tables of numbers: the columns to drop, in this order, where the
+    terminal is too narrow.
+    """
+    from nanobot.security.secrets import redact_known
+
+    def text(row: Any, column: Column) -> str:
+        cell = column(row) if callable(column) else _value(row, column)
+        return "" if cell is None else to_one_line(redact_known(str(cell)))
+
     if as_json:
         print_json([to_json(row) for row in rows])
         return
-    cells = ([cell(row) if callable(cell) else _value(row, cell) for cell in columns.values()] for row in rows)
-    print_table([*columns], cells, empty=empty)
+    lines = [[text(row, column) for column in columns.values()] for row in rows]
+    if not lines:
+        print_line(empty, err=True)
+    elif is_terminal(sys.stdout):
+        _show_table([*columns], lines, spare)
+    else:
+        for line in lines:
+            typer.echo("\t".join(line))
 
 
-def _value(row: Any, key: str) -> Any:
-    return row[key] if isinstance(row, Mapping) else getattr(row, key)
+def _value(row: Any, key: str | int) -> Any:
+    return row[key] if isinstance(key, int) or isinstance(row, Mapping) else getattr(row, key)
 
 
 def when(key: str) -> Column:
     """A column of the ISO times at this key."""
     return lambda row: format_timestamp(_value(row, key) or "-")
-
-
-def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
-) -> None:
-    """Print a table, or tab-separated lines in a pipe. Without rows, print `empty` on stderr.
-
-    `spare` is for tables of numbers: the columns to drop, in this order, where the terminal is too narrow.
-    """
-    from nanobot.security.secrets import redact_known
-
-    lines = [["" if cell is None else to_one_line(redact_known(str(cell))) for cell in row] for row in rows]
-    if not lines:
-        print_line(empty, err=True)
-    elif is_terminal(sys.stdout):
-        _show_table(headings, lines, spare)
-    else:
-        for line in lines:
-            typer.echo("\t".join(line))
 
 
 def to_one_line(text: str) -> str:
@@ -187,74 +206,77 @@ def format_timestamp(text: str, *, seconds: bool = False) -> str:
 
 _LINE_HEAD = re.compile(r"\s*(?:\S{1,5}  )?")
 _NUMBER = re.compile(r"[<$]*[\d.,]+[%s]?|-?")
+_MIN_CELL = 4
+_MAX_LINES = 4
+"""Of a cell in a column that was shrunk below _LAST_COLUMN."""
 _LAST_COLUMN = 30
 """Cells to which the last column shrinks before others do."""
 _SHORT_NAME = 12
 """Cells of the first column that must stay visible beside the numbers."""
 
 
-def _breaks_a_word(widths: Sequence[int], lines: Iterable[Sequence[str]]) -> bool:
-    """Whether a column is too narrow for a word such as an address; text without spaces (Chinese) may be broken."""
-    return any(
-        len(word) > width
-        for line in lines
-        for width, cell in zip(widths, line, strict=True)
-        for word in cell.split()
-        if word.isascii()
-    )
+@dataclass
+class _TableColumn:
+    heading: str
+    cells: list[str]
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        self.width = max(map(cell_width, (self.heading, *self.cells)))
+        self.is_number = all(map(_NUMBER.fullmatch, self.cells))
+
+    def cut(self, width: int) -> None:
+        """Shorten the cells to this width."""
+        self.cells = [cell if cell_width(cell) <= width else f"{cell[: width - 1]}…" for cell in self.cells]
+        self.width = min(self.width, width)
+
+    def is_too_narrow(self) -> bool:
+        """Whether it breaks a word such as an address, or becomes a tower. Chinese text may be broken anywhere."""
+        if any(len(word) > self.width for cell in self.cells for word in cell.split() if word.isascii()):
+            return True
+        return self.width < _LAST_COLUMN and any(len(_wrap(cell, self.width)) > _MAX_LINES for cell in self.cells)
 
 
-def _show_records(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """Print each row as a block of lines, for a terminal that is too narrow for its columns."""
-    paint, width = Paint(wants_colour(sys.stdout)), max(map(len, headings[1:]))
-    for name, *cells in lines:
-        typer.echo(paint.bold(name))
-        for heading, cell in zip(headings[1:], cells, strict=True):
-            if cell not in ("", "-"):
-                print_line(cell, f"  {heading:<{width}}  ")
-
-
-def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
-    """Draw a table that fits the terminal; widths count cells (a Chinese character takes two).
+def _show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
+    """Draw a table that fits the terminal, numbers aligned right, without the columns that hold no value.
 
     Too wide a table shrinks its last column, then its widest, and wraps what they hold, but never the first, which
-    people type next; where that would break a word, each row becomes a block of lines. A table of numbers (`spare`)
-    cuts the first instead: a broken number is a wrong one. Numbers are aligned right. A column without any value is
-    left out.
+    people type next; where that makes one too narrow, each row becomes a block of lines. A table of numbers (`spare`)
+    cuts the first instead: a broken number is a wrong one.
     """
-    from rich.cells import cell_len  # rich takes 50 ms; only a terminal needs it
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    first, *others = (_TableColumn(name, cells) for name, *cells in zip(headings, *rows, strict=True) if any(cells))
 
-    console = Console(highlight=False, no_color=not wants_colour(sys.stdout))
-    columns = [column for column in zip(headings, *lines, strict=True) if any(column[1:])]
-    widths = [max(map(cell_len, column)) for column in columns]
+    def room_for_first() -> int:
+        return get_terminal_size().columns - sum(column.width + 2 for column in others)
+
     for name in spare:
-        if min(widths[0], _SHORT_NAME) + sum(width + 2 for width in widths[1:]) > console.width:
-            dropped = next(index for index, column in enumerate(columns) if column[0] == name)
-            del columns[dropped], widths[dropped]
+        if min(first.width, _SHORT_NAME) > room_for_first():
+            others = [column for column in others if column.heading != name]
     if spare:
-        widths[0] = min(widths[0], max(console.width - sum(width + 2 for width in widths[1:]), 4))
-    headings, *lines = zip(*columns, strict=True)
-    gaps = 2 * (len(widths) - 1)
-    while sum(widths) + gaps > console.width and max(widths[1:], default=0) > 4:
-        is_last_long = widths[-1] > _LAST_COLUMN
-        widths[-1 if is_last_long else widths.index(max(widths[1:]), 1)] -= 1
-    if not spare and _breaks_a_word(widths, lines):
-        _show_records(headings, lines)
+        first.cut(max(room_for_first(), 4))
+    while others and not spare and first.width > room_for_first():
+        widest = others[-1] if others[-1].width > _LAST_COLUMN else max(others, key=lambda column: column.width)
+        if widest.width <= _MIN_CELL:
+            break
+        widest.width -= 1
+    paint, columns = Paint(wants_colour(sys.stdout)), [first, *others]
+    if not spare and any(column.is_too_narrow() for column in columns):
+        _show_records(columns, paint)
         return
-    table = Table(
-        box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold" if wants_colour(sys.stdout) else ""
-    )
-    for heading, width, *cells in zip(headings, widths, *lines, strict=True):
-        table.add_column(
-            heading,
-            width=width,
-            justify="right" if all(_NUMBER.fullmatch(cell) for cell in cells) else "left",
-            no_wrap=bool(spare),
-            overflow="ellipsis" if spare else "fold",
-        )
-    for line in lines:
-        table.add_row(*map(Text, line))
-    console.print(table, soft_wrap=sum(widths) + gaps > console.width)
+    for number in range(-1, len(first.cells)):
+        texts = [column.heading if number < 0 else column.cells[number] for column in columns]
+        cells = [_wrap(text, column.width) for text, column in zip(texts, columns, strict=True)]
+        for line in zip_longest(*cells, fillvalue=""):
+            padded = (_pad(cell, to.width, right=to.is_number) for cell, to in zip(line, columns, strict=True))
+            text = "  ".join(padded).rstrip()
+            typer.echo(text if number >= 0 else paint.bold(text))
+
+
+def _show_records(columns: Sequence[_TableColumn], paint: Paint) -> None:
+    """Print each row as a block of lines, for a terminal that is too narrow for its columns."""
+    width = max(len(column.heading) for column in columns[1:])
+    for number, name in enumerate(columns[0].cells):
+        typer.echo(paint.bold(name))
+        for column in columns[1:]:
+            if column.cells[number] not in ("", "-"):
+                print_line(column.cells[number], f"  {column.heading:<{width}}  ")

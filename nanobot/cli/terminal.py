@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from collections.abc import Callable
 from typing import TextIO
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -51,34 +52,21 @@ def can_redraw(stream: TextIO | None) -> bool:
     return is_terminal(stream) and term not in ("dumb", "unknown")
 
 
+def _sgr(code: str) -> "Callable[[Paint, str], str]":
+    return lambda paint, text: f"\x1b[{code}m{text}\x1b[0m" if paint.colour and text else text
+
+
 class Paint:
     """Wrap text in SGR colour sequences, or return it unchanged where `colour` is off."""
 
     def __init__(self, colour: bool) -> None:
         self.colour = colour
 
-    def _wrap(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
-
-    def dim(self, text: str) -> str:
-        """For everything beside the answer."""
-        return self._wrap("2", text)
-
-    def bold(self, text: str) -> str:
-        """For what a person typed."""
-        return self._wrap("1", text)
-
-    def red(self, text: str) -> str:
-        """For failures."""
-        return self._wrap("31", text)
-
-    def yellow(self, text: str) -> str:
-        """For warnings."""
-        return self._wrap("33", text)
-
-    def green(self, text: str) -> str:
-        """For added lines."""
-        return self._wrap("32", text)
+    dim = _sgr("2")  # everything beside the answer
+    bold = _sgr("1")  # what a person typed, headings
+    red = _sgr("31")  # failures
+    yellow = _sgr("33")  # warnings
+    green = _sgr("32")  # added lines
 
 
 class SafeStream:

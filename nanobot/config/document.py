@@ -5,156 +5,111 @@ Uses the standard library. Positions are computed only for errors, so valid file
 
 import json
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any, NoReturn
 
 from nanobot.config.keypath import KeyPath, camel
+from nanobot.config.legacy import MOVED
+from nanobot.errors import ConfigError
 
-MAX_BYTES = 10 * 1024 * 1024
-
-
-class DocumentError(ValueError):
-    """The text is not valid; says what is wrong, and where if known."""
-
-    def __init__(self, text: str, line: int | None = None, column: int | None = None) -> None:
-        super().__init__(text)
-        self.line = line
-        self.column = column
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
 
 
-class _RejectedError(ValueError):
-    """Something that Python would read but a config must not have; `find` returns its position in the text."""
+def parse(data: bytes, path: Path) -> tuple[str, dict[str, Any]]:
+    """The text of a file and its object. Raises ConfigError, with the place, unless it is a single JSON object."""
 
-    def __init__(self, problem: str, find: Callable[[str], int]) -> None:
-        super().__init__(problem)
-        self.find = find
+    def fail(problem: str, at: int = 0) -> NoReturn:
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        raise ConfigError(f"{path}:{line}:{column}: {problem}.")
 
+    def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            at, key = _first_duplicate(text)
+            fail(f'the key "{key}" occurs twice in one object. Keep one', at)
+        return result
 
-def parse(data: bytes) -> tuple[str, dict[str, Any]]:
-    """The decoded text and its object. Raises DocumentError unless it is a single JSON object."""
-    if len(data) > MAX_BYTES:
-        raise DocumentError("is too large for a config (over 10 MB)")
+    def parse_finite(digits: str) -> float:
+        number = float(digits)
+        if not math.isfinite(number):
+            fail(f"{digits[:20]} is too large a number", text.find(digits))
+        return number
+
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - data.rfind(b"\n", 0, error.start)
-        raise DocumentError("a byte here is not UTF-8. Save the file as UTF-8", line, column) from error
+        text = data[: error.start].decode("utf-8-sig", "replace")
+        fail("a byte here is not UTF-8. Save the file as UTF-8", len(text))
     if not text.strip():
-        raise DocumentError("the file is empty. Write {} into it, or delete it to use the defaults", 1, 1)
+        fail("the file is empty. Write {} into it, or delete it to use the defaults")
     try:
         tree = json.loads(
-            text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant, parse_float=_parse_finite
+            text,
+            object_pairs_hook=reject_duplicates,
+            parse_constant=lambda name: fail(f"{name} is not a JSON value", text.find(name)),
+            parse_float=parse_finite,
         )
     except json.JSONDecodeError as error:
-        raise DocumentError(_explain(text, error), error.lineno, error.colno) from error
-    except _RejectedError as error:
-        raise DocumentError(str(error), *_line_and_column(text, error.find(text))) from error
+        fail(_explain(text, error), error.pos)
     except RecursionError as error:
-        raise DocumentError("is nested too deeply") from error
+        raise ConfigError(f"{path} is nested too deeply.") from error
     except ValueError as error:  # a number with thousands of digits
-        raise DocumentError(f"a number is too long ({error})") from error
+        raise ConfigError(f"{path} a number is too long ({error}).") from error
     if not isinstance(tree, dict):
-        raise DocumentError("the file must contain one object, from { to }", 1, 1)
+        fail("the file must contain one object, from { to }")
     return text, tree
 
 
 def line_of(text: str, path: KeyPath) -> int:
-    """The line of the key, or of its nearest existing parent. The text must have been parsed."""
-    places = _key_positions(text, path)
-    return text.count("\n", 0, places[-1] if places else 0) + 1
+    """The line of a key in any spelling and place, or of its nearest existing parent. The text must be valid."""
+    positions = {_current(found): at for found, at in _keys(text)}
+    parents = (_current(path[:length]) for length in range(len(path), 0, -1))
+    return text.count("\n", 0, next((positions[parent] for parent in parents if parent in positions), 0)) + 1
 
 
-def has(text: str, path: KeyPath) -> bool:
-    """Whether the key exists in a parsed text."""
-    return len(_key_positions(text, path)) == len(path)
+def _current(path: KeyPath) -> KeyPath:
+    path = tuple(camel(key) if isinstance(key, str) else key for key in path)
+    return MOVED.get(path, path)
 
 
-def _key_positions(text: str, path: KeyPath) -> list[int]:
-    """The position of each key of a path, as far as the path exists."""
-    position = _skip_space(text, 0)
-    positions: list[int] = []
-    for name in path:
-        match = next(
-            ((begin, value) for begin, key, value in _iter_entries(text, position) if name in (key, camel(str(key)))),
-            None,
-        )
-        if match is None:
-            break
-        positions.append(match[0])
-        position = match[1]
-    return positions
+def _first_duplicate(text: str) -> tuple[int, str]:
+    """Position and name of the first key that occurs twice; there may be a syntax error further down, too."""
+    seen: set[KeyPath] = set()
+    for path, at in _keys(text):
+        if path in seen:
+            return at, str(path[-1]).encode("utf-8", "replace").decode()
+        seen.add(path)
+    raise AssertionError
 
 
-def _iter_entries(text: str, at: int) -> Iterator[tuple[int, str | int, int]]:
-    """The entries of the object or list at a position: start, key or index, and start of the value."""
-    opened, at = text[at], _skip_space(text, at + 1)
-    if opened not in "{[":
-        return
-    decoder = json.JSONDecoder()
+def _keys(text: str, at: int = 0, path: KeyPath = ()) -> Generator[tuple[KeyPath, int], None, int]:
+    """Path and position of all keys and list entries of the value at a position; returns its end."""
+    at = _skip_space(text, at)
+    if text[at] not in "{[":
+        return _DECODER.raw_decode(text, at)[1]
+    is_object = text[at] == "{"
+    at = _skip_space(text, at + 1)
     index = 0
     while text[at] not in "}]":
         key: str | int = index
         begin = at
-        if opened == "{":
-            key, at = decoder.raw_decode(text, at)
-            at = _skip_space(text, _skip_space(text, at) + 1)
-        yield begin, key, at
-        _, at = decoder.raw_decode(text, at)
-        at = _skip_space(text, at)
+        if is_object:
+            key, at = _DECODER.raw_decode(text, at)
+            at = _skip_space(text, at) + 1  # the colon
+        yield (*path, key), begin
+        at = _skip_space(text, (yield from _keys(text, at, (*path, key))))
         if text[at] == ",":
             at = _skip_space(text, at + 1)
         index += 1
-
-
-def _duplicate_in(text: str, at: int) -> int | None:
-    """The position of the first duplicate key."""
-    seen: set[str] = set()
-    for begin, key, value in _iter_entries(text, at):
-        if isinstance(key, str):
-            if key in seen:
-                return begin
-            seen.add(key)
-        if (inner := _duplicate_in(text, value)) is not None:
-            return inner
-    return None
+    return at + 1
 
 
 def _skip_space(text: str, at: int) -> int:
-    while at < len(text) and text[at] in " \t\r\n":
-        at += 1
-    return at
-
-
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        duplicate = next(name for name in names if names.count(name) > 1).encode("utf-8", "replace").decode("utf-8")
-        raise _RejectedError(f'the key "{duplicate}" occurs twice in one object. Keep one', _find_duplicate)
-    return result
-
-
-def _find_duplicate(text: str) -> int:
-    try:
-        return _duplicate_in(text, _skip_space(text, 0)) or 0
-    except (ValueError, IndexError, RecursionError):  # there is a syntax error further down, too
-        return 0
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise _RejectedError(f"{name} is not a JSON value", lambda text: text.find(name))
-
-
-def _parse_finite(digits: str) -> float:
-    number = float(digits)
-    if not math.isfinite(number):
-        raise _RejectedError(f"{digits[:20]} is too large a number", lambda text: text.find(digits))
-    return number
-
-
-def _line_and_column(text: str, at: int) -> tuple[int, int]:
-    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> str:

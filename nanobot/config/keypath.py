@@ -2,10 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any
-
-from pydantic import BaseModel
 
 from nanobot.security.references import is_reference
 from nanobot.security.secrets import is_secret_name, redact_named
@@ -45,18 +42,10 @@ def nest(path: KeyPath, value: Any) -> Any:
     return value
 
 
-@cache
-def _field_names(section: type[BaseModel]) -> dict[str, str]:
-    return {camel(name): name for name in section.model_fields}
-
-
 def get(tree: Any, path: KeyPath) -> Any:
-    """The value under a path of objects, lists or sections of a config, else MISSING."""
+    """The value under a path of objects and lists, else MISSING."""
     for key in path:
-        if isinstance(tree, BaseModel):
-            name = _field_names(type(tree)).get(str(key))
-            tree = getattr(tree, name) if name else (tree.model_extra or {}).get(str(key), MISSING)
-        elif isinstance(tree, dict):
+        if isinstance(tree, dict):
             tree = tree.get(key, MISSING)
         elif isinstance(tree, list) and isinstance(key, int) and key < len(tree):
             tree = tree[key]
@@ -94,6 +83,15 @@ def walk(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
             yield from walk(entry, (*path, key))
 
 
+def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of a tree that is no object, or an empty one, with its path. A list is one value."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
 def changed(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The paths of the values that differ between two trees of objects. Lists and texts are compared as a whole."""
     if isinstance(before, dict) and isinstance(after, dict):
@@ -101,6 +99,15 @@ def changed(before: Any, after: Any, path: tuple[str, ...] = ()) -> Iterator[tup
             yield from changed(before.get(key), after.get(key), (*path, key))
     elif before != after:
         yield path
+
+
+class InvalidKeyError(ValueError):
+    """A key that cannot be used, and why."""
+
+    def __init__(self, path: KeyPath, problem: str) -> None:
+        super().__init__(f"{dotted(path)} {problem}" if path else problem)
+        self.path = path
+        self.problem = problem
 
 
 def is_secret(path: KeyPath) -> bool:

@@ -21,11 +21,11 @@ _SECTION_KEYS: dict[str, str] = {
         "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
     ),
     "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
-    "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
+    "channels.slack": "webhookPath doneEmoji includeThreadContext",
     "channels.feishu": "toolHintPrefix encryptKey verificationToken instanceId name identityKey instances",
     "channels.qq": "mediaDir downloadChunkSize downloadMaxBytes",
     "channels.weixin": "streaming blockStreaming blockStreamingMinChars blockStreamingMaxMessages",
-    "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
+    "channels.email": "verifyDkim verifySpf allowedAttachmentTypes",
     "channels.matrix": "syncStopGraceSeconds maxConcurrentMediaDownloads sasVerification",
     "channels.whatsapp": "databasePath proxy",
     "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
@@ -38,39 +38,36 @@ _SECTION_KEYS: dict[str, str] = {
     "tools.web.fetch": "useJinaReader",
     "tools.exec": "sandboxRoBinds sandboxRwBinds restrictToWorkspace",
 }
-_INEFFECTIVE: dict[str, tuple[tuple[object, ...], str]] = {
+_LEGACY_KEYS = frozenset(
+    f"{section}.{key}".removeprefix(".") for section, keys in _SECTION_KEYS.items() for key in keys.split()
+)
+_INEFFECTIVE = {
     "channels.whatsapp.databasePath": (
-        (None, ""),
-        "is not used: that session cannot be taken over. Link the account once more: nanobot channels login whatsapp.",
+        "is not used: that session cannot be taken over. Link the account once more: nanobot channels login whatsapp."
     ),
     "providers.*.thinkingStyle": (
-        (None, ""),
         "is not used: agents.defaults.reasoningEffort says how much a model thinks, and extraBody of this provider "
-        "takes a switch that only its own API has.",
+        "takes a switch that only its own API has."
     ),
 }
-"""Keys whose value has no effect here: the values that ask for nothing, and the warning for any other."""
-_LEGACY_KEYS = {section: frozenset(names.split()) for section, names in _SECTION_KEYS.items()}
+"""Keys that have no effect here, and the warning for one that has a value."""
 
 
-def is_legacy(path: tuple[str | int, ...]) -> bool:
+def is_legacy(path: KeyPath) -> bool:
     """Whether an earlier release, or another client whose config was copied, may have written this key."""
-    return any(key in _LEGACY_KEYS.get(section, ()) for section, key in _candidates(path))
+    return not _LEGACY_KEYS.isdisjoint(_spellings(path))
 
 
-def why_unused(path: tuple[str | int, ...], value: object) -> str:
+def why_unused(path: KeyPath, value: object) -> str:
     """A warning that such a key does not do what its value asks for; empty if there is nothing to warn about."""
-    for section, key in _candidates(path):
-        neutral, explanation = _INEFFECTIVE.get(f"{section}.{key}", ((), ""))
-        if explanation and value not in neutral:
-            return explanation
-    return ""
+    texts = (_INEFFECTIVE.get(key, "") for key in _spellings(path) if value not in (None, ""))
+    return next(filter(None, texts), "")
 
 
-def _candidates(path: tuple[str | int, ...]) -> list[tuple[str, str]]:
-    """Section and key name: with the section's own name, and with `*` for it."""
-    names, key = [str(part) for part in path[:-1]], camel(str(path[-1]))
-    return [(".".join(names), key), *([(".".join([*names[:-1], "*"]), key)] if names else [])]
+def _spellings(path: KeyPath) -> tuple[str, str]:
+    """The key as it is, and with `*` for the section it is in."""
+    *parents, key = [str(part) for part in path]
+    return ".".join([*parents, camel(key)]), ".".join([*parents[:-1], "*", camel(key)])
 
 
 # `agents.defaults.memoryWindow` needs no entry: it is still in use.

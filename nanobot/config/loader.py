@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from nanobot.config import document, environment
-from nanobot.config.keypath import KeyPath, dotted, drop, nest, put, walk
-from nanobot.config.legacy import MOVED, migrate
+from nanobot.config.keypath import InvalidKeyError, KeyPath, dotted, drop, nest, put, walk
+from nanobot.config.legacy import migrate
 from nanobot.config.paths import expand, get_config_path, get_data_dir
-from nanobot.config.problems import Problem, UnknownKey, problems_in, unknown_keys
+from nanobot.config.problems import UnknownKey, problems_in, unknown_keys
 from nanobot.config.saver import change_config, lock_config, save_config, to_document, write_document
 from nanobot.config.schema import Config, LoadedFrom
-from nanobot.config.section import DuplicateKeyError, Shape, in_camel_case
+from nanobot.config.section import Shape, in_camel_case
 from nanobot.errors import ConfigError
 from nanobot.security.references import References
 from nanobot.utils.text import repair_json
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 MAX_PROBLEMS = 5
+_ROOT = Shape(Config)
 
 
 def load_config(path: Path | str | None = None, *, must_exist: bool = False, secrets: bool = True) -> Config:
@@ -52,11 +53,8 @@ def load_config(path: Path | str | None = None, *, must_exist: bool = False, sec
 
 def _parse_and_build(data: bytes | None, path: Path, secrets: References | None) -> Config:
     try:
-        text, tree = document.parse(data) if data is not None else ("{}", {})
+        text, tree = document.parse(data, path) if data is not None else ("{}", {})
         return _build(path, text, tree, secrets)
-    except document.DocumentError as error:
-        location = f"{path}:{error.line}:{error.column}: " if error.line else f"{path} "
-        raise ConfigError(f"{location}{error}.") from error
     except RecursionError as error:
         raise ConfigError(f"{path} is nested too deeply.") from error
 
@@ -69,15 +67,15 @@ def repair_config(path: Path) -> tuple[Config, list[str]]:
     data = _read(path, must_exist=True) or b""
     left_out: list[str] = []
     try:
-        text, tree = document.parse(data)
-    except document.DocumentError as error:
-        text = data.decode("utf-8", "replace")
-        repaired: object = None
+        text, tree = document.parse(data, path)
+    except ConfigError as error:
+        text, tree, repaired = "{}", {}, None
         with suppress(ValueError):
-            repaired = repair_json(text)
-        tree = repaired if isinstance(repaired, dict) else {}
-        left_out.append(f"{path}:{error.line}:{error.column}: {error}." if error.line else f"{path} {error}.")
-    tree = _normalized(tree)
+            repaired = repair_json(data.decode("utf-8", "replace"))
+        if isinstance(repaired, dict):
+            tree = repaired
+        left_out.append(str(error))
+    tree = _normalize(tree)
     while True:
         try:
             return _build(path, text, tree, References(path.parent)), left_out
@@ -92,10 +90,10 @@ def repair_config(path: Path) -> tuple[Config, list[str]]:
 
 def find_key(key: str) -> KeyPath:
     """The path of a key such as `agents.defaults.model`, in either spelling. Raises ConfigError if it is unknown."""
-    tree = _normalized(nest(tuple(key.split(".")), None))
-    for unknown in unknown_keys(tree, Config):
-        hint = f"Did you mean {unknown.nearest}?" if unknown.nearest else "See docs/configuration.md for all keys."
-        raise ConfigError(f"{dotted(unknown.path)} is not a known key. {hint}")
+    tree = _normalize(nest(tuple(key.split(".")), None))
+    for unknown in unknown_keys(tree, _ROOT):
+        hint = unknown.hint or " See docs/configuration.md for all keys."
+        raise ConfigError(f"{dotted(unknown.path)} is not a known key.{hint}")
     *_, (path, _) = walk(tree)
     return path
 
@@ -137,9 +135,9 @@ def check_text(text: str, path: Path, *, secrets: bool = False) -> Config:
     return _parse_and_build(text.encode(), path, References(path.parent) if secrets else None)
 
 
-def _normalized(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with known keys in camelCase and moved keys in their new place. Raises DuplicateKeyError."""
-    return migrate(in_camel_case(tree, Shape("", Config)))
+def _normalize(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with known keys in camelCase and moved keys in their new place. Raises InvalidKeyError."""
+    return migrate(in_camel_case(tree, _ROOT))
 
 
 class InvalidKeysError(ConfigError):
@@ -153,7 +151,7 @@ class InvalidKeysError(ConfigError):
 def _read(path: Path, must_exist: bool) -> bytes | None:
     try:
         with open(path, "rb") as file:
-            return file.read(document.MAX_BYTES + 1)
+            return file.read()
     except FileNotFoundError as error:
         if must_exist:
             raise ConfigError(
@@ -175,71 +173,47 @@ def _read(path: Path, must_exist: bool) -> bytes | None:
 
 def _build(path: Path, text: str, tree: dict[str, Any], secrets: References | None) -> Config:
     """Validate a parsed file and apply the environment. All errors are raised here, where the line is known."""
+    variables: Mapping[KeyPath, str] = {}
+
+    def place(key: KeyPath) -> str:
+        variable = next((name for filled, name in variables.items() if key[: len(filled)] == filled), None)
+        return f"{variable} in the environment" if variable else f"{path}:{document.line_of(text, key)}"
+
+    def error_of(problems: Sequence[InvalidKeyError]) -> InvalidKeysError:
+        lines = [f"{place(problem.path)}: {problem}." for problem in problems[:MAX_PROBLEMS]]
+        if len(problems) > MAX_PROBLEMS:
+            lines.append(f"... and {len(problems) - MAX_PROBLEMS} more.")
+        return InvalidKeysError("\n".join(lines), [problem.path for problem in problems])
+
     try:
-        written = _normalized(tree)
+        written = _normalize(tree)
         resolved = environment.resolve(written, os.environ, secrets)
-        filled = environment.fill(resolved, Config, os.environ)
-    except DuplicateKeyError as error:
-        raise ConfigError(f"{path}:{_line_of_key(text, error.path)}: {error}") from error
-    except environment.UnresolvedTextError as error:
-        raise _config_error(path, text, [Problem(error.path, str(error))], {}) from error
-    # Keys that begin with an underscore are preserved, not settings: pydantic-settings would use them.
-    settings = {key: value for key, value in filled.tree.items() if not key.startswith("_")}
-    try:
+        filled = environment.fill(resolved, _ROOT, os.environ)
+        variables = filled.variables | {key: variable for variable, key in filled.unknown_variables.items()}
+        # Keys that begin with an underscore are preserved, not settings: pydantic-settings would use them.
+        settings = {key: value for key, value in filled.tree.items() if not key.startswith("_")}
         config = Config(**settings)
+        unknown, in_environment = [*unknown_keys(resolved, _ROOT)], list[UnknownKey]()
+        for misspelt in filled.unknown_variables.values():
+            in_environment += unknown_keys(nest(misspelt, ""), _ROOT)
+        lost = dict(pair for key in (*unknown, *in_environment) for pair in key.lost_restrictions)
+        if lost:  # a warning is easily missed
+            raise error_of([InvalidKeyError(key, _LOST.format(dotted(meant))) for key, meant in lost.items()])
+    except InvalidKeyError as error:
+        raise error_of([error]) from error
     except ValidationError as error:
-        raise _config_error(path, text, problems_in(error, filled.tree), filled.variables) from error
-    unknown = [*unknown_keys(resolved, Config)]
-    _require_restrictions(path, text, unknown, filled.unknown_variables)
-    warnings = [_warning(path, text, key) for key in unknown]
-    warnings += [
-        f"{variable} in the environment matches no key of the config." for variable in filled.unknown_variables
+        raise error_of(problems_in(error, filled.tree)) from error
+    warnings = [
+        f"{place(key.path)}: {dotted(key.path)} {key.unused or 'is not a known key.' + key.hint}" for key in unknown
     ]
+    warnings += [f"{name} in the environment matches no key of the config." for name in filled.unknown_variables]
     return config.with_origin(LoadedFrom(path, written, settings, filled.variables, tuple(warnings)))
 
 
-def _require_restrictions(
-    path: Path, text: str, unknown: Sequence[UnknownKey], unknown_variables: Mapping[str, KeyPath]
-) -> None:
-    """Raise ConfigError if a misspelt key would drop a restriction: a warning is easily missed."""
-    lost_restrictions = {written: meant for key in unknown for written, meant in key.lost_restrictions}
-    variables: dict[KeyPath, str] = {}
-    for variable, key_path in unknown_variables.items():
-        for key in unknown_keys(nest(key_path, ""), Config):
-            lost_restrictions |= dict(key.lost_restrictions)
-            variables |= dict.fromkeys((written for written, _ in key.lost_restrictions), variable)
-    if lost_restrictions:
-        problems = [
-            Problem(
-                written,
-                f"is not a known key. Did you mean {dotted(meant)}? That key restricts what the agent may do or "
-                "spend, so nanobot does not start without it. Correct the name, or delete the key",
-            )
-            for written, meant in lost_restrictions.items()
-        ]
-        raise _config_error(path, text, problems, variables)
-
-
-def _config_error(path: Path, text: str, problems: list[Problem], variables: Mapping[KeyPath, str]) -> ConfigError:
-    lines = []
-    for problem in problems[:MAX_PROBLEMS]:
-        variable = next((name for path, name in variables.items() if problem.path[: len(path)] == path), None)
-        location = f"{variable} in the environment" if variable else f"{path}:{_line_of_key(text, problem.path)}"
-        lines.append(f"{location}: {problem}.")
-    if len(problems) > MAX_PROBLEMS:
-        lines.append(f"... and {len(problems) - MAX_PROBLEMS} more.")
-    return InvalidKeysError("\n".join(lines), [problem.path for problem in problems])
-
-
-def _line_of_key(text: str, path: KeyPath) -> int:
-    """The line of a key; of a moved key, its line under the old name."""
-    old = next((old for old, new in MOVED.items() if new == path and document.has(text, old)), None)
-    return document.line_of(text, old or path)
-
-
-def _warning(path: Path, text: str, key: UnknownKey) -> str:
-    explanation = key.unused or "is not a known key." + (f" Did you mean {key.nearest}?" if key.nearest else "")
-    return f"{path}:{_line_of_key(text, key.path)}: {dotted(key.path)} {explanation}"
+_LOST = (
+    "is not a known key. Did you mean {}? That key restricts what the agent may do or spend, so nanobot does not "
+    "start without it. Correct the name, or delete the key"
+)
 
 
 def load_warnings(config: Config) -> tuple[str, ...]:

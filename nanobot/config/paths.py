@@ -61,7 +61,7 @@ class DataPaths:
         self.traces = self.state / "traces"
         self.mcp = self.state / "mcp"  # cached tool lists of MCP servers
         self.logs = self.data / "logs"
-        self.database = self.state / "nanobot.db"  # journal of messages, ledger of model usage, tasks, goals, job runs
+        self.database = self.state / "nanobot.db"  # journal, model usage, tasks, goals, runs of jobs
         self.media = self.data / "media"  # received attachments, one folder for each channel
         self.gateway_log = self.logs / "gateway.log"
         self.cli_history = self.data / "history" / "cli_history"  # input history of the terminal chat

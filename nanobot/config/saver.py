@@ -6,20 +6,19 @@ Unknown keys, key order and `${VAR}` stay as in the file; values from the enviro
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from nanobot.config import environment
+from nanobot.config.environment import fill, refers_elsewhere, strings_in
 from nanobot.config.keypath import MISSING, KeyPath, get, put
 from nanobot.config.paths import expand, get_config_path
 from nanobot.config.problems import problems_in
 from nanobot.config.schema import Config
-from nanobot.config.section import Shape, settings_in
+from nanobot.config.section import Shape
 from nanobot.errors import ConfigError, StorageError
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, remove_stale_temps, write_atomic
 from nanobot.utils.locks import file_lock
@@ -106,29 +105,40 @@ def to_document(config: Config) -> dict[str, Any]:
     What has not changed since it was loaded stays as written; what the environment filled in is not written.
     """
     loaded = config.loaded_from
-    document: dict[str, Any] = deepcopy(dict(loaded.written))
-    before = {path: value for path, value, _ in settings_in(Config(**loaded.tree))}
-    in_environment = environment.fill({}, Config, os.environ).variables
-    for path in before:
-        parents = [path[:length] for length in range(1, len(path) + 1)]
-        if removed := next((parent for parent in parents if get(config, parent) is MISSING), None):
-            _leave_out(document, removed)
-    for path, value, default in settings_in(config):
-        written, is_changed = get(document, path), path not in before or value != before[path]
-        is_reference = isinstance(written, str) and environment.refers_elsewhere(path, written)
-        would_be_filled = any(path[: len(filled)] == filled for filled in in_environment)
-        if value == default and not would_be_filled and (is_changed or not is_reference):
-            _leave_out(document, path)
-        elif is_changed:
-            put(document, path, _with_references(value, before.get(path), written))
-    _drop_empty_sections(document, Shape("", Config))
-    return document
+    explicit = [*fill({}, Shape(Config), os.environ).variables]
+    explicit += [path for path, text in strings_in(loaded.written) if refers_elsewhere(path, text)]
+    before, after = (_settings(each, explicit) for each in (Config(**loaded.tree), config))
+    ignored = {key: value for key, value in loaded.written.items() if key.startswith("_")}
+    return _apply_changes(loaded.written, before | ignored, after | ignored)
 
 
-def _leave_out(document: dict[str, Any], path: KeyPath) -> None:
-    holder = get(document, path[:-1])
-    if isinstance(holder, dict):
-        holder.pop(path[-1], None)
+def _settings(config: Config, explicit: Iterable[KeyPath]) -> dict[str, Any]:
+    """What differs from the defaults; and of some keys the default, since leaving it out would not mean the same."""
+    everything = config.model_dump(by_alias=True, warnings=False)
+    settings = config.model_dump(by_alias=True, warnings=False, exclude_defaults=True)
+    if "enabled" in config.gateway.heartbeat.model_fields_set:  # `false` is more than the default: see HeartbeatConfig
+        explicit = [*explicit, ("gateway", "heartbeat", "enabled")]
+    for path in explicit:
+        key = tuple(itertools.takewhile(lambda part: isinstance(part, str), path))
+        if (value := get(everything, key)) is not MISSING:
+            put(settings, key, value)
+    return settings
+
+
+def _apply_changes(written: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What was written, with the differences between the settings before and after."""
+    result: dict[str, Any] = {}
+    for name in {**written, **after}:
+        text, old, new = (tree.get(name, MISSING) for tree in (written, before, after))
+        if isinstance(new, dict) and new:
+            inner = _apply_changes(text if isinstance(text, dict) else {}, old if isinstance(old, dict) else {}, new)
+            if inner:
+                result[name] = inner
+        elif new is not MISSING and new != old:
+            result[name] = _with_references(new, old, text)
+        elif new is not MISSING and text is not MISSING:
+            result[name] = text
+    return result
 
 
 def _with_references(value: Any, before: Any, written: Any) -> Any:
@@ -137,11 +147,3 @@ def _with_references(value: Any, before: Any, written: Any) -> Any:
         return value
     references = [(loaded, text) for loaded, text in zip(before, written, strict=False) if isinstance(text, str)]
     return [next((text for loaded, text in references if loaded == entry), entry) for entry in value]
-
-
-def _drop_empty_sections(tree: dict[str, Any], shape: Shape) -> None:
-    for key, inner in shape.keys.items():
-        if inner.section and not inner.container and isinstance(section := tree.get(key), dict):
-            _drop_empty_sections(section, inner)
-            if not section:
-                del tree[key]

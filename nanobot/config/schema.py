@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, create_model, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nanobot.config.channels import ChannelsConfig
-from nanobot.config.keypath import KeyPath, nearest
+from nanobot.config.keypath import InvalidKeyError, KeyPath, nearest
 from nanobot.config.provider_match import ProviderMatch, match_provider
 from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
 from nanobot.config.section import (
@@ -196,62 +197,24 @@ class ProviderConfig(Section):
     prices: dict[str, ModelPrice] = Field(default_factory=dict)  # by model, or a pattern such as `large-*`
 
 
-class ProvidersConfig(Section):
-    """Access to models. Any other key is a custom endpoint that speaks an OpenAI API."""
+if TYPE_CHECKING:
+    _ProviderSections = Section
+else:
+    _ProviderSections = create_model(
+        "_ProviderSections",
+        __base__=Section,
+        **{spec.name: (ProviderConfig, Field(default_factory=ProviderConfig)) for spec in PROVIDERS},
+    )
+
+
+class ProvidersConfig(_ProviderSections):
+    """Access to models: a section for each provider in the table. Any other key is an OpenAI-compatible endpoint."""
 
     __pydantic_extra__: dict[str, ProviderConfig] = Field(init=False)
 
-    custom: ProviderConfig = Field(default_factory=ProviderConfig)
-    anthropic: ProviderConfig = Field(default_factory=ProviderConfig)
-    openai: ProviderConfig = Field(default_factory=ProviderConfig)
-    openrouter: ProviderConfig = Field(default_factory=ProviderConfig)
-    deepseek: ProviderConfig = Field(default_factory=ProviderConfig)
-    groq: ProviderConfig = Field(default_factory=ProviderConfig)
-    gemini: ProviderConfig = Field(default_factory=ProviderConfig)
-    moonshot: ProviderConfig = Field(default_factory=ProviderConfig)
-    zhipu: ProviderConfig = Field(default_factory=ProviderConfig)
-    dashscope: ProviderConfig = Field(default_factory=ProviderConfig)
-    minimax: ProviderConfig = Field(default_factory=ProviderConfig)
-    mistral: ProviderConfig = Field(default_factory=ProviderConfig)
-    huggingface: ProviderConfig = Field(default_factory=ProviderConfig)
-    aihubmix: ProviderConfig = Field(default_factory=ProviderConfig)
-    siliconflow: ProviderConfig = Field(default_factory=ProviderConfig)
-    volcengine: ProviderConfig = Field(default_factory=ProviderConfig)
-    nvidia: ProviderConfig = Field(default_factory=ProviderConfig)
-    vllm: ProviderConfig = Field(default_factory=ProviderConfig)
-    ollama: ProviderConfig = Field(default_factory=ProviderConfig)
-    lm_studio: ProviderConfig = Field(default_factory=ProviderConfig)
-    llama_cpp: ProviderConfig = Field(default_factory=ProviderConfig)
-    azure_openai: ProviderConfig = Field(default_factory=ProviderConfig)
-    bedrock: ProviderConfig = Field(default_factory=ProviderConfig)
-    openai_codex: ProviderConfig = Field(default_factory=ProviderConfig)
-    github_copilot: ProviderConfig = Field(default_factory=ProviderConfig)
-    opencode: ProviderConfig = Field(default_factory=ProviderConfig)
-    opencode_zen: ProviderConfig = Field(default_factory=ProviderConfig)
-    opencode_go: ProviderConfig = Field(default_factory=ProviderConfig)
-    novita: ProviderConfig = Field(default_factory=ProviderConfig)
-    modelscope: ProviderConfig = Field(default_factory=ProviderConfig)
-    together: ProviderConfig = Field(default_factory=ProviderConfig)
-    fireworks: ProviderConfig = Field(default_factory=ProviderConfig)
-    deepinfra: ProviderConfig = Field(default_factory=ProviderConfig)
-    nebius: ProviderConfig = Field(default_factory=ProviderConfig)
-    baseten: ProviderConfig = Field(default_factory=ProviderConfig)
-    skywork: ProviderConfig = Field(default_factory=ProviderConfig)
-    byteplus: ProviderConfig = Field(default_factory=ProviderConfig)
-    volcengine_coding_plan: ProviderConfig = Field(default_factory=ProviderConfig)
-    byteplus_coding_plan: ProviderConfig = Field(default_factory=ProviderConfig)
-    kimi_coding: ProviderConfig = Field(default_factory=ProviderConfig)
-    xai: ProviderConfig = Field(default_factory=ProviderConfig)
-    stepfun: ProviderConfig = Field(default_factory=ProviderConfig)
-    xiaomi_mimo: ProviderConfig = Field(default_factory=ProviderConfig)
-    longcat: ProviderConfig = Field(default_factory=ProviderConfig)
-    qianfan: ProviderConfig = Field(default_factory=ProviderConfig)
-    ant_ling: ProviderConfig = Field(default_factory=ProviderConfig)
-    cerebras: ProviderConfig = Field(default_factory=ProviderConfig)
-    sambanova: ProviderConfig = Field(default_factory=ProviderConfig)
-    perplexity: ProviderConfig = Field(default_factory=ProviderConfig)
-    atomic_chat: ProviderConfig = Field(default_factory=ProviderConfig)
-    ovms: ProviderConfig = Field(default_factory=ProviderConfig)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> ProviderConfig: ...
 
     def by_name(self) -> dict[str, ProviderConfig]:
         """All sections by name, including custom ones."""
@@ -400,6 +363,28 @@ class McpServerConfig(Section):
     tool_timeout: Seconds = 30
     enabled_tools: Annotated[list[str], RESTRICTS] = Field(default_factory=lambda: ["*"])
 
+    @property
+    def transport(self) -> Literal["stdio", "sse", "streamableHttp"] | None:
+        """The transport; None if there is no command or URL for it."""
+        if self.type == "stdio" or (self.type is None and self.command):
+            return "stdio" if self.command else None
+        if not self.url:
+            return None
+        return self.type or ("sse" if urlsplit(self.url).path.rstrip("/").endswith("/sse") else "streamableHttp")
+
+    @property
+    def location(self) -> str:
+        """The command line or URL, for a person to read: without possible secrets."""
+        if self.transport == "stdio":
+            return " ".join((self.command, *self.args))
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+    @property
+    def folder(self) -> Path | None:
+        """The configured working directory of the program."""
+        return Path(os.path.expanduser(self.cwd)) if self.cwd else None  # noqa: PTH111 - raises for no unknown user
+
 
 class ImageToolConfig(Section):
     """The image tool: `auto` uses the first provider with a key and an image model; `enable` false turns it off."""
@@ -492,33 +477,10 @@ class LoadedFrom:
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
 
-class UnknownNameError(ValueError):
-    """A name that does not exist; knows its key."""
-
-    def __init__(self, path: KeyPath, name: str, known: Iterable[str], section: str) -> None:
-        guess = nearest(name, known)
-        super().__init__(
-            f'"{name}" is not known' + (f' (did you mean "{guess}"?)' if guess else f"; it must be one of `{section}`")
-        )
-        self.path = path
-
-
-class _ArgumentsAndEnvironment(PydanticBaseSettingsSource):
-    """The constructor's arguments with keys in camelCase, then the NANOBOT_ variables."""
-
-    def __init__(self, settings_cls: type[BaseSettings], arguments: dict[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._arguments = arguments
-
-    def get_field_value(self, field: object, field_name: str) -> tuple[Any, str, bool]:
-        """Unused: `__call__` returns all fields at once."""
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        from nanobot.config.environment import fill
-
-        tree = in_camel_case(self._arguments, Shape("", self.settings_cls))
-        return with_all_sections(fill(tree, self.settings_cls, os.environ).tree, self.settings_cls)
+def _unknown_name(path: KeyPath, name: str, known: Iterable[str], section: str) -> InvalidKeyError:
+    guess = nearest(name, known)
+    hint = f' (did you mean "{guess}"?)' if guess else f"; it must be one of `{section}`"
+    return InvalidKeyError(path, f'"{name}" is not known{hint}')
 
 
 class Config(BaseSettings, Section):
@@ -549,31 +511,36 @@ class Config(BaseSettings, Section):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments override the environment; nothing else is read."""
-        del env_settings, dotenv_settings, file_secret_settings  # pydantic's environment source would override the file
-        arguments = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
-        return (_ArgumentsAndEnvironment(settings_cls, arguments),)
+        from nanobot.config.environment import fill
+
+        root = Shape(cls)
+        tree = fill(in_camel_case(init_settings(), root), root, os.environ).tree
+        return (InitSettingsSource(settings_cls, with_all_sections(tree, root)),)
 
     @model_validator(mode="after")
     def _validate_names(self) -> "Config":
         """Check that named presets and providers exist."""
-        defaults, where = self.agents.defaults, ("agents", "defaults")
-        presets: dict[KeyPath, str] = {(*where, "modelPreset"): defaults.model_preset or ""}
-        providers: dict[KeyPath, str] = {(*where, "provider"): defaults.provider}
-        providers |= {
-            ("modelPresets", name, "provider"): preset.provider for name, preset in self.model_presets.items()
-        }
+        where, defaults = ("agents", "defaults"), self.agents.defaults
+        presets: list[tuple[KeyPath, str]] = []
+        providers: list[tuple[KeyPath, str]] = [((*where, "provider"), defaults.provider)]
+        providers += [
+            (("modelPresets", name, "provider"), preset.provider) for name, preset in self.model_presets.items()
+        ]
+        if defaults.model_preset:
+            presets.append(((*where, "modelPreset"), defaults.model_preset))
         for index, model in enumerate(defaults.fallback_models):
+            path: KeyPath = (*where, "fallbackModels", index)
             if isinstance(model, ModelPreset):
-                providers[(*where, "fallbackModels", index, "provider")] = model.provider
+                providers.append(((*path, "provider"), model.provider))
             else:
-                presets[(*where, "fallbackModels", index)] = model
-        for path, name in presets.items():
-            if name not in self.model_presets and (name or path[-1] != "modelPreset"):
-                raise UnknownNameError(path, name, self.model_presets, "modelPresets")
-        for path, name in providers.items():
+                presets.append((path, model))
+        for path, name in presets:
+            if name not in self.model_presets:
+                raise _unknown_name(path, name, self.model_presets, "modelPresets")
+        for path, name in providers:
             if name != AUTO and not find_by_name(name) and not self._custom_section(name):
                 known = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
-                raise UnknownNameError(path, name, known, "providers")
+                raise _unknown_name(path, name, known, "providers")
         return self
 
     @property

@@ -1,10 +1,10 @@
-"""The base class of all config sections, value types with a range, and what a section knows about its keys.
+"""The base class of all config sections, value types with a range, and the shape of sections: which keys they have.
 
 Attributes are snake_case. The file may use both styles; camelCase is written. Unknown keys are preserved.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import UnionType
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from nanobot.config.keypath import MISSING, KeyPath, camel, dotted, mask_value
+from nanobot.config.keypath import InvalidKeyError, KeyPath, camel, mask_value
 
 
 class Section(BaseModel):
@@ -65,6 +65,9 @@ def _validate_headers(headers: dict[str, str]) -> dict[str, str]:
 
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+WEBSOCKET_URL = r"^wss?://.+"
+HTTP_URL = r"^https?://.+"
+
 Number = BeforeValidator(_reject_bool)
 Text = Annotated[str, BeforeValidator(_null_is_empty)]  # earlier releases wrote null for an empty string
 Count = Annotated[int, Number, Field(ge=1)]
@@ -74,8 +77,8 @@ Seconds = Annotated[float, Number, Field(gt=0)]
 Millis = Annotated[int, Number, Field(ge=0)]
 Retries = Annotated[int, Number, Field(ge=0, le=10)]
 Money = Annotated[float, Number, Field(ge=0)]
-WebSocketUrl = Annotated[str, Field(pattern=r"^wss?://.+")]
-HttpUrl = Annotated[str, Field(pattern=r"^https?://.+")]
+WebSocketUrl = Annotated[str, Field(pattern=WEBSOCKET_URL)]
+HttpUrl = Annotated[str, Field(pattern=HTTP_URL)]
 NullableUrl = Annotated[HttpUrl | None, BeforeValidator(empty_is_null)]
 Ids = list[Annotated[str, Field(coerce_numbers_to_str=True)]]  # users write ids as numbers
 StrMap = dict[str, str]
@@ -89,129 +92,98 @@ ApiType = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The type of a key: `section` is its model, or that of each entry if `container` is "map" or "list"."""
+    """What a key holds: a section; a "map" or "list" `container`, of such sections if there is one; or one word."""
 
-    name: str
-    section: type[BaseModel] | None
+    section: type[BaseModel] | None = None
     container: str = ""
-    is_text: bool = False
-    """Whether a value is one word: neither object nor list."""
+    name: str = ""
+    """Its attribute in Python."""
     restricts: bool = False
 
     @property
     def keys(self) -> Mapping[str, "Shape"]:
-        """The keys it knows, in camelCase."""
-        return shapes(self.section) if self.section and not self.container else {}
+        """The keys of a section, in camelCase."""
+        return _keys(self.section) if self.section and not self.container else {}
 
     def child(self, key: str | int) -> "Shape | None":
-        """The shape under one of its keys, None if it has none: an own key, any entry of a container, a custom key."""
+        """The shape under a key: one of its own, an entry of a container, or one that a section allows besides."""
         if self.section is None or (self.container == "list") != isinstance(key, int):
             return None
         if self.container:
-            return Shape("", self.section)
-        return self.keys.get(str(key)) or _custom_shape(self.section)
+            return Shape(self.section)
+        return self.keys.get(str(key)) or _custom_entry(self.section)
+
+    def entries(self, value: Any) -> Iterator[tuple[Any, Any, "Shape | None"]]:
+        """Key, value and shape of each entry of a value of this shape."""
+        if self.section and isinstance(value, list if self.container == "list" else dict):
+            for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+                yield key, entry, self.child(key)
+
+    def locate(self, names: Iterable[str]) -> tuple[KeyPath, "Shape | None"]:
+        """The path of a key below it, given in any spelling, and its shape; None if there is no such key."""
+        path: KeyPath = ()
+        shape: Shape | None = self
+        for name in names:
+            key = camel(name) if shape and camel(name) in shape.keys else name
+            path, shape = (*path, key), shape.child(key) if shape else None
+        return path, shape
+
+    def below(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, "Shape"]]:
+        """All keys below it, with `*` for the names of a container's entries."""
+        for key, shape in self.keys.items():
+            yield (*path, key), shape
+            if shape.section:
+                inner = (*path, key, "*") if shape.container else (*path, key)
+                yield from Shape(shape.section).below(inner)
 
 
 @cache
-def shapes(section: type[BaseModel]) -> Mapping[str, Shape]:
-    """The keys of a section, in camelCase."""
+def _keys(section: type[BaseModel]) -> Mapping[str, Shape]:
     return {
-        camel(name): replace(_shape(name, field.annotation), restricts=RESTRICTS in field.metadata)
+        camel(name): replace(_shape_of(field.annotation), name=name, restricts=RESTRICTS in field.metadata)
         for name, field in section.model_fields.items()
     }
 
 
-def _shape(name: str, annotation: Any) -> Shape:
-    kinds = list(_alternatives(annotation))
-    for kind in kinds:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return Shape(name, kind)
-        for entry in _alternatives(get_args(kind)[-1]) if get_origin(kind) in (dict, list) else ():
-            if isinstance(entry, type) and issubclass(entry, BaseModel):
-                return Shape(name, entry, "map" if get_origin(kind) is dict else "list")
-    return Shape(name, None, is_text=not any(get_origin(kind) in (dict, list) for kind in kinds))
-
-
-def _alternatives(annotation: Any) -> Iterator[Any]:
-    origin = get_origin(annotation)
+def _shape_of(annotation: Any) -> Shape:
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        yield from _alternatives(get_args(annotation)[0])
-    elif origin in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _alternatives(part)
-    else:
-        yield annotation
+        return _shape_of(arguments[0])
+    if origin in (Union, UnionType):
+        return max(map(_shape_of, arguments), key=lambda shape: (shape.section is not None, shape.container != ""))
+    if origin in (dict, list):
+        return Shape(_shape_of(arguments[-1]).section, "map" if origin is dict else "list")
+    return Shape(annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None)
 
 
 @cache
-def _custom_shape(section: type[BaseModel]) -> Shape | None:
+def _custom_entry(section: type[BaseModel]) -> Shape | None:
     """The shape of keys that a section does not name itself (`providers.<custom>`), if it has one."""
-    kind = section.__annotations__.get("__pydantic_extra__")
-    entry = get_args(kind)[-1] if kind is not None else None
-    return Shape("", entry) if isinstance(entry, type) and issubclass(entry, BaseModel) else None
-
-
-class DuplicateKeyError(ValueError):
-    """A key occurs in both styles."""
-
-    def __init__(self, path: KeyPath) -> None:
-        super().__init__(f"{dotted(path)} occurs twice, in two spellings. Keep one.")
-        self.path = path
+    annotation = section.__annotations__.get("__pydantic_extra__")
+    entry = _shape_of(annotation).section if annotation is not None else None
+    return Shape(entry) if entry else None
 
 
 def in_camel_case(value: Any, shape: Shape, path: KeyPath = ()) -> Any:
-    """The value with known keys in camelCase. Raises DuplicateKeyError if a key occurs in both styles."""
-    if isinstance(value, list) and shape.container == "list":
-        entry_shape = Shape("", shape.section)
-        return [in_camel_case(entry, entry_shape, (*path, index)) for index, entry in enumerate(value)]
-    if not isinstance(value, dict) or shape.section is None:
-        return value
-    result: dict[str, Any] = {}
-    for key, entry in value.items():
-        name = camel(key) if camel(key) in shape.keys else key
+    """The value with known keys in camelCase. Raises InvalidKeyError if a key occurs in both styles."""
+    result: dict[Any, Any] = {}
+    for key, entry, _ in shape.entries(value):
+        (name,), inner = shape.locate([key]) if isinstance(key, str) else ((key,), shape.child(key))
         if name in result:
-            raise DuplicateKeyError((*path, name))
-        inner = shape.child(name)
+            raise InvalidKeyError((*path, name), "occurs twice, in two spellings. Keep one")
         result[name] = in_camel_case(entry, inner, (*path, name)) if inner else entry
-    return result
+    if not result:
+        return value
+    return [*result.values()] if isinstance(value, list) else result
 
 
-def with_all_sections(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+def with_all_sections(tree: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
     """The tree with an empty object for each missing section.
 
     Only for speed: pydantic then validates everything with one schema instead of building each default.
     """
     result = dict(tree)
-    for key, shape in shapes(section).items():
-        if shape.section and not shape.container and isinstance(result.setdefault(key, {}), dict):
-            result[key] = with_all_sections(result[key], shape.section)
+    for key, inner in shape.keys.items():
+        if inner.section and not inner.container and isinstance(result.setdefault(key, {}), dict):
+            result[key] = with_all_sections(result[key], inner)
     return result
-
-
-@cache
-def _defaults(section: type[BaseModel]) -> dict[str, tuple[str, Any]]:
-    """The keys of a section, in camelCase, with their attribute and default."""
-    return {
-        camel(name): (name, field.get_default(call_default_factory=True))
-        for name, field in section.model_fields.items()
-    }
-
-
-def settings_in(value: Any, path: KeyPath = (), default: Any = MISSING) -> Iterator[tuple[KeyPath, Any, Any]]:
-    """Path, value and default of each setting below a section; the default of a key that no section names is MISSING.
-
-    Objects are descended into. A list is one setting.
-    """
-    if isinstance(value, BaseModel):
-        for key, (name, field_default) in _defaults(type(value)).items():
-            yield from settings_in(getattr(value, name), (*path, key), field_default)
-    entries = (value.model_extra or {}) if isinstance(value, BaseModel) else value if isinstance(value, dict) else {}
-    for name, entry in entries.items():
-        yield from settings_in(entry, (*path, name))
-    if isinstance(value, list):
-        value = [
-            entry.model_dump(by_alias=True, exclude_defaults=True) if isinstance(entry, BaseModel) else entry
-            for entry in value
-        ]
-    if not isinstance(value, BaseModel) and not entries:
-        yield path, value, default

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nanobot.config.environment import is_pointer, variables_in
-from nanobot.config.keypath import MISSING, KeyPath, dotted, get, mask_value
+from nanobot.config.keypath import MISSING, KeyPath, dotted, get, leaves, mask_value
 from nanobot.config.schema import Config, LoadedFrom
-from nanobot.config.section import settings_in
 from nanobot.security.references import references_in
 
 Source = Literal["file", "environment", "secret file", "command", "default"]
@@ -26,7 +25,7 @@ def sources(config: Config) -> list[Setting]:
     """All settings by dotted camelCase key, in the order of the schema, each with its source."""
     return [
         Setting(dotted(path), mask_value(path, value), *_source(path, config.loaded_from))
-        for path, value, _ in settings_in(config)
+        for path, value in leaves(config.model_dump(by_alias=True))
     ]
 
 

@@ -47,6 +47,7 @@ CREATE TABLE IF NOT EXISTS cron_runs (
     until_ms INTEGER, count INTEGER, answer TEXT, delivered_ms INTEGER, delivered TEXT,
     UNIQUE (store, job_id, at_ms, retry)
 );
+CREATE INDEX IF NOT EXISTS cron_runs_of_job ON cron_runs (store, job_id, number);
 CREATE TABLE IF NOT EXISTS cron_files (store TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS cron_servers (store TEXT NOT NULL, holder TEXT NOT NULL, PRIMARY KEY (store, holder));
 """
@@ -134,10 +135,10 @@ class Runs:
 
     def of(self, job_id: str | None, limit: int) -> list[Run]:
         """The newest runs of a job, or of all jobs; oldest first."""
+        of_job = "" if job_id is None else "AND job_id = ?"
         rows = self._db.execute(
-            f"SELECT {_COLUMNS} FROM cron_runs WHERE store = ? AND job_id = IFNULL(?, job_id) "  # noqa: S608 as above
-            "ORDER BY number DESC LIMIT ?",
-            (self._store, job_id, limit),
+            f"SELECT {_COLUMNS} FROM cron_runs WHERE store = ? {of_job} ORDER BY number DESC LIMIT ?",  # noqa: S608
+            (self._store, *([] if job_id is None else [job_id]), limit),
         )
         return [Run(*row) for row in rows.fetchall()[::-1]]
 

@@ -8,8 +8,7 @@ import plistlib
 import shutil
 import subprocess
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +141,11 @@ def run_program(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         raise ServiceError(f"{command[0]} cannot be run: {error.strerror}.") from error
 
 
-class Daemon(ABC):
+Commands = Mapping[str, Sequence[Sequence[str]]]
+"""What a service manager is asked for each action, without its own name."""
+
+
+class Daemon:
     """A service manager. Methods raise ServiceError; `install` and `uninstall` return lines to show to the user."""
 
     manager: tuple[str, ...]
@@ -150,47 +153,43 @@ class Daemon(ABC):
     advice = ""
     """What to do where it fails."""
 
-    def __init__(self, file: Path, text: Callable[[ServiceSpec], str | bytes], run: Run) -> None:
-        """`file` describes the service to the manager; `text` is what it holds."""
+    def __init__(
+        self, file: Path, describe: Callable[[ServiceSpec], str | bytes], commands: Commands, run: Run
+    ) -> None:
+        """`file` holds what `describe` says. The `check` command succeeds while the service runs."""
         self._file = file
-        self._text = text
+        self._describe = describe
+        self._commands = commands
         self._run = run
 
-    @abstractmethod
-    def load(self) -> None:
-        """Start the service as the file says, and enable it at login."""
+    def start(self) -> None:
+        if not self.is_active():
+            self._do("start")
 
-    @abstractmethod
-    def unload(self) -> None:
-        """Stop the service, and disable it."""
+    def stop(self) -> None:
+        self._do("stop")
 
-    @abstractmethod
-    def start(self) -> None: ...
-
-    @abstractmethod
-    def stop(self) -> None: ...
-
-    @abstractmethod
-    def restart(self) -> None: ...
-
-    @abstractmethod
-    def is_active(self) -> bool:
-        """Whether the service manager runs it now."""
+    def restart(self) -> None:
+        self._do("restart" if self.is_active() else "start")
 
     def is_installed(self) -> bool:
         return self._file.exists()
+
+    def is_active(self) -> bool:
+        """Whether the service manager runs it now."""
+        return self.is_installed() and self._succeeds(*self._commands["check"][0])
 
     def install(self, spec: ServiceSpec) -> list[str]:
         """Write the file and start the service. If that fails, everything is as before."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         before = self._file.read_bytes() if self.is_installed() else None
         try:
-            write_atomic(self._file, self._text(spec), mode=0o644)
-            self.load()
+            write_atomic(self._file, self._describe(spec), mode=0o644)
+            self._do("load")
         except ServiceError:
             if before is None:
                 with suppress(ServiceError):
-                    self.unload()
+                    self._do("unload")
                 self._file.unlink(missing_ok=True)
             else:
                 write_atomic(self._file, before, mode=0o644)
@@ -207,21 +206,22 @@ class Daemon(ABC):
             return ["The service is not installed."]
         lines = [f"Deleted: {self._file}"]
         try:
-            self.unload()
+            self._do("unload")
         except ServiceError as error:
             lines.append(str(error))
         self._file.unlink(missing_ok=True)
         return lines
 
+    def _do(self, action: str) -> None:
+        for arguments in self._commands[action]:
+            command = [*self.manager, *arguments]
+            result = self._run(command)
+            if result.returncode:
+                reason = result.stderr.strip() or result.returncode
+                raise ServiceError(f"{' '.join(command)} failed: {reason}.{self.advice}")
+
     def _succeeds(self, *arguments: str) -> bool:
         return self._run([*self.manager, *arguments]).returncode == 0
-
-    def _ask(self, *arguments: str) -> None:
-        command = [*self.manager, *arguments]
-        result = self._run(command)
-        if result.returncode:
-            reason = result.stderr.strip() or result.returncode
-            raise ServiceError(f"{' '.join(command)} failed: {reason}.{self.advice}")
 
 
 class Systemd(Daemon):
@@ -231,15 +231,15 @@ class Systemd(Daemon):
     advice = " After sudo or su there is no session bus: log in as the user itself, or run `nanobot gateway`."
 
     def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
-        super().__init__((folder or expand("~/.config/systemd/user")) / UNIT, systemd_unit, run)
-
-    def load(self) -> None:
-        self._ask("daemon-reload")
-        self._ask("enable", UNIT)
-        self._ask("restart", UNIT)
-
-    def unload(self) -> None:
-        self._ask("disable", "--now", UNIT)
+        commands = {
+            "load": (("daemon-reload",), ("enable", UNIT), ("restart", UNIT)),
+            "unload": (("disable", "--now", UNIT),),
+            "start": (("start", UNIT),),
+            "stop": (("stop", UNIT),),
+            "restart": (("restart", UNIT),),
+            "check": (("is-active", UNIT),),
+        }
+        super().__init__((folder or expand("~/.config/systemd/user")) / UNIT, systemd_unit, commands, run)
 
     def install(self, spec: ServiceSpec) -> list[str]:
         lines = super().install(spec)
@@ -253,18 +253,6 @@ class Systemd(Daemon):
         self._succeeds("daemon-reload")
         return lines
 
-    def start(self) -> None:
-        self._ask("start", UNIT)
-
-    def stop(self) -> None:
-        self._ask("stop", UNIT)
-
-    def restart(self) -> None:
-        self._ask("restart", UNIT)
-
-    def is_active(self) -> bool:
-        return self.is_installed() and self._succeeds("is-active", UNIT)
-
 
 class Launchd(Daemon):
     """A launchd agent. It is loaded while it runs: launchd would restart it otherwise."""
@@ -272,34 +260,24 @@ class Launchd(Daemon):
     manager = ("launchctl",)
 
     def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
-        super().__init__((folder or expand("~/Library/LaunchAgents")) / f"{LABEL}.plist", launchd_agent, run)
-        self._domain = f"gui/{os.getuid() if hasattr(os, 'getuid') else 0}"
+        file = (folder or expand("~/Library/LaunchAgents")) / f"{LABEL}.plist"
+        domain = f"gui/{os.getuid() if hasattr(os, 'getuid') else 0}"
+        load, unload = ("bootstrap", domain, str(file)), ("bootout", f"{domain}/{LABEL}")
+        commands = {
+            "load": (load,),
+            "start": (load,),
+            "stop": (unload,),
+            "restart": (("kickstart", "-k", f"{domain}/{LABEL}"),),
+            "check": (("print", f"{domain}/{LABEL}"),),
+        }
+        super().__init__(file, launchd_agent, commands, run)
 
-    def load(self) -> None:
-        self.unload()
-        self._ask("bootstrap", self._domain, str(self._file))
-
-    def unload(self) -> None:
-        if self.is_active():
-            self.stop()
-
-    def start(self) -> None:
-        if self.is_active():
-            self._ask("kickstart", f"{self._domain}/{LABEL}")
-        else:
-            self._ask("bootstrap", self._domain, str(self._file))
-
-    def stop(self) -> None:
-        self._ask("bootout", f"{self._domain}/{LABEL}")
-
-    def restart(self) -> None:
-        if self.is_active():
-            self._ask("kickstart", "-k", f"{self._domain}/{LABEL}")
-        else:
-            self.start()
-
-    def is_active(self) -> bool:
-        return self.is_installed() and self._succeeds("print", f"{self._domain}/{LABEL}")
+    def _do(self, action: str) -> None:
+        """What is not loaded cannot be unloaded, and what is cannot be loaded again."""
+        if action in ("load", "unload") and self.is_active():
+            super()._do("stop")
+        if action != "unload":
+            super()._do(action)
 
 
 def find_daemon(platform: str = sys.platform, which: Callable[[str], str | None] = shutil.which) -> Daemon | None:

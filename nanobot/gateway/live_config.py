@@ -14,8 +14,8 @@ from typing import Any
 
 from nanobot.config import keypath
 from nanobot.config.loader import load_config
-from nanobot.config.schema import Config
-from nanobot.config.section import shapes
+from nanobot.config.schema import AgentDefaults, ApiConfig, Config
+from nanobot.config.section import Shape
 from nanobot.errors import ConfigError
 from nanobot.gateway.channels import GatewayChannels
 from nanobot.security.secrets import learn_secrets, named_secrets
@@ -167,10 +167,10 @@ class LiveConfig:
         config.model_presets, config.providers = new.model_presets, new.providers
         config.tools, config.limits = new.tools, new.limits
         config.gateway.heartbeat = new.gateway.heartbeat
-        for name, shape in shapes(type(config.agents.defaults)).items():
+        for name, shape in Shape(AgentDefaults).keys.items():
             if name in _DEFAULTS:
                 setattr(config.agents.defaults, shape.name, getattr(new.agents.defaults, shape.name))
-        for name, shape in shapes(type(config.api)).items():
+        for name, shape in Shape(ApiConfig).keys.items():
             if name not in _API_AT_START:
                 setattr(config.api, shape.name, getattr(new.api, shape.name))
         await self._renew()

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -21,7 +21,6 @@ from nanobot.net.http import (
     https_context,
     load_httpx,
     new_client,
-    parse_server_address,
     proxy_for,
     ssl_context,
 )
@@ -41,7 +40,7 @@ class HttpPools:
     """Connections and httpx clients, lent to one call at a time. The most recently used goes first."""
 
     def __init__(self, *, proxy: str | None = None) -> None:
-        self._proxy = proxy
+        self.proxy = proxy
         self._connections: defaultdict[ServerAddress, list[tuple[float, Connection]]] = defaultdict(list)
         """Idle ones, with the time they were returned, oldest first."""
         self._clients: defaultdict[tuple[str, str | None], list[httpx.AsyncClient]] = defaultdict(list)
@@ -60,7 +59,7 @@ class HttpPools:
     def _load(self, url: str) -> None:
         from nanobot.net import connection  # noqa: F401 brings h11
 
-        if proxy_for(url, self._proxy) is not None:
+        if proxy_for(url, self.proxy) is not None:
             load_httpx()
         if urlsplit(url).scheme == "https":
             https_context()
@@ -69,7 +68,7 @@ class HttpPools:
     async def borrow_client(self, url: str) -> AsyncIterator["httpx.AsyncClient"]:
         """A client for one call to this URL. Follows no redirects and ignores the environment."""
         self._check_loop()
-        proxy = proxy_for(url, self._proxy)
+        proxy = proxy_for(url, self.proxy)
         idle = self._clients[urlsplit(url).scheme, proxy]
         client = idle.pop() if idle else new_client(await ssl_context(url), proxy)
         try:
@@ -92,31 +91,13 @@ class HttpPools:
                 return connection
             await connection.aclose()
         context = await ssl_context(address.url)
-        proxy = proxy_for(address.url, self._proxy)
+        proxy = proxy_for(address.url, self.proxy)
         if proxy is None:
             return await DirectConnection.open(address, context, connect_s)
         try:
             return ProxiedConnection(address, new_client(context, proxy), connect_s)
         except (ImportError, ValueError) as error:  # unknown kind of proxy, or its package is missing
             raise HttpError(str(error)) from None
-
-    async def get(self, url: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-        """The status and the body of a GET over such a connection. Raises HttpError, also for an invalid URL."""
-        body = b""
-        try:
-            async with asyncio.timeout(timeout_s):
-                connection = await self.connect(parse_server_address(url), timeout_s)
-                try:
-                    await connection.request("GET", headers)
-                    while chunk := await connection.read():
-                        body += chunk
-                finally:
-                    await self.release(connection)
-        except TimeoutError:
-            raise HttpError(f"no answer within {timeout_s:g} s") from None
-        except ValueError as error:
-            raise HttpError(str(error)) from None
-        return connection.status, body
 
     async def release(self, connection: "Connection", *, is_complete: bool = False) -> None:
         """End a call. A connection that can be reused is kept, others are closed.

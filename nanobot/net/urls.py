@@ -29,16 +29,15 @@ _PLAIN_WORDS = re.compile(r"(?:[/._-]*(?:[A-Za-z]{1,24}|[A-Za-z0-9]{1,12})(?![A-
 """Words as in ordinary addresses: nothing encoded, no long runs of letters mixed with digits."""
 _URL_CHAR = r"[^\s<>\"'`]"
 _DOT = r"[.\u3002\uff0e\uff61]"
-_IN_TEXT = re.compile(
+_IN_TEXT = (
     rf"(?P<whole>(?:https?|wss?|ftp):{_URL_CHAR}+)"
     r"|(?:(?<=//)|(?<=\\\\)|(?<![\w./\\%\u3002\uff0e\uff61-]))"
     rf"(?P<bare>(?:(?:[\w-]{{1,63}}{_DOT})+[^\W\d_][\w-]{{1,62}}{_DOT}?|\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?![\w.])"
     rf"|\[[0-9a-f:.]{{2,45}}\]|(?:0x[0-9a-f.]+|\d+(?:\.\d+){{0,2}})(?=/?\?)|(?:(?<=//)|(?<=\\\\))[\w-]{{1,63}})"
-    rf"(?:[:/?#\\]{_URL_CHAR}*)?)",
-    re.IGNORECASE,
+    rf"(?:[:/?#\\]{_URL_CHAR}*)?)"
 )
-"""URLs in a text. Many programs accept one without its scheme: `example.com/a`, `//example.com/a`, `198.51.100.7/a`;
-bare numbers count only with a query after them.
+"""URLs in a text; compiled with the first text, since that takes 3 ms. Many programs accept one without its scheme:
+`example.com/a`, `//example.com/a`, `198.51.100.7/a`; bare numbers count only with a query after them.
 """
 
 
@@ -136,7 +135,7 @@ def find_hosts(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _find_hosts(text: str) -> Iterator[tuple[str, str]]:
-    for match in _IN_TEXT.finditer(text):
+    for match in re.finditer(_IN_TEXT, text, re.IGNORECASE):
         bare = (match["bare"] or "").rstrip(").,;!?")
         try:
             url = parse_url(f"http://{bare}" if bare else match[0])

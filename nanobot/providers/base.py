@@ -2,7 +2,7 @@
 response.
 
 A provider overrides `chat` or `chat_stream`; the base class derives each from the other. Both keep the signatures of
-the original design, so the purpose of a call travels beside them, in `call_context`.
+the original design, so the purpose of a call travels beside them, in `call_context`. Our own override `stream`.
 """
 
 import json
@@ -213,6 +213,25 @@ def call_context() -> CallContext:
     return _call_context.get()
 
 
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What a model is asked, as our own providers pass it on."""
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[ToolSchema] = ()
+    model: str = ""
+    """Empty for the provider's default model."""
+    max_tokens: int = 4096
+    temperature: float = 0.7
+
+    def send(self, provider: "LLMProvider") -> "AsyncGenerator[Delta, None]":
+        """Ask this provider, which may be somebody else's."""
+        deltas = provider.chat_stream(
+            self.messages, self.tools or None, self.model or None, self.max_tokens, self.temperature
+        )
+        return cast("AsyncGenerator[Delta, None]", deltas)
+
+
 class LLMProvider:
     """Access to models. One instance serves all sessions concurrently and keeps no state of any session."""
 
@@ -264,16 +283,18 @@ class LLMProvider:
 
         Raises ProviderError. Cancelling is safe: it closes the connection.
         """
-        if type(self).chat_stream is LLMProvider.chat_stream:
-            raise NotImplementedError(f"{type(self).__name__} must define chat or chat_stream")
-        stream = self.chat_stream(messages, tools, model, max_tokens, temperature)
-        async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as deltas:
+        own = type(self)
+        if own.chat_stream is LLMProvider.chat_stream and own.stream is LLMProvider.stream:
+            raise NotImplementedError(f"{own.__name__} must define chat or chat_stream")
+        async with aclosing(
+            ModelRequest(messages, tools or (), model or "", max_tokens, temperature).send(self)
+        ) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Finished):
                     return delta.response
-        raise ProviderError(f"{type(self).__name__} ended its answer without finishing it. Send the message again.")
+        raise ProviderError(f"{own.__name__} ended its answer without finishing it. Send the message again.")
 
-    async def chat_stream(
+    def chat_stream(
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[ToolSchema] | None = None,
@@ -285,9 +306,19 @@ class LLMProvider:
 
         The messages are valid (see messages/repair.py); the provider drops fields that its wire does not know.
         """
+        return self.stream(ModelRequest(messages, tools or (), model or "", max_tokens, temperature))
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """What `chat_stream` yields; our own providers override this. Here: derived from `chat`."""
         from nanobot.providers.wire.rows import plain_messages  # only third-party providers get here
 
-        response = await self.chat(await plain_messages(messages), tools, model, max_tokens, temperature)
+        response = await self.chat(
+            await plain_messages(request.messages),
+            request.tools or None,
+            request.model or None,
+            request.max_tokens,
+            request.temperature,
+        )
         if response.finish_reason == "error":
             raise error_from_response(response)
         if response.reasoning_content:

@@ -4,16 +4,15 @@ proceeds.
 
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, Unpack
 
-from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.net.http import HttpError
-from nanobot.providers.base import Delta, LLMProvider
-from nanobot.providers.error_patterns import error_of, parse_error_response
-from nanobot.providers.errors import ConnectionFailedError
+from nanobot.providers.base import Delta, LLMProvider, ModelRequest
+from nanobot.providers.endpoint import HttpResponse
+from nanobot.providers.error_patterns import parse_error_response
 from nanobot.providers.wire.chat import ChatCall
-from nanobot.providers.wire.stream import Endpoint, EndpointSettings, FixupCallback, WireCall
+from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings, FixupCallback, WireCall
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,30 @@ _LENGTH_FIELDS = ("context_length", "max_model_len", "context_window")
 OPENAI = "https://api.openai.com/v1"
 
 
-class CustomProvider(LLMProvider):
+class EndpointProvider(LLMProvider):
+    """A provider with one chat endpoint."""
+
+    def __init__(self, endpoint: ChatEndpoint, default_model: str) -> None:
+        super().__init__(endpoint.api_key, endpoint.api_base)
+        self.name = endpoint.name
+        self._endpoint = endpoint
+        self._default_model = default_model
+        self._on_fixup: FixupCallback | None = None
+
+    def get_default_model(self) -> str:
+        return self._default_model
+
+    def prepare(self) -> None:
+        self._endpoint.pools.prepare(self._endpoint.api_base)
+
+    def on_fixup(self, callback: FixupCallback) -> None:
+        self._on_fixup = callback
+
+    async def close(self) -> None:
+        await self._endpoint.pools.close()
+
+
+class CustomProvider(EndpointProvider):
     """An endpoint of one of the two OpenAI APIs. Streams. If the server rejects a field as unknown, the request is sent
     again without it.
     """
@@ -39,29 +61,12 @@ class CustomProvider(LLMProvider):
         api_type: str = "chat_completions",
         **settings: Unpack[EndpointSettings],
     ) -> None:
-        self.name = settings.get("name", "custom")
-        defaults = Endpoint(self.name, OPENAI, api_key, f"providers.{self.name}.apiKey")
-        self._endpoint = defaults.with_settings(api_base, settings)
-        super().__init__(api_key, self._endpoint.api_base)
-        self._default_model = default_model
+        super().__init__(ChatEndpoint.create(api_base or OPENAI, api_key, settings, name="custom"), default_model)
         self._call: type[WireCall] = ChatCall
         if api_type == "responses":
             from nanobot.providers.wire.responses import ResponsesCall  # few endpoints need it
 
             self._call = ResponsesCall
-        self._on_fixup: FixupCallback | None = None
-
-    def get_default_model(self) -> str:
-        """The model used when a call names none."""
-        return self._default_model
-
-    def prepare(self) -> None:
-        """Start loading the HTTP client in a thread."""
-        self._endpoint.pools.prepare(self._endpoint.api_base)
-
-    def on_fixup(self, callback: FixupCallback) -> None:
-        """Report each request that is rejected and sent again without a field."""
-        self._on_fixup = callback
 
     async def list_models(self) -> tuple[str, ...]:
         """The models of `GET /models`, without embeddings; empty if the endpoint lists none in time. Never raises."""
@@ -69,14 +74,9 @@ class CustomProvider(LLMProvider):
 
     async def check_key(self) -> None:
         """As in LLMProvider, with a request that is free."""
-        endpoint = self._endpoint
-        try:
-            status, body = await self._get(_KEY_CHECK_PATHS.get(self.name, "/models"))
-        except HttpError as error:
-            raise ConnectionFailedError(str(error), target=endpoint.target("")) from error
-        if status >= 400 and status != 403:  # a restricted key may chat, but not list models
-            parsed = parse_error_response(status, body)
-            raise error_of(parsed, endpoint.target(""), endpoint.secrets)
+        response = await self._get(_KEY_CHECK_PATHS.get(self.name, "/models"))
+        if response.status >= 400 and response.status != 403:  # a restricted key may chat, but not list models
+            raise self._endpoint.error_of(parse_error_response(response.status, response.body))
 
     async def context_length(self, model: str) -> int | None:
         entry = (await self._listed()).get(model, {})
@@ -86,28 +86,15 @@ class CustomProvider(LLMProvider):
     async def _listed(self) -> dict[str, dict[str, Any]]:
         """The entries of `GET /models` by model. Never raises."""
         try:
-            _, body = await self._get("/models")
-            return {str(entry["id"]): entry for entry in json.loads(body)["data"]}
+            return {str(entry["id"]): entry for entry in json.loads((await self._get("/models")).body)["data"]}
         except Exception as error:  # any server may be there, and the list is only an offer
             log.debug("%s lists no models: %s", self.name, type(error).__name__)
             return {}
 
-    async def _get(self, path: str) -> tuple[int, bytes]:
+    async def _get(self, path: str) -> HttpResponse:
         endpoint = self._endpoint
-        headers = {"User-Agent": "nanobot", "Accept": "application/json", **endpoint.headers()}
-        return await endpoint.pools.get(f"{endpoint.api_base.rstrip('/')}{path}", headers, _LIST_TIMEOUT_S)
+        return await endpoint.fetch("GET", endpoint.api_base + path, endpoint.bearer, timeout_s=_LIST_TIMEOUT_S)
 
-    def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
-        model = model or self._default_model
-        return self._call(self._endpoint, messages, tools or (), model, max_tokens, temperature, self._on_fixup).run()
-
-    async def close(self) -> None:
-        await self._endpoint.pools.close()
+    def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        request = replace(request, model=request.model or self._default_model)
+        return self._call(self._endpoint, request, self._on_fixup).run()

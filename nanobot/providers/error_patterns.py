@@ -1,5 +1,5 @@
-"""What an error response means: from status and body to a typed error, or to a change that makes the request
-acceptable.
+"""What an error response means: from status and body to an error type, or to a fact about the endpoint that makes the
+request acceptable.
 
 Vendors use the same status for different things; the meaning is in a code or in the wording. The tables hold what
 OpenAI, ChatGPT, Azure, Anthropic, Google, DeepSeek, Moonshot, Mistral, Groq, OpenRouter, vLLM, llama.cpp, LM Studio and
@@ -17,7 +17,6 @@ from typing import Any
 
 from nanobot.providers.errors import (
     AuthenticationError,
-    CallTarget,
     ContentFilteredError,
     ContextOverflowError,
     MalformedResponseError,
@@ -28,7 +27,6 @@ from nanobot.providers.errors import (
     RateLimitedError,
     kind_of_status,
 )
-from nanobot.security.secrets import redact
 
 _TABLE: tuple[tuple[type[ModelCallError], str, str], ...] = (
     (
@@ -77,10 +75,8 @@ _TABLE: tuple[tuple[type[ModelCallError], str, str], ...] = (
 )
 """Error class, the codes that mean it, and the wording; of several wordings the first counts."""
 _CODES = {code: kind for kind, codes, _ in _TABLE for code in codes.split()}
-_PHRASES = [(kind, re.compile(phrase, re.IGNORECASE)) for kind, _, phrase in _TABLE]
-
-_TOO_LARGE_AT_ONCE = re.compile(r"request too large for", re.IGNORECASE)
-"""A single request exceeds the per-minute token limit: waiting does not help, only a smaller request does."""
+_WAIT = r"try again in\s*(\d+(?:\.\d+)?)\s*(ms|s\b|seconds?)"
+"""This and the patterns below are compiled with the first failure: at import, that takes 4 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,10 @@ class ErrorResponse:
 def parse_error_response(status: int, body: bytes | str, headers: Mapping[str, str] | None = None) -> ErrorResponse:
     """Parse an error body of any shape. Never raises."""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-    retry_after = retry_after_s(headers or {})
+    headers = headers or {}
+    if 300 <= status < 400:
+        return ErrorResponse(status, f"a redirect to {headers.get('location', 'elsewhere')}, not followed with a key")
+    retry_after = retry_after_s(headers)
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -110,51 +109,41 @@ def error_response_of(data: Any, status: int = 0, retry_after: float | None = No
     if isinstance(data, list) and data:  # Google wraps it in a list
         data = data[0]
     error = data.get("error", data) if isinstance(data, dict) else data
-    if isinstance(error, dict):
-        message = error.get("message") or error.get("detail") or error.get("msg") or error.get("error") or ""
-        inner = error.get("metadata")  # OpenRouter puts the true reason here
-        if isinstance(inner, dict) and inner.get("raw"):
-            message = f"{message}: {inner['raw']}"
-        values = [error.get("code"), error.get("type"), error.get("status")]
-        innererror = error.get("innererror")
-        values += [innererror.get("code")] if isinstance(innererror, dict) else []
-        codes = tuple(str(value).lower() for value in values if value not in (None, ""))
-        message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-        for code in codes:
-            if not status and re.fullmatch("[1-5][0-9]{2}", code):
-                status = int(code)
-        resets = error.get("resets_in_seconds")  # ChatGPT, of an account's limit
-        if retry_after is None and isinstance(resets, int | float):
-            retry_after = _wait_s(resets)
-        param = error.get("param")
-        return ErrorResponse(status, message, codes, param if isinstance(param, str) else "", retry_after)
-    return ErrorResponse(
-        status, error if isinstance(error, str) else _excerpt(json.dumps(data)), retry_after_s=retry_after
-    )
+    if not isinstance(error, dict):
+        text = error if isinstance(error, str) else _excerpt(json.dumps(data))
+        return ErrorResponse(status, text, retry_after_s=retry_after)
+    message = next((error[name] for name in ("message", "detail", "msg", "error") if error.get(name)), "")
+    message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    metadata, innererror = error.get("metadata"), error.get("innererror")
+    if isinstance(metadata, dict) and metadata.get("raw"):  # OpenRouter puts the true reason here
+        message = f"{message}: {metadata['raw']}"
+    values = [error.get("code"), error.get("type"), error.get("status")]
+    values += [innererror.get("code")] if isinstance(innererror, dict) else []
+    codes = tuple(str(value).lower() for value in values if value not in (None, ""))
+    status = status or next((int(code) for code in codes if re.fullmatch("[1-5][0-9]{2}", code)), 0)
+    resets = error.get("resets_in_seconds")  # ChatGPT, of an account's limit
+    if retry_after is None and isinstance(resets, int | float):
+        retry_after = _wait_s(resets)
+    if retry_after is None and (match := re.search(_WAIT, message, re.IGNORECASE)) is not None:
+        retry_after = float(match[1]) / (1000 if match[2].lower() == "ms" else 1)
+    param = error.get("param")
+    return ErrorResponse(status, message, codes, param if isinstance(param, str) else "", retry_after)
 
 
-def error_of(response: ErrorResponse, target: CallTarget, secrets: Iterable[str] = ()) -> ModelCallError:
-    """The typed error of a response. Secrets are redacted, even where the server echoed one."""
-    kind = _kind(response)
-    status = response.status or None
-    detail = redact(response.message, secrets)
-    return kind(detail, target=target, status=status, retry_after_s=response.retry_after_s)
-
-
-def _kind(response: ErrorResponse) -> type[ModelCallError]:
+def kind_of(response: ErrorResponse) -> type[ModelCallError]:
     """The error class by status, code and wording; each vendor uses other statuses for the same thing."""
     status, message = response.status, response.message
     by_code = next((_CODES[code] for code in response.codes if code in _CODES), None)
 
     def by_wording(*kinds: type[ModelCallError]) -> type[ModelCallError] | None:
         return next(
-            (kind for kind, phrase in _PHRASES if (not kinds or kind in kinds) and phrase.search(message)), None
+            (kind for kind, _, phrase in _TABLE if (not kinds or kind in kinds) and _matches(phrase, message)), None
         )
 
     if 300 <= status < 400:
         return MalformedResponseError
-    if status in (413, 429) and _TOO_LARGE_AT_ONCE.search(message):
-        return ContextOverflowError
+    if status in (413, 429) and "request too large for" in message.lower():
+        return ContextOverflowError  # of the tokens a minute: only a smaller request helps
     if status == 429:
         if re.search(r"retry (?:in|after)", message, re.IGNORECASE):  # Google writes "quota" for both
             return RateLimitedError
@@ -203,51 +192,44 @@ def _excerpt(text: str) -> str:
 
 # What a 400 says is wrong with the request, so that it can be corrected.
 
-_UNKNOWN = re.compile(
+_UNKNOWN = (
     r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"
     r"unexpected|extra (?:inputs|fields)|additional properties|not implemented|invalid (?:field|parameter|argument)|"
-    r"deprecated|no such|cannot be used|not available|only the default",
-    re.IGNORECASE,
+    r"deprecated|no such|cannot be used|not available|only the default"
 )
-_MISSING = re.compile(
-    r"missing|required|must (?:be|include|contain)|not found|should be passed|passed back", re.IGNORECASE
-)
-_REPLY_TOO_LONG = re.compile(
-    r"max_(?:completion_)?tokens[^.]{0,40}(?:too large|valid range)|supports at most \d+ (?:completion|output) tokens",
-    re.IGNORECASE,
+_MISSING = r"missing|required|must (?:be|include|contain)|not found|should be passed|passed back"
+_REPLY_TOO_LONG = (
+    r"max_(?:completion_)?tokens[^.]{0,40}(?:too large|valid range)|supports at most \d+ (?:completion|output) tokens"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFixup:
-    """One change that may make the server accept the request."""
-
-    drop: str | None = None
-    rename: tuple[str, str] | None = None
-    need: str = ""
+def _matches(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
 
 
-def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> RequestFixup | None:
-    """The change that a 400 or 422 asks for, if any. `sent` names the fields that may be dropped."""
-    if response.status not in (400, 422) or _kind(response) is ContextOverflowError:
+def fixup_for(response: ErrorResponse, sent: Iterable[str]) -> str | None:
+    """What a 400 or 422 tells about the endpoint, as a fact of `capabilities`. `sent` names the fields that may be
+    dropped.
+    """
+    if response.status not in (400, 422) or kind_of(response) is ContextOverflowError:
         return None  # its wording may mention max_tokens and images, which are not at fault
     text = f"{response.param} {response.message} {' '.join(response.codes)}"
     fields = list(sent)
-    if _REPLY_TOO_LONG.search(text) and {"max_tokens", "max_completion_tokens"} & set(fields):
-        return RequestFixup(drop="max_tokens")
+    if _matches(_REPLY_TOO_LONG, text) and {"max_tokens", "max_completion_tokens"} & set(fields):
+        return "drop max_tokens"
     if "max_completion_tokens" in text and "max_tokens" in fields:
-        return RequestFixup(rename=("max_tokens", "max_completion_tokens"))
+        return "need max_completion_tokens"
     if "reasoning_content" in text:
-        if _MISSING.search(text) and not _UNKNOWN.search(text):
-            return RequestFixup(need="reasoning_content")
+        if _matches(_MISSING, text) and not _matches(_UNKNOWN, text):
+            return "need reasoning_content"
         if "reasoning_content" in fields:
-            return RequestFixup(drop="reasoning_content")
+            return "drop reasoning_content"
     if re.search(r"\balternat\w+|consecutive (?:user|messages)", text, re.IGNORECASE):
-        return RequestFixup(need="merged_users")
+        return "need merged_users"
     if "images" in fields and re.search(r"image|vision|multimodal|mmproj", text, re.IGNORECASE):
-        return RequestFixup(drop="images")
-    if not _UNKNOWN.search(text):
+        return "drop images"
+    if not _matches(_UNKNOWN, text):
         return None
     named = [name for name in fields if re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text)]
     named = [name for name in (response.param, response.param.split(".")[0]) if name in fields] + named
-    return RequestFixup(drop=named[0]) if named else None
+    return f"drop {named[0]}" if named else None

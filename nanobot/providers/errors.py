@@ -3,7 +3,7 @@ setting to change.
 
    ProviderError
    |-- AuthenticationError          401, 403: the key                      another provider
-   |-- QuotaExceededError           the account is empty                   another provider
+   |-- QuotaExceededError           402, 429: the account is empty         another provider
    |-- ModelNotFoundError           404: the model's name                  nobody
    |-- InvalidRequestError          400, 422: what we sent                 nobody
    |-- ContextOverflowError         longer than the context window         nobody, after one shrink
@@ -14,8 +14,8 @@ setting to change.
    |   `-- ModelUnavailableError    paused by the breaker, not sent        nobody, for some seconds
    |-- ProviderTimeoutError         one of our time limits                 another model
    |-- ConnectionFailedError        refused, reset, unknown host           another model
-   |-- StreamCutError               the stream ended early                 another model
-   `-- MalformedResponseError       the response cannot be parsed          another model
+   |-- StreamCutError               broke off, or aborted by the provider  another model
+   `-- MalformedResponseError       no valid response, or too large        another model
 """
 
 import math
@@ -122,8 +122,6 @@ class ModelCallError(errors.ProviderError):
 
 
 class AuthenticationError(ModelCallError):
-    """HTTP 401 or 403."""
-
     what = "The API key was rejected"
     retryable = False
     try_elsewhere = TryElsewhere.OTHER_PROVIDER
@@ -131,28 +129,26 @@ class AuthenticationError(ModelCallError):
 
 
 class QuotaExceededError(ModelCallError):
-    """HTTP 402, or 429 that mentions the quota."""
-
     what = "The account has no money or quota left"
     retryable = False
     try_elsewhere = TryElsewhere.OTHER_PROVIDER
     next_step = "Top up the account of {provider}, or choose another model with `/model`."
 
+    def advice(self) -> str:
+        again = f"There is quota again in {format_wait(self.retry_after_s)}. " if self.retry_after_s else ""
+        return again + super().advice()
+
 
 class ModelNotFoundError(ModelCallError):
-    """HTTP 404."""
-
     what = "The provider does not know this model"
+    retryable = False
     next_step = (
         "Change agents.defaults.model or agents.defaults.provider in the config; where `/model` chose this model, send "
         "`/model default`."
     )
-    retryable = False
 
 
 class InvalidRequestError(ModelCallError):
-    """HTTP 400 or 422: our request is wrong."""
-
     what = "The provider rejected the request"
     retryable = False
     next_step = "If it happens again, start a new session with `/new` and report it."
@@ -167,8 +163,6 @@ _WINDOW = re.compile(
 
 
 class ContextOverflowError(ModelCallError):
-    """HTTP 400 or 413 that mentions the length."""
-
     what = "The request is longer than the model's context window"
     next_step = "Start a new session with `/new`, or set agents.defaults.contextWindowTokens to the model's window."
 
@@ -180,15 +174,11 @@ class ContextOverflowError(ModelCallError):
 
 
 class ContentFilteredError(ModelCallError):
-    """A content filter refused the request or the answer."""
-
     what = "The provider's content filter refused the request or the answer"
     next_step = "Rephrase the message, or choose another model with `/model`."
 
 
 class BusyError(ModelCallError):
-    """Worth a retry later."""
-
     what = "The provider takes no requests at the moment"
     try_elsewhere = TryElsewhere.OTHER_MODEL
 
@@ -200,28 +190,20 @@ class BusyError(ModelCallError):
 
 
 class RateLimitedError(BusyError):
-    """HTTP 429."""
-
     what = "Too many requests for this key"
 
 
 class ModelOverloadedError(BusyError):
-    """HTTP 408, 409, 5xx."""
-
     what = "The provider is overloaded or failing"
 
 
 class ProviderTimeoutError(ModelCallError):
-    """One of our own time limits was reached."""
-
     what = "The model did not answer in time"
     try_elsewhere = TryElsewhere.OTHER_MODEL
     next_step = "Try again, or raise firstTokenTimeoutS, idleTimeoutS or totalTimeoutS in {section}."
 
 
 class ConnectionFailedError(ModelCallError):
-    """No connection, or it was lost before the answer began."""
-
     what = "The provider cannot be reached"
     try_elsewhere = TryElsewhere.OTHER_MODEL
     next_step = "Check {section}.apiBase in the config, and the network."
@@ -237,24 +219,17 @@ class ConnectionFailedError(ModelCallError):
 
 
 class StreamCutError(ModelCallError):
-    """The connection was lost after the answer had begun, or the provider aborted it."""
-
     what = "The answer broke off in the middle"
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Try again."
 
 
 class MalformedResponseError(ModelCallError):
-    """The response does not follow the API, or is larger than any valid one."""
-
     what = "The response cannot be parsed"
     try_elsewhere = TryElsewhere.OTHER_MODEL
     next_step = "Check that {section}.apiBase in the config is the base URL of a chat completions API."
 
 
 class ModelUnavailableError(BusyError):
-    """The circuit breaker is open: the model failed three times in a row within the last minute."""
-
     what = "The model is paused after repeated failures; no request was sent"
     try_elsewhere = TryElsewhere.NOBODY
 
@@ -280,12 +255,7 @@ def kind_of_status(status: int) -> type[ModelCallError]:
     """The error type of an HTTP status if nothing more is known."""
     if status in (401, 403):
         return AuthenticationError
-    if status == 402:
-        return QuotaExceededError
-    if status == 404:
-        return ModelNotFoundError
-    if status == 429:
-        return RateLimitedError
     if status in (408, 409) or status >= 500:
         return ModelOverloadedError
-    return InvalidRequestError
+    kinds = {402: QuotaExceededError, 404: ModelNotFoundError, 429: RateLimitedError}
+    return kinds.get(status, InvalidRequestError)

@@ -8,11 +8,10 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from nanobot.config.provider_match import ProviderMatch
 from nanobot.config.provider_table import (
@@ -25,18 +24,18 @@ from nanobot.config.provider_table import (
     spec_for,
 )
 from nanobot.errors import ConfigError, PluginError
-from nanobot.net.http import is_loopback
 from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.providers.accounts.store import AccountStore, command_name
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
+from nanobot.providers.endpoint import is_loopback_url
 from nanobot.providers.limits import Timeouts, timeouts_for
 from nanobot.providers.local_servers import LocalServer, default_servers, find_local_server, list_models
 from nanobot.providers.resilience import (
     RETRIES,
     Breaker,
     Candidate,
-    CandidateModel,
+    ChosenProvider,
     Monotonic,
     ResilientProvider,
     Sleep,
@@ -44,6 +43,7 @@ from nanobot.providers.resilience import (
 
 if TYPE_CHECKING:
     from nanobot.config.schema import Config, ProviderConfig
+    from nanobot.providers.wire.stream import EndpointSettings
 
 DIRECT = "nanobot.providers.custom_provider:CustomProvider"
 LITELLM = "nanobot.providers.litellm_provider:LiteLLMProvider"
@@ -53,16 +53,6 @@ ACCOUNTS = {
     "github_copilot": "nanobot.providers.accounts.github:CopilotProvider",
 }
 """Providers that use an account instead of an API key."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenProvider:
-    """A usable provider, its name, the model name to send, and why it was chosen, in a sentence."""
-
-    provider: LLMProvider
-    name: str
-    model: str
-    reason: str
 
 
 async def choose_provider(
@@ -78,36 +68,28 @@ async def choose_provider(
     Raises ConfigError, naming the key to set, if the owner named a model or provider that is not usable: there is no
     silent switch. `local_servers` are probed if nothing is configured; None means the default ones.
     """
-    active = config.active_preset()
-    requested = model or active.model
+    requested = model or config.active_preset().model
     match = config.match_provider(requested, environ)
     if match is None or (match.reason == "environment" and match.model != requested):
         # Nothing serves the requested model. Raise if it was named explicitly; else take what there is.
-        _raise_if_key_missing(requested)
+        spec = find_by_model(requested)
+        if requested != DEFAULT_MODEL and spec is not None and spec.needs_key:
+            raise ConfigError(_missing_key_message(spec, requested))
     if match is not None:
         return await _for_match(config, match, environ, state_dir)
-    account = _find_account(state_dir) if requested == DEFAULT_MODEL else None
-    if account is not None:
-        return _for_account(config, account, requested, f"you are logged in to {account.display_name}", state_dir)
-    servers = _local_servers(config, environ) if local_servers is None else local_servers
-    running = await find_local_server(servers)
-    if running is not None:
+    store = AccountStore.in_state(state_dir) if state_dir is not None and requested == DEFAULT_MODEL else None
+    for name in ACCOUNTS if store is not None else ():
+        if store is not None and store.path(name).exists():
+            spec = spec_for(name)
+            return _for_account(config, spec, requested, f"you are logged in to {spec.display_name}", state_dir)
+    servers = default_servers(environ, config.providers.by_name()) if local_servers is None else local_servers
+    if (running := await find_local_server(servers)) is not None:
         spec = spec_for(running.server.provider)
-        served = next((name for name in running.models if name == requested), running.models[0])
+        served = requested if requested in running.models else running.models[0]
         provider = _create_provider(config, spec, served, None, running.server.api_base, state_dir)
-        return ChosenProvider(provider, spec.name, served, running.reason)
-    return ChosenProvider(
-        load(OFFLINE)(),
-        "offline",
-        "offline",
-        "no key is set in the config or the environment, and no local model server answers",
-    )
-
-
-def _raise_if_key_missing(model: str) -> None:
-    spec = find_by_model(model)
-    if model != DEFAULT_MODEL and spec is not None and spec.needs_key:
-        raise ConfigError(_missing_key_message(spec, model))
+        return ChosenProvider(provider, spec.name, served, reason=running.reason)
+    reason = "no key is set in the config or the environment, and no local model server answers"
+    return ChosenProvider(load(OFFLINE)(), "offline", "offline", reason=reason)
 
 
 def _missing_key_message(spec: ProviderSpec, model: str) -> str:
@@ -121,19 +103,18 @@ def _missing_key_message(spec: ProviderSpec, model: str) -> str:
 async def _for_match(
     config: "Config", match: ProviderMatch, environ: Mapping[str, str], state_dir: Path | None
 ) -> ChosenProvider:
-    spec = match.spec
+    spec, model = match.spec, match.wire_model
     section = _section(config, spec.name)
     if spec.name in ACCOUNTS and not (spec.name == "github_copilot" and section.backend == "litellm"):
-        return _for_account(config, spec, match.wire_model, match.explanation, state_dir)
+        return _for_account(config, spec, model, match.explanation, state_dir)
     key = section.api_key or spec.env_key(environ)
     base = section.api_base or spec.default_api_base
-    if spec.needs_key and not key and not _is_loopback_url(base):
+    if spec.needs_key and not key and not is_loopback_url(base):
         raise ConfigError(_missing_key_message(spec, match.model))
-    model = match.wire_model
     plugin = _plugin(spec.name, config.plugins.disabled)
     if plugin is not None:
         reason = f"{match.explanation}; an installed package provides it"
-        return ChosenProvider(plugin(key or None, base), spec.name, model, reason)
+        return ChosenProvider(plugin(key or None, base), spec.name, model, reason=reason)
     if not base and spec.is_direct(section.backend):
         raise ConfigError(f"providers.{spec.config_key}.apiBase is empty. Set it to the base URL of the endpoint.")
     if spec.is_local and match.model == DEFAULT_MODEL and base:
@@ -144,13 +125,7 @@ async def _for_match(
             )
         model = served[0]
     provider = _create_provider(config, spec, model, key, base, state_dir)
-    return ChosenProvider(provider, spec.name, model, _explain_choice(match, section, environ))
-
-
-def _find_account(state_dir: Path | None) -> ProviderSpec | None:
-    """The first provider with a stored account."""
-    store = AccountStore.in_state(state_dir) if state_dir else None
-    return next((spec_for(name) for name in ACCOUNTS if store is not None and store.path(name).exists()), None)
+    return ChosenProvider(provider, spec.name, model, reason=_explain_choice(match, section, environ))
 
 
 def _for_account(
@@ -164,21 +139,26 @@ def _for_account(
             f"You are not logged in to {spec.display_name}. Run `nanobot provider login {command_name(spec.name)}`."
         )
     model = (spec.default_model or model) if model == DEFAULT_MODEL else model
+    settings = _settings(config, spec, model, local=is_loopback_url(section.api_base), state_dir=state_dir)
+    provider: LLMProvider = load(ACCOUNTS[spec.name])(store, model, api_base=section.api_base, **settings)
+    return ChosenProvider(provider, spec.name, model, reason=reason)
+
+
+def _settings(
+    config: "Config", spec: ProviderSpec, model: str, *, local: bool, state_dir: Path | None
+) -> "EndpointSettings":
+    """What every kind of provider of ours takes from its section of the config."""
+    section = _section(config, spec.name)
     effort = config.active_preset().reasoning_effort
-    defaults = timeouts_for(model, local=_is_loopback_url(section.api_base), reasoning_effort=effort)
-    provider: LLMProvider = load(ACCOUNTS[spec.name])(
-        store,
-        model,
-        name=spec.name,
-        api_base=section.api_base,
-        extra_headers=section.extra_headers,
-        extra_body=section.extra_body,
-        proxy=section.proxy or None,
-        timeouts=limits_of(section, defaults),
-        reasoning_effort=effort,
-        capabilities=CapabilityStore(state_dir / "capabilities.json"),
-    )
-    return ChosenProvider(provider, spec.name, model, reason)
+    return {
+        "name": spec.name,
+        "extra_headers": section.extra_headers,
+        "extra_body": section.extra_body,
+        "proxy": section.proxy or None,
+        "timeouts": limits_of(section, timeouts_for(model, local=local, reasoning_effort=effort)),
+        "reasoning_effort": effort,
+        "capabilities": CapabilityStore(state_dir / "capabilities.json" if state_dir else None),
+    }
 
 
 def _plugin(name: str, disabled: Sequence[str]) -> Callable[[str | None, str | None], LLMProvider] | None:
@@ -220,20 +200,10 @@ def _create_provider(
     config: "Config", spec: ProviderSpec, model: str, key: str | None, base: str | None, state_dir: Path | None
 ) -> LLMProvider:
     section = _section(config, spec.name)
-    local = spec.is_local or _is_loopback_url(base)
-    effort = config.active_preset().reasoning_effort
-    settings: dict[str, Any] = {
-        "name": spec.name,
-        "extra_headers": section.extra_headers,
-        "extra_body": section.extra_body,
-        "timeouts": limits_of(section, timeouts_for(model, local=local, reasoning_effort=effort)),
-        "reasoning_effort": effort,
-        "config_key": f"providers.{spec.config_key}.apiKey",
-    }
+    settings = _settings(config, spec, model, local=spec.is_local or is_loopback_url(base), state_dir=state_dir)
+    settings["config_key"] = f"providers.{spec.config_key}.apiKey"
     if spec.is_direct(section.backend):
-        store = CapabilityStore(state_dir / "capabilities.json" if state_dir else None)
-        settings |= {"proxy": section.proxy or None, "capabilities": store, "api_type": section.api_type}
-        direct: LLMProvider = load(DIRECT)(key or None, base, model, **settings)
+        direct: LLMProvider = load(DIRECT)(key or None, base, model, api_type=section.api_type, **settings)
         return direct
     if section.api_type == "responses":
         raise ConfigError(
@@ -242,16 +212,17 @@ def _create_provider(
             "remove apiType."
         )
     options = {"aws_region_name": section.region, "aws_profile_name": section.profile}
-    settings |= {
-        "litellm_prefix": spec.litellm_prefix,
-        "prompt_cache": True if spec.prompt_cache == "anthropic" and "claude" in model.lower() else None,
-        "options": {name: value for name, value in options.items() if value},
-        "proxy": section.proxy or None,
-        "connect_s": section.connect_timeout_s,
-    }
-    # LiteLLM keeps its own default addresses: some of its providers want another form of the URL.
-    own_base = section.api_base or (base if spec.speaks_chat_completions else None)
-    litellm: LLMProvider = load(LITELLM)(key or None, own_base, model, **settings)
+    litellm: LLMProvider = load(LITELLM)(
+        key or None,
+        # LiteLLM keeps its own default addresses: some of its providers want another form of the URL.
+        section.api_base or (base if spec.speaks_chat_completions else None),
+        model,
+        litellm_prefix=spec.litellm_prefix,
+        prompt_cache=True if spec.prompt_cache == "anthropic" and "claude" in model.lower() else None,
+        options={name: value for name, value in options.items() if value},
+        connect_s=section.connect_timeout_s,
+        **settings,
+    )
     return litellm
 
 
@@ -271,21 +242,6 @@ def _section(config: "Config", name: str) -> "ProviderConfig":
     from nanobot.config.schema import ProviderConfig  # loaded already: the caller has a Config
 
     return config.providers.by_name().get(name) or ProviderConfig()
-
-
-def _local_servers(config: "Config", environ: Mapping[str, str]) -> tuple[LocalServer, ...]:
-    """The default servers, each at the address from the config."""
-    sections = config.providers.by_name()
-    return tuple(
-        LocalServer(server.provider, server.display_name, section.api_base)
-        if (section := sections.get(server.provider)) and section.api_base
-        else server
-        for server in default_servers(environ)
-    )
-
-
-def _is_loopback_url(base: str | None) -> bool:
-    return bool(base) and is_loopback(urlsplit(base or "").hostname or "")
 
 
 AddMeter = Callable[[LLMProvider, str], LLMProvider]
@@ -325,7 +281,7 @@ class ProviderChains:
         reported when it is needed.
         """
         chosen = await self._choose(config, model)
-        candidates = [Candidate.ready(self._metered(chosen)), *self._fallbacks(config, model)]
+        candidates = [Candidate.ready(chosen), *self._fallbacks(config, model)]
         retries = None if config.agents.defaults.provider_retry_mode == "persistent" else RETRIES
         provider = ResilientProvider(candidates, retries=retries, sleep=self._sleep, monotonic=self._monotonic)
         return replace(chosen, provider=provider)
@@ -348,28 +304,26 @@ class ProviderChains:
                 window_tokens=fallback_config.active_preset().context_window_tokens or context_window(preset.model),
             )
 
-    async def _create_fallback(self, config: "Config") -> CandidateModel:
-        chosen = await self._choose(config, None)
+    async def _create_fallback(self, config: "Config") -> ChosenProvider:
+        chosen = await self._choose(config)
         if chosen.name == "offline":
             raise ConfigError(
                 f"No provider is set up for the model {config.active_preset().model}. Name it in the preset."
             )
-        return self._metered(chosen)
+        return chosen
 
-    async def _choose(self, config: "Config", model: str | None) -> ChosenProvider:
-        return await choose_provider(
+    async def _choose(self, config: "Config", model: str | None = None) -> ChosenProvider:
+        """The provider with a meter, and the breaker that it shares."""
+        chosen = await choose_provider(
             config,
             model=model,
             environ=self._environ,
             state_dir=self._state_dir,
             local_servers=self._local_servers,
         )
-
-    def _metered(self, chosen: ChosenProvider) -> CandidateModel:
-        provider = self._add_meter(chosen.provider, chosen.name)
         key = (chosen.name, chosen.provider.api_base, chosen.model)
         breaker = self._breakers.setdefault(key, Breaker(self._monotonic))
-        return CandidateModel(provider, chosen.name, chosen.model, breaker)
+        return replace(chosen, provider=self._add_meter(chosen.provider, chosen.name), breaker=breaker)
 
 
 def with_preset(config: "Config", name: str) -> "Config":

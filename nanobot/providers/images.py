@@ -8,13 +8,14 @@ user message is the prompt, and the response's content is the image as a data UR
 import base64
 import binascii
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nanobot.config.provider_table import find_by_name, spec_for
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, ToolSchema, text_of
-from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse
+from nanobot.messages.types import text_of
+from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, ModelRequest
+from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.errors import (
     ConnectionFailedError,
     ContentFilteredError,
@@ -23,7 +24,6 @@ from nanobot.providers.errors import (
     ModelCallError,
     ModelNotFoundError,
 )
-from nanobot.providers.service import ServiceEndpoint
 
 if TYPE_CHECKING:
     from nanobot.config.schema import Config
@@ -51,48 +51,42 @@ class ImageFilteredError(ContentFilteredError):
 class ImageProvider(LLMProvider):
     """One image model. Gemini is asked over Google's own API, which lies beside the OpenAI-shaped one for chats."""
 
-    def __init__(self, endpoint: ServiceEndpoint) -> None:
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
         super().__init__(endpoint.api_key, endpoint.api_base)
-        self.name = endpoint.provider
+        self.name = endpoint.name
         self._endpoint = endpoint
+        self._model = model
 
     def get_default_model(self) -> str:
-        return self._endpoint.model
+        return self._model
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Yield the Finished response with the image. Raises a ModelCallError; cancelling closes the connection."""
-        del tools, max_tokens, temperature
         ask = self._ask_gemini if self.name == "gemini" else self._ask_openai
-        yield Finished(await ask(text_of(messages[-1]["content"]), model or self._endpoint.model))
+        image, tokens = await ask(text_of(request.messages[-1]["content"]), request.model or self._model)
+        if not isinstance(image, str):
+            raise self._error(MalformedResponseError, "no image in the response")
+        counts = {name: count for name, count in tokens.items() if isinstance(count, int)}
+        yield Finished(LLMResponse(f"data:image/png;base64,{image}", usage=counts))
 
-    async def _ask_openai(self, prompt: str, model: str) -> LLMResponse:
+    async def _ask_openai(self, prompt: str, model: str) -> tuple[object, Mapping[str, object]]:
         fields: dict[str, Any] = {"model": model, "prompt": prompt, "n": 1}
         if not model.startswith(("gpt-image", "chatgpt-image")):  # which return nothing else, and reject the field
             fields["response_format"] = "b64_json"
-        base = self._endpoint.api_base.rstrip("/")
-        data = await self._post(f"{base}/images/generations", fields, self._endpoint.bearer)
-        entries = data.get("data")
+        data = await self._post(f"{self._endpoint.api_base}/images/generations", fields, self._endpoint.bearer)
+        entries, usage = data.get("data"), data.get("usage")
         entry = entries[0] if isinstance(entries, list) and entries and isinstance(entries[0], dict) else {}
-        usage = data.get("usage")
         usage = usage if isinstance(usage, dict) else {}
         tokens = {"prompt_tokens": usage.get("input_tokens"), "completion_tokens": usage.get("output_tokens")}
-        image = entry.get("b64_json") or await self._fetch(entry.get("url"))
-        return self._response(image, tokens)
+        return entry.get("b64_json") or await self._fetch(entry.get("url")), tokens
 
-    async def _ask_gemini(self, prompt: str, model: str) -> LLMResponse:
+    async def _ask_gemini(self, prompt: str, model: str) -> tuple[object, Mapping[str, object]]:
         fields = {
             "contents": [{"role": "user", "parts": [{"text": prompt}]}],
             "generationConfig": {"responseModalities": ["TEXT", "IMAGE"]},
         }
         key = {"x-goog-api-key": self.api_key} if self.api_key else {}
-        base = self._endpoint.api_base.rstrip("/").removesuffix("/openai")
+        base = self._endpoint.api_base.removesuffix("/openai")
         data = await self._post(f"{base}/models/{model}:generateContent", fields, key)
         try:
             parts = data["candidates"][0]["content"]["parts"]
@@ -101,36 +95,28 @@ class ImageProvider(LLMProvider):
         except (KeyError, IndexError, TypeError, AttributeError):
             image, said = None, ""
         if image is None:
-            raise self._endpoint.error(ImageRequestRefusedError, f"no image; the model said: {said or 'nothing'}")
+            raise self._error(ImageRequestRefusedError, f"no image; the model said: {said or 'nothing'}")
         usage = data.get("usageMetadata")
         usage = usage if isinstance(usage, dict) else {}
-        tokens = {
-            "prompt_tokens": usage.get("promptTokenCount"),
-            "completion_tokens": usage.get("candidatesTokenCount"),
-        }
-        return self._response(image, tokens)
-
-    def _response(self, image: object, tokens: Mapping[str, object]) -> LLMResponse:
-        if not isinstance(image, str):
-            raise self._endpoint.error(MalformedResponseError, "no image in the response")
-        counts = {name: count for name, count in tokens.items() if isinstance(count, int)}
-        return LLMResponse(f"data:image/png;base64,{image}", usage=counts)
+        counts = {"prompt_tokens": "promptTokenCount", "completion_tokens": "candidatesTokenCount"}
+        return image, {name: usage.get(field) for name, field in counts.items()}
 
     async def _post(self, url: str, fields: Mapping[str, Any], key: Mapping[str, str]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", **key}
-        content = json.dumps(fields).encode()
         try:
-            body = await self._endpoint.post(url, headers, content, max_bytes=_MAX_RESPONSE_BYTES)
+            body = await self._endpoint.post(
+                url, headers, json.dumps(fields).encode(), max_bytes=_MAX_RESPONSE_BYTES, model=self._model
+            )
         except ContentFilteredError as error:
-            raise self._endpoint.error(ImageFilteredError, error.detail, error.status) from None
+            raise self._error(ImageFilteredError, error.detail, error.status) from None
         except (InvalidRequestError, ModelNotFoundError) as error:  # their advice is about chat models
-            raise self._endpoint.error(ImageRequestRefusedError, error.detail, error.status) from None
+            raise self._error(ImageRequestRefusedError, error.detail, error.status) from None
         try:
             data = json.loads(body)
         except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
-            raise self._endpoint.error(MalformedResponseError, f"not JSON: {body[:200].decode('utf-8', 'replace')}")
+            raise self._error(MalformedResponseError, f"not JSON: {body[:200].decode('utf-8', 'replace')}")
         return data
 
     async def _fetch(self, url: object) -> str | None:
@@ -140,13 +126,17 @@ class ImageProvider(LLMProvider):
         from nanobot.net.egress import EgressGate, NetworkPolicy
         from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest
 
-        policy = NetworkPolicy(owned=(self._endpoint.api_base,), proxy=self._endpoint.proxy)
-        limits = FetchLimits(bytes=MAX_IMAGE_BYTES, total_s=self._endpoint.total_s)
+        endpoint = self._endpoint
+        policy = NetworkPolicy(owned=(endpoint.api_base,), proxy=endpoint.pools.proxy)
+        limits = FetchLimits(bytes=MAX_IMAGE_BYTES, total_s=endpoint.timeouts.total_s)
         try:
             result = await Fetcher(EgressGate(policy), limits=limits).fetch(FetchRequest(url))
         except NanobotError as error:
-            raise self._endpoint.error(ConnectionFailedError, str(error)) from None
+            raise self._error(ConnectionFailedError, str(error)) from None
         return base64.b64encode(result.body).decode() if result.status == 200 else None
+
+    def _error(self, kind: type[ModelCallError], detail: str, status: int | None = None) -> ModelCallError:
+        return self._endpoint.error(kind, detail, model=self._model, status=status)
 
 
 def decode_image(content: str | None) -> bytes:
@@ -157,14 +147,14 @@ def decode_image(content: str | None) -> bytes:
         return b""
 
 
-def choose_image_model(config: "Config", environ: Mapping[str, str]) -> ServiceEndpoint | None:
+def choose_image_model(config: "Config", environ: Mapping[str, str]) -> ImageProvider | None:
     """The image model that `tools.image` names, else that of the first provider with a key; None if there is none."""
     settings, sections = config.tools.image, config.providers.by_name()
     for name in DEFAULT_MODELS if settings.provider == "auto" else (settings.provider,):
         spec = find_by_name(name) or spec_for(name)
         model = settings.model or DEFAULT_MODELS.get(spec.name)
         if settings.enable and model:
-            endpoint = ServiceEndpoint.create(spec, sections.get(spec.name), environ, model, total_s=_TOTAL_S)
+            endpoint = Endpoint.configured(spec, sections.get(spec.name), environ, total_s=_TOTAL_S)
             if endpoint is not None:
-                return endpoint
+                return ImageProvider(endpoint, model)
     return None

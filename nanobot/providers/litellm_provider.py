@@ -16,14 +16,14 @@ import weakref
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
-from nanobot.providers.base import Delta, Finished, LLMProvider, call_context
-from nanobot.providers.error_patterns import ErrorResponse, error_of, error_response_of, retry_after_s
+from nanobot.providers.base import Delta, LLMProvider, ModelRequest, call_context
+from nanobot.providers.error_patterns import ErrorResponse, error_response_of, retry_after_s
 from nanobot.providers.errors import (
-    CallTarget,
     ConnectionFailedError,
     ContentFilteredError,
     ContextOverflowError,
@@ -32,11 +32,11 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.limits import CallLimits, Timeouts
-from nanobot.providers.wire.chat import ChatAnswer
+from nanobot.providers.limits import CallLimits
+from nanobot.providers.wire.chat import ChatReader
 from nanobot.providers.wire.rows import RequestDialect, has_images, wire_messages
+from nanobot.providers.wire.stream import ChatEndpoint, EndpointSettings
 from nanobot.providers.wire.tool_text import TextToolDeltas
-from nanobot.security.secrets import redact, request_secrets
 
 _loading: "Future[Any] | None" = None
 _loading_lock = threading.Lock()
@@ -89,17 +89,11 @@ class LiteLLMProvider(LLMProvider):
         api_base: str | None = None,
         default_model: str = "anthropic/claude-opus-4-5",
         *,
-        name: str = "litellm",
         litellm_prefix: str = "",
-        extra_headers: Mapping[str, str] | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        timeouts: Timeouts | None = None,
-        reasoning_effort: str | None = None,
         prompt_cache: bool | None = None,
-        config_key: str | None = None,
         options: Mapping[str, Any] | None = None,
-        proxy: str | None = None,
         connect_s: float | None = None,
+        **settings: Unpack[EndpointSettings],
     ) -> None:
         """`litellm_prefix` is prepended to each model name; leave it empty if the name has it. `options` are passed to
         LiteLLM.
@@ -108,26 +102,20 @@ class LiteLLMProvider(LLMProvider):
         LiteLLM uses another SDK for the connection, as it does for Azure and what it treats as OpenAI.
         """
         super().__init__(api_key, api_base)
-        self.name = name
+        self._endpoint = ChatEndpoint.create(api_base or "", api_key, settings, name="litellm")
+        self.name = self._endpoint.name
         self._default_model = default_model
         self._prefix = litellm_prefix
-        self._extra_headers = dict(extra_headers or {})
-        self._extra_body = dict(extra_body or {})
-        self._timeouts = timeouts or Timeouts()
-        self._reasoning_effort = reasoning_effort
         self._prompt_cache = prompt_cache
-        self._config_key = config_key or f"providers.{name}.apiKey"
         self._options = dict(options or {})
-        self._proxy = proxy
+        self._proxy = settings.get("proxy")
         self._connect_s = connect_s
         self._own_client: tuple[asyncio.AbstractEventLoop, Any] | None = None
 
     def get_default_model(self) -> str:
-        """The model used when a call names none."""
         return self._default_model
 
     def prepare(self) -> None:
-        """Start loading LiteLLM in a thread."""
         start_loading()
 
     async def close(self) -> None:
@@ -146,61 +134,41 @@ class LiteLLMProvider(LLMProvider):
         if module_transport is not None:
             await module_transport.aclose()
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        """Yield deltas as they arrive, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
-        tools, model = tools or (), model or self._default_model
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        request = replace(request, model=request.model or self._default_model)
+        endpoint, model = self._endpoint, request.model
         litellm = await asyncio.wrap_future(start_loading())
         _users.add(self)
-        request = await self._request(messages, tools, model, max_tokens, temperature)
-        client = await self._client(model)
-        if client is not None:
-            request["client"] = client
-        limits = CallLimits(self._timeouts, self._target(model))
-        answer, texts = ChatAnswer(provider=self.name), TextToolDeltas(tools)
+        parameters = await self._parameters(request)
+        reader, texts = ChatReader(endpoint, model), TextToolDeltas(request.tools)
         stream: Any = None
-        try:
-            stream = await limits.wait(litellm.acompletion(**request), began=False)
-            chunks = aiter(stream)
-            while (chunk := await limits.wait(anext(chunks, None), began=answer.began)) is not None:
-                for delta in texts.filter(answer.feed(chunk.model_dump(exclude_none=True))):
-                    yield delta
-        except ModelCallError:
-            raise
-        except Exception as error:  # LiteLLM raises whatever its dependencies raise
-            raise self._error(error, model, began=answer.began) from None
-        finally:
-            limits.close()
-            if stream is not None and hasattr(stream, "aclose"):
-                await stream.aclose()
-        if not answer.began:
-            raise MalformedResponseError("an empty answer", target=self._target(model))
-        if not answer.finished:
-            raise StreamCutError("it ended without a finish_reason", target=self._target(model))
-        deltas, response = answer.end()
-        if not (response.usage or response.content or response.tool_calls or response.reasoning_content):
+        with closing(CallLimits(endpoint.timeouts, endpoint.target(model))) as limits:
+            try:
+                stream = await limits.wait(litellm.acompletion(**parameters), began=False)
+                chunks = aiter(stream)
+                while (chunk := await limits.wait(anext(chunks, None), began=reader.began)) is not None:
+                    for delta in texts.filter(reader.read_event(chunk.model_dump(exclude_none=True))):
+                        yield delta
+            except ModelCallError:
+                raise
+            except Exception as error:  # LiteLLM raises whatever its dependencies raise
+                raise self._error(error, model, began=reader.began) from None
+            finally:
+                if stream is not None and hasattr(stream, "aclose"):
+                    await stream.aclose()
+        deltas = reader.read_end()
+        if not (reader.has_usage or reader.text or reader.reasoning or reader.calls):
             # What LiteLLM makes of a response that is not a completion.
-            raise MalformedResponseError("an empty answer", target=self._target(model))
-        for delta in texts.filter([*deltas, Finished(response)]):
+            raise reader.error(MalformedResponseError, "an empty answer")
+        for delta in texts.filter(deltas):
             yield delta
 
-    async def _request(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: str,
-        max_tokens: int,
-        temperature: float,
-    ) -> dict[str, Any]:
+    async def _parameters(self, request: ModelRequest) -> dict[str, Any]:
+        """The arguments of `acompletion`."""
         import httpx  # a dependency of LiteLLM
 
-        full_model = f"{self._prefix}/{model}" if self._prefix else model
+        endpoint, messages, tools = self._endpoint, request.messages, request.tools
+        full_model = f"{self._prefix}/{request.model}" if self._prefix else request.model
         is_claude = "claude" in full_model.lower() or full_model.startswith("anthropic/")
         if has_images(messages):
             encoded = await asyncio.to_thread(wire_messages, messages, RequestDialect())
@@ -209,32 +177,33 @@ class LiteLLMProvider(LLMProvider):
         if is_claude:
             _restore_thinking(messages, encoded)
             _normalize_ids(encoded)
-        effort = call_context().reasoning_effort or self._reasoning_effort
+        effort = call_context().reasoning_effort or endpoint.reasoning_effort
         if is_claude and effort and _lacks_thinking(encoded):
             effort = None  # another model began this step; thinking is rejected without the earlier thinking blocks
         if is_claude if self._prompt_cache is None else self._prompt_cache:
             encoded, tools = _add_cache_markers(encoded, tools)
-        request: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "model": full_model,
             "messages": encoded,
             "tools": list(tools) or None,
-            "max_tokens": max_tokens,
-            "temperature": 1 if is_claude and effort else temperature,
+            "max_tokens": request.max_tokens,
+            "temperature": 1 if is_claude and effort else request.temperature,
             "reasoning_effort": effort,
             "stream": True,
             "stream_options": {"include_usage": True},
             "api_key": self.api_key or ("none" if self.api_base else None),  # its OpenAI client requires a key
             "api_base": self.api_base,
-            "extra_headers": self._extra_headers or None,
-            "extra_body": self._extra_body or None,
-            "timeout": httpx.Timeout(self._timeouts.total_s, connect=self._timeouts.connect_s),
+            "extra_headers": dict(endpoint.extra_headers) or None,
+            "extra_body": dict(endpoint.extra_body) or None,
+            "timeout": httpx.Timeout(endpoint.timeouts.total_s, connect=endpoint.timeouts.connect_s),
             "max_retries": 0,
             "num_retries": 0,
+            "client": await self._client(),
             **self._options,
         }
-        return {name: value for name, value in request.items() if value is not None}
+        return {name: value for name, value in parameters.items() if value is not None}
 
-    async def _client(self, model: str) -> Any:
+    async def _client(self) -> Any:
         """LiteLLM's client over a transport of ours, where a proxy or a limit is set that its own would not keep."""
         if not (self._proxy or self._connect_s) or self._prefix in ("azure", "openai"):
             return None
@@ -245,41 +214,34 @@ class LiteLLMProvider(LLMProvider):
             from nanobot.providers.litellm_transport import LiteLLMTransport
 
             url = self.api_base or "https://"
-            connect_s = self._connect_s or self._timeouts.connect_s
+            connect_s = self._connect_s or self._endpoint.timeouts.connect_s
             transport = await LiteLLMTransport.open(url, proxy=self._proxy, connect_s=connect_s)
             self._own_client = (loop, AsyncHTTPHandler(transport=transport))
         return self._own_client[1]
 
-    def _target(self, model: str) -> CallTarget:
-        return CallTarget(self.name, model, redact(self.api_base or "", [self.api_key or ""]), self._config_key)
-
     def _error(self, error: Exception, model: str, *, began: bool) -> ModelCallError:
         """The typed error of a LiteLLM exception: by its class, else by status and body."""
-        target = self._target(model)
-        secrets = request_secrets(self.api_key, self._extra_headers)
+        parsed = _error_response(error)
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
-        parsed = _error_response(error)
-        message = parsed.message
-        detail = redact(message, secrets)
-        name = type(error).__name__
+        name, message = type(error).__name__, parsed.message
+        kind = _ERROR_TYPES.get(name)
         if began or name == "MidStreamFallbackError":
-            return StreamCutError(detail, target=target)
-        if _CONNECTION_FAILURE.search(message) or (name == "APIConnectionError" and "Connect" in message):
-            return ConnectionFailedError(detail, target=target)
-        if (kind := _ERROR_TYPES.get(name)) is not None:
-            return kind(detail, target=target, status=status)
-        if status is None:
-            return MalformedResponseError(f"{name}: {detail}", target=target)
+            kind, status = StreamCutError, None
+        elif _CONNECTION_FAILURE.search(message) or (name == "APIConnectionError" and "Connect" in message):
+            kind, status = ConnectionFailedError, None
+        elif kind is None and status is None:
+            kind, message = MalformedResponseError, f"{name}: {message}"
+        if kind is not None:
+            return self._endpoint.error(kind, message, model=model, status=status)
         headers = getattr(error, "litellm_response_headers", None) or getattr(
             getattr(error, "response", None), "headers", {}
         )
         body = getattr(error, "body", None)
         response = error_response_of(body) if isinstance(body, dict) else parsed
-        response = replace(
-            response, status=status, message=response.message or message, retry_after_s=retry_after_s(dict(headers))
-        )
-        return error_of(response, target, secrets)
+        wait_s = retry_after_s(dict(headers)) or response.retry_after_s
+        response = replace(response, status=status or 0, message=response.message or message, retry_after_s=wait_s)
+        return self._endpoint.error_of(response, model)
 
 
 _ERROR_TYPES: dict[str, type[ModelCallError]] = {

@@ -7,12 +7,17 @@ httpx would cost a fresh machine 100 ms to find nothing.
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import PROVIDERS
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import ProviderConfig
 
 PROBE_S = 0.3
 _MAX_RESPONSE_BYTES = 1024 * 1024
@@ -27,14 +32,6 @@ class LocalServer:
     api_base: str
 
 
-# As a number: resolving `localhost` takes a thread and may yield ::1, where these servers do not listen.
-DEFAULT_SERVERS = tuple(
-    LocalServer(spec.name, spec.display_name, (spec.default_api_base or "").replace("localhost", "127.0.0.1"))
-    for spec in PROVIDERS
-    if spec.is_local
-)
-
-
 @dataclass(frozen=True, slots=True)
 class FoundServer:
     """A server that responded, with at least one model."""
@@ -47,22 +44,33 @@ class FoundServer:
         return f"{self.server.display_name} answers on {urlsplit(self.server.api_base).netloc}"
 
 
-def default_servers(environ: Mapping[str, str]) -> tuple[LocalServer, ...]:
-    """The default servers; Ollama at the address in OLLAMA_HOST if that is set."""
-    host = environ.get("OLLAMA_HOST", "").strip()
-    if not host:
-        return DEFAULT_SERVERS
-    url = host if "://" in host else f"http://{host}"
-    parts = urlsplit(url)
+def default_servers(
+    environ: Mapping[str, str], sections: "Mapping[str, ProviderConfig] | None" = None
+) -> tuple[LocalServer, ...]:
+    """The local servers of the provider table, at the address from the config; Ollama also at that in OLLAMA_HOST."""
+    servers = []
+    for spec in PROVIDERS:
+        section = (sections or {}).get(spec.name)
+        base = section.api_base if section is not None else None
+        if spec.name == "ollama":
+            base = base or _ollama_base(environ.get("OLLAMA_HOST", "").strip())
+        if spec.is_local:
+            # As a number: resolving `localhost` takes a thread and may yield ::1, where these servers do not listen.
+            base = base or (spec.default_api_base or "").replace("localhost", "127.0.0.1")
+            servers.append(LocalServer(spec.name, spec.display_name, base))
+    return tuple(servers)
+
+
+def _ollama_base(host: str) -> str | None:
+    """The base URL for a value of OLLAMA_HOST; None if it is none."""
+    url = urlsplit(host if "://" in host else f"http://{host}")
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80 if "://" in host else 11434)
+        port = url.port or (11434 if "://" not in host else 443 if url.scheme == "https" else 80)
     except ValueError:
-        return DEFAULT_SERVERS
-    address = parts.hostname or "127.0.0.1"
+        return None
+    address = url.hostname or ""
     address = "127.0.0.1" if address in ("0.0.0.0", "::") else address  # noqa: S104 Ollama's listen address, not ours
-    address = f"[{address}]" if ":" in address else address
-    ollama = LocalServer("ollama", "Ollama", f"{parts.scheme}://{address}:{port}/v1")
-    return tuple(ollama if server.provider == "ollama" else server for server in DEFAULT_SERVERS)
+    return f"{url.scheme}://{f'[{address}]' if ':' in address else address}:{port}/v1" if address else None
 
 
 async def find_local_server(servers: Sequence[LocalServer]) -> FoundServer | None:
@@ -120,15 +128,10 @@ async def _get(url: str) -> bytes:
         if status != b"200":
             raise _KeyNeededError if status == b"401" else ValueError(head[:80])
         # HTTP/1.0 means no chunks and a body that ends with the connection; some servers keep it open anyway.
-        lines = head.decode("latin-1").lower().split("\r\n")
-        length = next((line.partition(":")[2] for line in lines if line.startswith("content-length:")), None)
+        length = re.search(rb"\r\ncontent-length: *(\w+)", head, re.IGNORECASE)
         if length is not None:
-            return await reader.readexactly(min(int(length), _MAX_RESPONSE_BYTES))
-        body = await reader.read(_MAX_RESPONSE_BYTES) if not any("chunked" in line for line in lines) else b""
-        while "chunked" in "".join(lines) and (size := int((await reader.readline()).split(b";")[0], 16)):
-            body += await reader.readexactly(min(size, _MAX_RESPONSE_BYTES))
-            await reader.readline()
-        return body
+            return await reader.readexactly(min(int(length[1]), _MAX_RESPONSE_BYTES))
+        return await reader.read(_MAX_RESPONSE_BYTES)
     finally:
         writer.transport.abort()
         with suppress(OSError):

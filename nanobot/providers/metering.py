@@ -8,25 +8,21 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import find_by_name
 from nanobot.errors import BudgetExceededError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import (
     Delta,
     Finished,
     LLMProvider,
     LLMResponse,
-    ReasoningDelta,
-    TextDelta,
+    ModelRequest,
     ToolCallDelta,
     call_context,
     ignore_notice,
@@ -36,15 +32,18 @@ from nanobot.providers.wire.answer import REPORTS_COST
 from nanobot.usage.budget import Budget, BudgetedCall, SpendingLimits
 from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
-from nanobot.usage.sums import By, UsageReport, UsageSum, UsageSummary, read_usage, session_sums, sum_up
+from nanobot.usage.sums import By, UsageReport, UsageSum, UsageSummary, session_sums, sum_up, usage_report
 from nanobot.usage.types import LedgerRow, Tokens
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database, reading
 
 if TYPE_CHECKING:
+    from sqlite3 import Connection
+
     from nanobot.config.schema import Config
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -117,7 +116,6 @@ class MeteredProvider(LLMProvider):
         inner.on_fixup(self._record_fixup)
 
     def get_default_model(self) -> str:
-        """The model used when a call names none."""
         return self._inner.get_default_model()
 
     def prepare(self) -> None:
@@ -139,29 +137,19 @@ class MeteredProvider(LLMProvider):
     async def close(self) -> None:
         await self._inner.close()
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Yield the inner provider's deltas. Raises BudgetExceededError before sending anything if a limit forbids the
         call.
 
         The row of a request that has ended is written with the next commit, see `Ledger.write_soon`.
         """
-        model = model or self.get_default_model()
-        call = _MeteredCall(self, messages, tools or (), model)
-        await call.reserve(max_tokens)
+        call = await self._reserve(replace(request, model=request.model or self.get_default_model()))
         try:
-            await call.begin()
-            stream = self._inner.chat_stream(messages, tools, model, max_tokens, temperature)
-            async with aclosing(cast("Any", stream)) as deltas:
+            await call.write_unfinished()
+            async with aclosing(call.request.send(self._inner)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Finished):
-                        yield Finished(await call.end_with(delta.response))
+                        yield Finished(replace(delta.response, cost_usd=await call.end(delta.response)))
                     else:
                         call.emitted.append(delta)
                         yield delta
@@ -174,7 +162,23 @@ class MeteredProvider(LLMProvider):
                 raise StreamCutError("the provider cancelled its own call") from error
             raise
 
-    async def max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
+    async def _reserve(self, request: ModelRequest) -> "_MeteredCall":
+        """Reserve the most the call may cost; its `end` must follow. Raises BudgetExceededError."""
+        context, limits, reply_tokens = call_context(), self.budget.limits, request.max_tokens
+        prompt_tokens = context.prompt_tokens or estimate_tokens(request.messages) + estimate_tokens(
+            json.dumps(request.tools, default=str) if request.tools else ""
+        )
+        notify = None if context.notify is ignore_notice else context.notify
+        reserved = BudgetedCall(context.turn_id, turn_budget_usd=context.budget_usd, notify=notify)
+        has_turn_budget = context.budget_usd is not None
+        if limits.any or has_turn_budget:
+            in_dollars = limits.in_dollars or has_turn_budget
+            max_usd = await self._max_usd(request.model, prompt_tokens, reply_tokens) if in_dollars else None
+            reserved = replace(reserved, prompt_tokens=prompt_tokens, max_tokens=reply_tokens, max_usd=max_usd)
+        await self.budget.reserve(reserved)
+        return _MeteredCall(self, request, prompt_tokens, reserved, self._new_row(request.model))
+
+    async def _max_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The maximum cost of a call; None if it does not count for limits in dollars.
 
         Raises BudgetExceededError if the price is unknown and the owner does not allow that.
@@ -206,11 +210,10 @@ class MeteredProvider(LLMProvider):
 
     def _record_fixup(self, error: ProviderError, model: str, seconds: float) -> None:
         """Record a request that was rejected and is sent again after a fix-up."""
-        row = self.new_row(model) | _ending(error, Tokens(), 0.0, seconds)
-        self.ledger.write_soon(cast("LedgerRow", row))
+        self.ledger.write_soon(_row(self._new_row(model), error, Tokens(), 0.0, seconds))
 
-    def new_row(self, model: str) -> dict[str, object]:
-        """The ledger row of a request that is about to be sent."""
+    def _new_row(self, model: str) -> dict[str, object]:
+        """The columns of a request that is about to be sent."""
         context = call_context()
         return {
             "id": self.ledger.new_id(),
@@ -225,88 +228,79 @@ class MeteredProvider(LLMProvider):
 
 
 class _MeteredCall:
-    """One request: its maximum cost, its outcome and its ledger row."""
+    """One request and its row."""
 
     def __init__(
-        self, meter: MeteredProvider, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str
+        self,
+        meter: MeteredProvider,
+        request: ModelRequest,
+        prompt_tokens: int,
+        reserved: BudgetedCall,
+        row: dict[str, object],
     ) -> None:
+        self.request = request
         self.emitted: list[Delta] = []
         self._meter = meter
-        self._model = model
-        context = call_context()
-        self._prompt_tokens = context.prompt_tokens or estimate_tokens(messages) + estimate_tokens(
-            json.dumps(tools, default=str) if tools else ""
-        )
-        notify = None if context.notify is ignore_notice else context.notify
-        self._budgeted = BudgetedCall(context.turn_id, turn_budget_usd=context.budget_usd, notify=notify)
-        self._response: LLMResponse | None = None
+        self._prompt_tokens = prompt_tokens
+        self._reserved = reserved
+        self._row = row
+        self._started = meter.clock.monotonic()
         self._was_sent = False
+        self._result: LLMResponse | BaseException | None = None
         self._ended = False
 
-    async def reserve(self, max_tokens: int) -> None:
-        """Reserve the maximum cost. `end` must follow. Raises BudgetExceededError."""
-        meter, limits, prompt_tokens = self._meter, self._meter.budget.limits, self._prompt_tokens
-        has_turn_budget = self._budgeted.turn_budget_usd is not None
-        if limits.any or has_turn_budget:
-            in_dollars = limits.in_dollars or has_turn_budget
-            max_usd = await meter.max_usd(self._model, prompt_tokens, max_tokens) if in_dollars else None
-            self._budgeted = replace(
-                self._budgeted, prompt_tokens=prompt_tokens, max_tokens=max_tokens, max_usd=max_usd
-            )
-        await meter.budget.reserve(self._budgeted)
-        self._row = meter.new_row(self._model)
-        self._started = meter.clock.monotonic()
-
-    async def begin(self) -> None:
+    async def write_unfinished(self) -> None:
         """Write the row of the request that is about to be sent: it stays if the process is killed."""
         meter, tokens = self._meter, Tokens(self._prompt_tokens)
         # A request does not wait for the price table: if the process dies before it is loaded, the row has no price.
-        usd = await meter.cost(self._model, tokens) if meter.prices.loaded else None
-        row = self._row | _ending(None, tokens, usd, estimated=True) | {"outcome": "unfinished"}
-        await meter.ledger.write(cast("LedgerRow", row))
+        usd = await meter.cost(self.request.model, tokens) if meter.prices.loaded else None
+        await meter.ledger.write(_row(self._row, "unfinished", tokens, usd, estimated=True))
         self._was_sent = True
 
-    async def end_with(self, response: LLMResponse) -> LLMResponse:
-        """Write the row of a request that was answered; return the response with its cost."""
-        self._response = response
-        return replace(response, cost_usd=await self.end())
-
-    async def end(self, error: BaseException | None = None) -> float | None:
-        """Write the row, release the reservation and return the cost in dollars. Idempotent."""
-        meter, response = self._meter, self._response
-        error = None if response is not None else error
-        tokens = Tokens() if response is None else Tokens.of(response.usage)
+    async def end(self, result: LLMResponse | BaseException) -> float | None:
+        """Write the row, release the reservation and return the cost in dollars. Only the first result counts."""
+        result = self._result = self._result or result
+        meter, error = self._meter, result if isinstance(result, BaseException) else None
+        tokens, usd = (
+            (Tokens.of(result.usage), result.cost_usd) if isinstance(result, LLMResponse) else (Tokens(), None)
+        )
         estimated = not tokens.total and self._was_processed(error)
         if estimated:
             tokens = Tokens(self._prompt_tokens, completion=_estimate_tokens(self.emitted))
-        usd = response.cost_usd if response is not None else None
-        usd = await meter.cost(self._model, tokens) if usd is None else usd
+        usd = await meter.cost(self.request.model, tokens) if usd is None else usd
         if not self._ended:
             self._ended = True
             seconds = meter.clock.monotonic() - self._started
-            meter.budget.settle(self._budgeted, str(self._row["sent_at"]), usd, tokens.total)
-            row = self._row | _ending(error, tokens, usd, seconds, estimated=estimated)
-            meter.ledger.write_soon(cast("LedgerRow", row))
-            await meter.budget.notify_limits(self._budgeted)
+            meter.budget.settle(self._reserved)
+            meter.ledger.write_soon(_row(self._row, error, tokens, usd, seconds, estimated=estimated))
+            await meter.budget.notify_limits(self._reserved)
         return usd
 
     def _was_processed(self, error: BaseException | None) -> bool:
         """Whether a model read the request, as far as one can know: a rejected request or a failed connection costs
         nothing.
         """
-        if not self._was_sent:
-            return False
-        return error is None or bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
+        if error is None or not self._was_sent:
+            return self._was_sent
+        return bool(self.emitted) or _was_stopped(error) or isinstance(error, ProviderTimeoutError)
 
 
-def _ending(
-    error: BaseException | None, tokens: Tokens, usd: float | None, seconds: float = 0.0, *, estimated: bool = False
-) -> dict[str, object]:
-    """How a request ended, as columns of its ledger row."""
-    outcome = "ok" if error is None else "stopped" if _was_stopped(error) else "failed"
-    return {
+def _row(
+    sent: Mapping[str, object],
+    ended: BaseException | str | None,
+    tokens: Tokens,
+    usd: float | None,
+    seconds: float = 0.0,
+    *,
+    estimated: bool = False,
+) -> LedgerRow:
+    """The whole row of a request. `ended`: its failure, None for an answer, or an outcome."""
+    outcome, error = ended if isinstance(ended, str) else "ok", None
+    if isinstance(ended, BaseException):
+        outcome, error = ("stopped", None) if _was_stopped(ended) else ("failed", type(ended).__name__)
+    ending = {
         "outcome": outcome,
-        "error": type(error).__name__ if outcome == "failed" else None,
+        "error": error,
         "prompt_tokens": tokens.prompt,
         "cached_tokens": tokens.cached,
         "cache_written_tokens": tokens.cache_written,
@@ -316,6 +310,7 @@ def _ending(
         "ms": round(seconds * 1000),
         "estimated": estimated,
     }
+    return cast("LedgerRow", {**sent, **ending})
 
 
 def _was_stopped(error: BaseException) -> bool:
@@ -325,16 +320,12 @@ def _was_stopped(error: BaseException) -> bool:
 
 def _estimate_tokens(emitted: Sequence[Delta]) -> int:
     """Estimated completion tokens of the deltas so far."""
-    parts = []
-    for delta in emitted:
-        match delta:
-            case TextDelta(text) | ReasoningDelta(text):
-                parts.append(text)
-            case ToolCallDelta(_, name, arguments_text):
-                parts.append(name + arguments_text)
-            case _:
-                pass
-    return estimate_tokens("".join(parts))
+    texts = [
+        delta.name + delta.arguments_text if isinstance(delta, ToolCallDelta) else delta.text
+        for delta in emitted
+        if not isinstance(delta, Finished)
+    ]
+    return estimate_tokens("".join(texts))
 
 
 class Spending:
@@ -381,22 +372,24 @@ class Spending:
 
     async def summary(self, session_key: str = "") -> UsageSummary:
         """Usage of today, this month and this session. Raises StorageError if the ledger cannot be read."""
-        await self._ledger.flush()
-        return await asyncio.to_thread(_summary, self._database.path, self._clock.now(), session_key)
+        return await self._read(lambda db: sum_up(db, self._clock.now(), days=1, session=session_key))
 
     async def report(self, by: By, days: int) -> UsageReport:
         """Usage in groups over some days, with the limits. Raises StorageError if the ledger cannot be read."""
-        await self._ledger.flush()
         limits, now = self._budget.limits, self._clock.now()
-        return await asyncio.to_thread(read_usage, self._database.path, limits, now, by, days)
+        return await self._read(lambda db: usage_report(db, limits, now, by, days))
 
     async def of_sessions(self, prefix: str) -> dict[str, tuple[int, UsageSum]]:
         """This month's turns and usage of each session with this prefix. Raises StorageError."""
+        return await self._read(lambda db: session_sums(db, prefix, f"{self._clock.now():%Y-%m}-01"))
+
+    async def _read(self, query: "Callable[[Connection], T]") -> T:
+        """The query's result, after all rows are written."""
         await self._ledger.flush()
 
-        def read() -> dict[str, tuple[int, UsageSum]]:
+        def read() -> T:
             with reading(self._database.path, SCHEMA) as db:
-                return session_sums(db, prefix, f"{self._clock.now():%Y-%m}-01")
+                return query(db)
 
         return await asyncio.to_thread(read)
 
@@ -406,8 +399,3 @@ class Spending:
     async def __aexit__(self, *_: object) -> None:
         if not self._is_shared:
             await self._database.close()
-
-
-def _summary(path: Path, now: datetime, session_key: str) -> UsageSummary:
-    with reading(path, SCHEMA) as db:
-        return sum_up(db, now, days=1, session=session_key)

@@ -13,12 +13,13 @@ from functools import cache
 from typing import Any
 
 from nanobot.messages.shown import CONTEXT_MARK, JOB_NOTE
-from nanobot.messages.types import ChatMessage, Origin, ToolSchema, had_no_effect, is_synthetic, text_of
+from nanobot.messages.types import ChatMessage, Origin, had_no_effect, is_synthetic, text_of
 from nanobot.providers.base import (
     Delta,
     Finished,
     LLMProvider,
     LLMResponse,
+    ModelRequest,
     TextDelta,
     ToolCallDelta,
     ToolCallRequest,
@@ -209,17 +210,9 @@ class OfflineProvider(LLMProvider):
     def get_default_model(self) -> str:
         return "offline"
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         """Yield a tool call, or a sentence or two about its result. Never raises."""
-        del model, max_tokens, temperature  # nothing to choose or sample here
-        answer = _answer(messages, {str(tool.get("function", {}).get("name")) for tool in tools or ()})
+        answer = _answer(request.messages, {str(tool.get("function", {}).get("name")) for tool in request.tools})
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0}
         if isinstance(answer, str):
             text = f"{answer}\n\n{NOTICE}"

@@ -9,19 +9,20 @@ silent: the user is told once which model answers instead, and once when the fir
 import asyncio
 import json
 import logging
+import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import cast
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 
 from nanobot.errors import NanobotError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import (
     Delta,
     Finished,
     LLMProvider,
+    ModelRequest,
     TextDelta,
     ToolCallDelta,
     call_context,
@@ -36,6 +37,7 @@ from nanobot.providers.errors import (
     TryElsewhere,
     format_wait,
 )
+from nanobot.utils.bounded_dict import put_bounded
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Breaker:
     """A circuit breaker: whether one model at one endpoint may be called. Shared by all its callers; in memory only.
 
     The third failure in a row opens it for a minute. Then one call goes out as a probe; until its first token, no
-    other. A call is the object that `start` returned.
+    other. Each call has a ticket from `start`.
     """
 
     def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
@@ -91,56 +93,57 @@ class Breaker:
         return self._opened_at is None or (self._probe is None and self.remaining_s == 0)
 
     def start(self) -> object | None:
-        """Register a call that is about to go out; None if it must not. It must be ended in one of the ways below."""
+        """The ticket of a call that is about to go out, to be released at its end; None if it must not."""
         if not self.allows_call:
             return None
-        call = object()
+        ticket = object()
         if self._opened_at is not None:
-            self._probe = call
-        return call
+            self._probe = ticket
+        return ticket
 
-    def record_first_token(self, call: object) -> None:
-        if call is self._probe:  # the model responds: allow other calls; one more failure opens it again
+    def record_first_token(self, ticket: object) -> None:
+        if ticket is self._probe:  # the model responds: allow other calls; one more failure opens it again
             self._probe, self._opened_at, self._failures = None, None, MAX_FAILURES - 1
 
     def record_success(self) -> None:
         """A call was answered, or the request itself was rejected: the model works."""
         self._failures, self._opened_at, self._probe, self.last_error = 0, None, None, None
 
-    def record_failure(self, call: object, error: ModelCallError) -> bool:
+    def record_failure(self, ticket: object, error: ModelCallError) -> bool:
         """A call failed because of the model. Return True if that opened the breaker."""
         self.last_error = error
-        if call is self._probe:
-            self._probe = None
-        elif self._opened_at is not None:  # a call from before it opened
+        if self._opened_at is not None and ticket is not self._probe:  # a call from before it opened
             return False
+        self._probe = None
         self._failures += 1
         if self._failures < MAX_FAILURES:
             return False
         self._opened_at = self._monotonic()
         return True
 
-    def release(self, call: object) -> None:
-        """A call ended without a result, such as by cancelling."""
-        if call is self._probe:
+    def release(self, ticket: object) -> None:
+        """A call ended, perhaps without a result."""
+        if ticket is self._probe:
             self._probe = None
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateModel:
+class ChosenProvider:
     """A usable model: its provider, the provider's name, the model name to send, and its breaker."""
 
     provider: LLMProvider
-    provider_name: str
+    name: str
     model: str
-    breaker: Breaker
+    breaker: Breaker = field(default_factory=Breaker)
+    reason: str = ""
+    """Why it was chosen, in a sentence."""
 
     def __str__(self) -> str:
         return self.target.name
 
     @property
     def target(self) -> CallTarget:
-        return CallTarget(self.provider_name, self.model)
+        return CallTarget(self.name, self.model)
 
     @property
     def pause(self) -> str:
@@ -153,16 +156,16 @@ class CandidateModel:
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """One of several models, created on first use. A setting that is None comes from the call.
+    """One of several models. A setting that is None comes from the call.
 
     `window_tokens` is None if the caller has already fitted the request to this model.
     """
 
     name: str
-    create: Callable[[], Awaitable[CandidateModel]]
-    """Raises NanobotError if the model cannot be used."""
+    create: Callable[[], Awaitable[ChosenProvider]]
+    """Called on first use, unless there is a model already. Raises NanobotError if the model cannot be used."""
     _: KW_ONLY
-    model: CandidateModel | None = None
+    model: ChosenProvider | None = None
     max_tokens: int | None = None
     temperature: float | None = None
     window_tokens: int | None = None
@@ -170,18 +173,15 @@ class Candidate:
     """Why it could not be created, as of the last attempt."""
 
     @classmethod
-    def ready(cls, model: CandidateModel) -> "Candidate":
-        """A candidate that is created already."""
-
-        async def create() -> CandidateModel:
+    def ready(cls, model: ChosenProvider) -> "Candidate":
+        async def create() -> ChosenProvider:
             return model
 
         return cls(str(model), create, model=model)
 
-    async def created(self) -> CandidateModel:
+    async def created(self) -> ChosenProvider:
         """The model, created if necessary. Raises NanobotError if that fails; the next call tries again."""
-        model = self.model
-        if model is not None:
+        if (model := self.model) is not None:
             return model
         try:
             created = await self.create()
@@ -255,59 +255,70 @@ class ResilientProvider(LLMProvider):
             notes.append("No other model is available." if instead is None else f"{instead} is used instead.")
         return list(dict.fromkeys(notes))
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        """As in LLMProvider. `model` is for the first candidate; the others have names of their own.
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        """As in LLMProvider. The request's model is for the first candidate; the others have names of their own.
 
         Raises the last failure, including which other models were tried; ModelUnavailableError if none may be called
         now. Emitted text is final: from then on there is no other attempt. Reasoning is not, a retried model thinks
         again. Deltas of tool calls wait until text goes out or the answer is complete, so that a call that was started
         twice does not look like one. Cancelling is safe during a wait, too.
         """
-        call = _Call(self, messages, tools, max_tokens)
-        try:
-            while True:
-                index, candidate, chosen = await call.choose()
-                held: list[Delta] = []
-                final = finished = False
-                stream = chosen.provider.chat_stream(
-                    messages,
-                    tools,
-                    model if index == 0 and model else chosen.model,
-                    call.reply_tokens(candidate),
-                    temperature if candidate.temperature is None else candidate.temperature,
+        persistence = _Persistence()
+        while True:
+            round_ = _Round(request)
+            for index, candidate in enumerate(self.candidates):
+                model = await round_.start(candidate)
+                if model is None:
+                    continue
+                context = replace(
+                    call_context(), has_fallback=any(map(round_.may_answer, self.candidates[index + 1 :]))
                 )
+                asked = round_.request_for(candidate, model, named=index == 0)
+                attempt = _Attempt(model, round_.ticket, partial(self._announce, index, round_))
                 try:
-                    async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as source:
-                        delta = await _first_delta(source, has_fallback=call.has_fallback)
-                        while delta is not None:
-                            if isinstance(delta, ToolCallDelta) and not final:
-                                held.append(delta)
-                            else:
-                                if not call.has_begun:
-                                    call.record_first_token()
-                                    self._announce(call, index)
-                                if isinstance(delta, TextDelta | Finished):
-                                    final, finished = True, isinstance(delta, Finished)
-                                if finished:
-                                    call.record_success()
-                                while final and held:
-                                    yield held.pop(0)
-                                yield delta
-                            delta = await anext(source, None)
-                    if finished:
-                        return
-                    raise StreamCutError("the stream ended without a complete answer")
-                except ModelCallError as error:
-                    await call.handle_failure(error, final=final)
-        finally:
-            call.release()
+                    while True:
+                        try:
+                            async with aclosing(asked.send(model.provider)) as deltas:
+                                with call_context_scope(context):
+                                    delta = await anext(deltas, None)  # only then is the context read
+                                while delta is not None:
+                                    for ready in attempt.feed(delta):
+                                        yield ready
+                                    delta = await anext(deltas, None)
+                            if attempt.finished:
+                                return
+                            raise StreamCutError("the stream ended without a complete answer")
+                        except ModelCallError as error:
+                            error.fill_target(model.target)
+                            wait_s = self._wait_for_retry(error, attempt, has_fallback=context.has_fallback)
+                            if wait_s is None:
+                                round_.add_failure(model, error)
+                                if attempt.is_final or error.try_elsewhere is TryElsewhere.NOBODY:
+                                    raise round_.with_context(error) from None
+                                break
+                            await self.sleep(wait_s)
+                finally:
+                    model.breaker.release(round_.ticket)
+            failure = round_.final_error()
+            pause_s = persistence.wait_s(failure, self.monotonic()) if self.retries is None else None
+            if pause_s is None:
+                raise failure
+            await self.sleep(pause_s)
+
+    def _wait_for_retry(self, error: ModelCallError, attempt: "_Attempt", *, has_fallback: bool) -> float | None:
+        """The seconds before the same model is asked again, after telling the user; None to give it up."""
+        attempt.held, now = [], self.monotonic()
+        attempt.failed_at = now if attempt.failed_at is None else attempt.failed_at
+        if attempt.is_final or self.retries is None or attempt.retries == self.retries:
+            return None
+        if error.try_elsewhere is not TryElsewhere.OTHER_MODEL or isinstance(error, ProviderTimeoutError):
+            return None  # it would fail again, or has cost a minute already
+        wait_s = _backoff(attempt.retries) if error.retry_after_s is None else error.retry_after_s
+        if wait_s > (attempt.failed_at + FALLBACK_WAIT_S - now if has_fallback else MAX_WAIT_S):
+            return None
+        attempt.retries += 1
+        _notify(f"{_brief(error)} Retry {attempt.retries} of {self.retries} in {format_wait(wait_s)}.")
+        return wait_s
 
     async def close(self) -> None:
         """Close the candidates that were created."""
@@ -315,199 +326,166 @@ class ResilientProvider(LLMProvider):
             if candidate.model is not None:
                 await candidate.model.provider.close()
 
-    def _announce(self, call: "_Call", index: int) -> None:
+    def _announce(self, index: int, round_: "_Round") -> None:
         """Tell the log and the session if another candidate answers than before."""
-        now, first = self.candidates[index], self._first
-        reasons = call.reasons()
+        now, first, context = self.candidates[index], self._first, call_context()
+        switch = f"{now} answers instead of {first}. {round_.reasons()}" if index else f"{now} answers again."
         if index != self._current:
             self._current = index
-            if index:
-                log.warning("%s answers instead of %s. %s", now, first, reasons)
-            else:
-                log.info("%s answers again", now)
-        context = call_context()
+            log.log(logging.WARNING if index else logging.INFO, "%s", switch)
         if index != self._by_session.get(context.session_key, 0):
-            context.notify(f"{now} answers instead of {first}. {reasons}" if index else f"{now} answers again.")
-            self._by_session.pop(context.session_key, None)
-            if index:
-                self._by_session[context.session_key] = index
-            if len(self._by_session) > _MAX_SESSIONS:
-                del self._by_session[next(iter(self._by_session))]
+            context.notify(switch)
+            put_bounded(self._by_session, context.session_key, index, _MAX_SESSIONS)
 
 
-async def _first_delta(deltas: AsyncGenerator[Delta, None], *, has_fallback: bool) -> Delta | None:
-    """Start the stream in a call context that says whether another model is left; its code reads that at its start."""
-    context = call_context()
-    if context.has_fallback == has_fallback:
-        return await anext(deltas, None)
-    with call_context_scope(replace(context, has_fallback=has_fallback)):
-        return await anext(deltas, None)
+@dataclass(slots=True)
+class _Attempt:
+    """One candidate's answer, at the first attempt or a later one."""
+
+    model: ChosenProvider
+    ticket: object
+    announce: Callable[[], None]
+    """Called once, with the first delta."""
+    held: list[Delta] = field(default_factory=list)
+    """Deltas of tool calls that may not go out yet."""
+    has_begun: bool = False
+    is_final: bool = False
+    """Whether something was emitted that cannot be taken back."""
+    finished: bool = False
+    retries: int = 0
+    failed_at: float | None = None
+
+    def feed(self, delta: Delta) -> list[Delta]:
+        """What may go out now."""
+        if isinstance(delta, ToolCallDelta) and not self.is_final:
+            self.held.append(delta)
+            return []
+        if not self.has_begun:
+            self.has_begun = True
+            self.model.breaker.record_first_token(self.ticket)
+            self.announce()
+        if not isinstance(delta, TextDelta | Finished):
+            return [delta]
+        if isinstance(delta, Finished):
+            self.finished = True
+            self.model.breaker.record_success()
+        self.is_final, held, self.held = True, self.held, []
+        return [*held, delta]
 
 
-class _Call:
-    """The path of one call through the candidates: who is asked next, after which wait."""
+class _Round:
+    """One call's way through the candidates, each at most once: who was asked, and why others were not."""
 
-    def __init__(
-        self,
-        provider: ResilientProvider,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None,
-        max_tokens: int,
-    ) -> None:
-        self._provider = provider
-        self._messages = messages
-        self._tools = tools
-        self._max_tokens = max_tokens
-        self._context = call_context()
+    def __init__(self, request: ModelRequest) -> None:
+        self.ticket: object | None = None
+        """Of the candidate's breaker."""
+        self._request = request
         self._tokens: int | None = None
-        self._rounds = 0
-        self._last_kind: tuple[type[ModelCallError], int | None] | None = None
-        self._same_failures = 0
-        self._notified_at: float | None = None
-        self._retries = 0
-        self._failed_at: float | None = None
-        """When the chosen candidate failed first."""
-        self._chosen: tuple[int, Candidate, CandidateModel] | None = None
-        self._breaker_call: object | None = None
-        self.has_begun = False
-        """Whether the chosen candidate's breaker knows of its first token."""
-        self.has_fallback = False
-        """Whether any candidate after the chosen one is worth trying."""
-        self._start_round()
-
-    def _start_round(self) -> None:
-        self._position = 0
         self._failures: list[ModelCallError] = []
         self._skipped: list[str] = []
-        self._paused: list[CandidateModel] = []
-        self._tried: list[CandidateModel] = []
+        self._paused: list[ChosenProvider] = []
+        self._seen: list[Breaker] = []
         self._rejected_providers: set[str] = set()
 
-    async def choose(self) -> tuple[int, Candidate, CandidateModel]:
-        """The candidate to ask now: the same one after a wait, else the next. Raises the failure if none is left."""
-        while self._chosen is None:
-            if self._position == len(self._provider.candidates):
-                error = self._final_error()
-                wait_s = self._wait_for_next_round(error) if self._provider.retries is None else None
-                if wait_s is None:
-                    raise error
-                await self._provider.sleep(wait_s)
-                self._start_round()
-            await self._try_next()
-        return self._chosen
-
-    async def _try_next(self) -> None:
-        """Choose the next candidate, or note why it is not asked."""
-        index, candidate = self._position, self._provider.candidates[self._position]
-        self._position += 1
+    async def start(self, candidate: Candidate) -> ChosenProvider | None:
+        """The model to ask now; None if this candidate is not asked, with the reason noted."""
         try:
             model = await candidate.created()
         except NanobotError as error:
             self._skipped.append(f"{candidate.name} cannot be used: {error}")
-            return
-        if any(model.breaker is other.breaker for other in (*self._tried, *self._paused)):
-            return  # the same model under another name
-        if model.provider_name in self._rejected_providers:
+            return None
+        if model.breaker in self._seen:
+            return None  # the same model under another name
+        if model.name in self._rejected_providers:
             self._skipped.append(f"{model} was not tried: it uses the same provider.")
-        elif not self._fits(candidate):
+            return None
+        if not self._fits(candidate):
             self._skipped.append(
                 f"{model} was not tried: the request has about {self._request_tokens():,} tokens, "
                 f"its context window {candidate.window_tokens:,}."
             )
-        elif (breaker_call := model.breaker.start()) is None:
+            return None
+        self._seen.append(model.breaker)
+        self.ticket = model.breaker.start()
+        if self.ticket is None:
             self._paused.append(model)
             self._skipped.append(model.pause)
-        else:
-            self._tried.append(model)
-            self._chosen, self._breaker_call, self.has_begun = (index, candidate, model), breaker_call, False
-            self._retries, self._failed_at = 0, None
-            self.has_fallback = any(map(self._is_fallback, self._provider.candidates[index + 1 :]))
+            return None
+        return model
 
-    def _is_fallback(self, candidate: Candidate) -> bool:
+    def may_answer(self, candidate: Candidate) -> bool:
+        """Whether a later candidate is worth trying, as far as known."""
         model = candidate.model
-        is_new = model is None or (
-            model.provider_name not in self._rejected_providers
-            and all(model.breaker is not tried.breaker for tried in self._tried)
-        )
+        is_new = model is None or not (model.name in self._rejected_providers or model.breaker in self._seen)
         return candidate.may_answer and is_new and self._fits(candidate)
+
+    def request_for(self, candidate: Candidate, model: ChosenProvider, *, named: bool) -> ModelRequest:
+        """The request with the candidate's settings; `named`: for the model that it names, if any."""
+        request = self._request
+        max_tokens, window, temperature = candidate.max_tokens, candidate.window_tokens, candidate.temperature
+        max_tokens = max_tokens or request.max_tokens
+        return replace(
+            request,
+            model=(named and request.model) or model.model,
+            max_tokens=max_tokens if window is None else min(max_tokens, window - self._request_tokens()),
+            temperature=request.temperature if temperature is None else temperature,
+        )
 
     def _fits(self, candidate: Candidate) -> bool:
         if candidate.window_tokens is None:
             return True
-        reply_tokens = min(candidate.max_tokens or self._max_tokens, _MIN_REPLY_TOKENS)
+        reply_tokens = min(candidate.max_tokens or self._request.max_tokens, _MIN_REPLY_TOKENS)
         return candidate.window_tokens - self._request_tokens() >= reply_tokens
-
-    def reply_tokens(self, candidate: Candidate) -> int:
-        """The maximum length of the reply to ask for."""
-        limit = candidate.max_tokens or self._max_tokens
-        return (
-            limit if candidate.window_tokens is None else min(limit, candidate.window_tokens - self._request_tokens())
-        )
 
     def _request_tokens(self) -> int:
         if self._tokens is None:
-            self._tokens = estimate_tokens(self._messages) + estimate_tokens(json.dumps(list(self._tools or ())))
+            tools = json.dumps(list(self._request.tools))
+            self._tokens = estimate_tokens(self._request.messages) + estimate_tokens(tools)
         return self._tokens
 
-    def record_first_token(self) -> None:
-        self.has_begun = True
-        if self._chosen is not None:
-            self._chosen[2].breaker.record_first_token(self._breaker_call)
-
-    def record_success(self) -> None:
-        """The chosen model answered, or it works and the request does not."""
-        if self._chosen is not None and self._breaker_call is not None:
-            self._chosen[2].breaker.record_success()
-            self._breaker_call = None
-
-    def release(self) -> None:
-        """The call is over."""
-        if self._chosen is not None and self._breaker_call is not None:
-            self._chosen[2].breaker.release(self._breaker_call)
-
-    async def handle_failure(self, error: ModelCallError, *, final: bool) -> None:
-        """Return once another attempt may be made. Raises the error if none may: after `final` text, or because it
-        would not help.
-        """
-        assert self._chosen is not None  # noqa: S101 it has just failed
-        model = self._chosen[2]
-        error.fill_target(model.target)
-        wait_s = None if final else self._wait_for_retry(error)
-        if wait_s is not None:
-            await self._provider.sleep(wait_s)
-            return
+    def add_failure(self, model: ChosenProvider, error: ModelCallError) -> None:
+        """This model is given up."""
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
-            self._rejected_providers.add(model.provider_name)
+            self._rejected_providers.add(model.name)
         if error.try_elsewhere is TryElsewhere.NOBODY:
-            self.record_success()
-        elif self._breaker_call is not None and model.breaker.record_failure(self._breaker_call, error):
+            model.breaker.record_success()  # the model works, the request does not
+        elif model.breaker.record_failure(self.ticket, error):
             log.warning("%s", model.pause)
-        self._chosen = self._breaker_call = None
-        if final or error.try_elsewhere is TryElsewhere.NOBODY:
-            raise self._with_context(error) from None
 
-    def _wait_for_retry(self, error: ModelCallError) -> float | None:
-        """The seconds before the same model is asked again, after telling the user; None to give it up."""
-        retries = self._provider.retries
-        if retries is None or self._retries == retries or error.try_elsewhere is not TryElsewhere.OTHER_MODEL:
-            return None
-        if isinstance(error, ProviderTimeoutError):
-            return None  # that has cost a minute already
-        wait_s = _backoff(self._retries) if error.retry_after_s is None else error.retry_after_s
-        limit_s = MAX_WAIT_S
-        if self.has_fallback:
-            now = self._provider.monotonic()
-            self._failed_at = now if self._failed_at is None else self._failed_at
-            limit_s = self._failed_at + FALLBACK_WAIT_S - now
-        if wait_s > limit_s:
-            return None
-        self._retries += 1
-        self._notify(f"{_brief(error)} Retry {self._retries} of {retries} in {format_wait(wait_s)}.")
-        return wait_s
+    def reasons(self) -> str:
+        """Why the candidates before this one did not answer."""
+        return " ".join([*(error.summary() for error in self._failures), *self._skipped])
 
-    def _wait_for_next_round(self, error: ModelCallError) -> float | None:
-        """The seconds before all models are asked again; None to give up."""
+    def with_context(self, error: ModelCallError) -> ModelCallError:
+        """The failure with the failures and skipped models before it."""
+        error.previous = tuple(failure for failure in self._failures if failure is not error)
+        error.skipped = tuple(self._skipped)
+        return error
+
+    def final_error(self) -> ModelCallError:
+        """The error to raise if no model answered."""
+        if self._failures:
+            return self.with_context(self._failures[-1])
+        soonest = min(self._paused, key=lambda model: model.breaker.remaining_s)
+        error = ModelUnavailableError.from_last_failure(
+            soonest.breaker.last_error, target=soonest.target, again_in_s=max(1.0, soonest.breaker.remaining_s)
+        )
+        error.skipped = tuple(reason for reason in self._skipped if reason != soonest.pause)
+        return error
+
+
+class _Persistence:
+    """How long a persistent call goes on."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._last_kind: tuple[type[ModelCallError], int | None] | None = None
+        self._same_failures = 0
+        self._notified_at = -math.inf
+
+    def wait_s(self, error: ModelCallError, now: float) -> float | None:
+        """The seconds before all models are asked again, after telling the user now and then; None to give up."""
         if isinstance(error, ModelUnavailableError):  # nothing was sent, so it does not count
             wait_s = max(FIRST_WAIT_S, error.retry_after_s or 0)
         elif TryElsewhere.OTHER_MODEL not in [failure.try_elsewhere for failure in (error, *error.previous)]:
@@ -521,37 +499,15 @@ class _Call:
             wait_s = _backoff(self._rounds) if error.retry_after_s is None else error.retry_after_s
             self._rounds += 1
         wait_s = min(wait_s, MAX_WAIT_S)
-        now = self._provider.monotonic()
-        if self._notified_at is None or now - self._notified_at >= _NOTICE_INTERVAL_S:
+        if now - self._notified_at >= _NOTICE_INTERVAL_S:
             self._notified_at = now
-            wait = format_wait(wait_s)
-            self._notify(f"{_brief(error)} Retrying until it answers, next in {wait}; /stop ends that.")
+            _notify(f"{_brief(error)} Retrying until it answers, next in {format_wait(wait_s)}; /stop ends that.")
         return wait_s
 
-    def _notify(self, text: str) -> None:
-        log.info("%s", text)
-        self._context.notify(text)
 
-    def reasons(self) -> str:
-        """Why the candidates before this one did not answer."""
-        return " ".join([*(error.summary() for error in self._failures), *self._skipped])
-
-    def _with_context(self, error: ModelCallError) -> ModelCallError:
-        """The failure with the failures and skipped models before it."""
-        error.previous = tuple(failure for failure in self._failures if failure is not error)
-        error.skipped = tuple(self._skipped)
-        return error
-
-    def _final_error(self) -> ModelCallError:
-        """The error to raise if no model answered."""
-        if self._failures:
-            return self._with_context(self._failures[-1])
-        soonest = min(self._paused, key=lambda model: model.breaker.remaining_s)
-        error = ModelUnavailableError.from_last_failure(
-            soonest.breaker.last_error, target=soonest.target, again_in_s=max(1.0, soonest.breaker.remaining_s)
-        )
-        error.skipped = tuple(reason for reason in self._skipped if reason != soonest.pause)
-        return error
+def _notify(text: str) -> None:
+    log.info("%s", text)
+    call_context().notify(text)
 
 
 def _backoff(retries: int) -> float:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import re
 import secrets
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.config.provider_table import ProviderSpec, find_by_name, plain_name
 from nanobot.errors import ProviderError
+from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.errors import (
     ContentFilteredError,
     ContextOverflowError,
@@ -27,7 +27,6 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     TryElsewhere,
 )
-from nanobot.providers.service import ServiceEndpoint
 from nanobot.utils.text import escape_brackets, human_size
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 25 * 1024 * 1024
 """The endpoints' upload limit."""
 _MAX_RESPONSE_BYTES = 4 * 1024 * 1024
+_TOTAL_S = 180.0
 _PAUSES_S = (1.0, 2.0)
 """Seconds before each retry, unless the server asks for another wait."""
 _MAX_PAUSE_S = 20.0
@@ -80,11 +80,12 @@ _CHAT_ERRORS = (InvalidRequestError, ContextOverflowError, ContentFilteredError,
 
 
 class HttpTranscriber:
-    """A service with OpenAI's `audio/transcriptions` endpoint."""
+    """A model at an endpoint with OpenAI's `audio/transcriptions`."""
 
     def __init__(
-        self, endpoint: ServiceEndpoint, language: str | None = None, pauses_s: Sequence[float] = _PAUSES_S
+        self, endpoint: Endpoint, model: str, language: str | None = None, pauses_s: Sequence[float] = _PAUSES_S
     ) -> None:
+        self.model = model
         self._endpoint = endpoint
         self._language = language
         self._pauses_s = pauses_s
@@ -110,7 +111,7 @@ class HttpTranscriber:
 
     async def _send(self, name: str, data: bytes) -> str:
         endpoint = self._endpoint
-        fields = {"model": endpoint.model, "response_format": "json"}
+        fields = {"model": self.model, "response_format": "json"}
         if self._language:
             fields["language"] = self._language
         boundary = secrets.token_hex(16)
@@ -125,9 +126,9 @@ class HttpTranscriber:
         )
         form = b"".join([head.encode("utf-8", "replace"), data, f"\r\n--{boundary}--\r\n".encode()])
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", **endpoint.bearer}
-        url = f"{endpoint.api_base.rstrip('/')}/audio/transcriptions"
+        url = f"{endpoint.api_base}/audio/transcriptions"
         try:
-            body = await endpoint.post(url, headers, form, max_bytes=_MAX_RESPONSE_BYTES)
+            body = await endpoint.post(url, headers, form, max_bytes=_MAX_RESPONSE_BYTES, model=self.model)
         except _CHAT_ERRORS as error:
             raise TranscriptionRefusedError(error.detail, target=error.target, status=error.status) from None
         return self._text(body)
@@ -139,11 +140,14 @@ class HttpTranscriber:
         except (ValueError, RecursionError):
             text = body.decode("utf-8", "replace").strip()
             if text.startswith(("{", "[", "<")) or "\ufffd" in text or "\0" in text:
-                raise self._endpoint.error(MalformedResponseError, f"not JSON: {text[:100]}") from None
+                raise self._malformed(f"not JSON: {text[:100]}") from None
             return text
         if isinstance(answer, dict) and isinstance(answer.get("text"), str):
             return str(answer["text"]).strip()
-        raise self._endpoint.error(MalformedResponseError, f"no text in it: {json.dumps(answer)[:100]}")
+        raise self._malformed(f"no text in it: {json.dumps(answer)[:100]}")
+
+    def _malformed(self, detail: str) -> ModelCallError:
+        return self._endpoint.error(MalformedResponseError, detail, model=self.model)
 
 
 def _is_retryable(error: ModelCallError) -> bool:
@@ -154,22 +158,19 @@ def _is_retryable(error: ModelCallError) -> bool:
 def _read_recording(path: Path) -> tuple[str, bytes]:
     """The name to send and the bytes of a recording. Too large a file is rejected unread. Blocking."""
     try:
-        state = path.stat()
-        size = state.st_size
-        if not stat.S_ISREG(state.st_mode):  # reading a pipe or a device might block forever
+        size = path.stat().st_size
+        if not path.is_file():  # reading a pipe or a device might block forever
             raise UnusableRecordingError(f"{path.name} is not a regular file. Send a recording.")
-        if size > MAX_BYTES:
-            raise UnusableRecordingError(
-                f"{path.name} has {human_size(size)}; at most {human_size(MAX_BYTES)} can be transcribed. "
-                "Send it in parts, or as mp3 or ogg."
-            )
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = path.read_bytes() if size <= MAX_BYTES else b""
     except OSError as error:
         raise UnusableRecordingError(f"{path.name} cannot be read: {error.strerror or error}.") from None
-    if not 0 < len(data) <= MAX_BYTES:
-        problem = "is empty" if not data else "grew while it was read"
-        raise UnusableRecordingError(f"{path.name} {problem}. Send it again.")
+    if size > MAX_BYTES:
+        raise UnusableRecordingError(
+            f"{path.name} has {human_size(size)}; at most {human_size(MAX_BYTES)} can be transcribed. "
+            "Send it in parts, or as mp3 or ogg."
+        )
+    if not data:
+        raise UnusableRecordingError(f"{path.name} is empty. Send it again.")
     kind = _UPLOAD_EXTENSIONS.get(path.suffix.lower()) or next(
         (name for magic, name in _MAGIC if magic.match(data)), None
     )
@@ -196,42 +197,40 @@ def choose_transcriber(
     If none is named and only OpenAI has a key, OpenAI replaces Groq. Connections open on first use.
     """
     channels = config.channels
-    name = provider or channels.transcription_provider or _DEFAULT
-    language = language or channels.transcription_language
-    chosen = _endpoint(config, environ, name)
-    is_explicit = provider or "transcription_provider" in channels.model_fields_set
-    if isinstance(chosen, str) and not is_explicit:
-        alternative = _endpoint(config, environ, _ALTERNATIVE)
-        chosen = chosen if isinstance(alternative, str) else alternative
-    if isinstance(chosen, str):
-        return ChosenTranscriber(None, chosen)
-    return ChosenTranscriber(HttpTranscriber(chosen, language or None), f"{chosen.provider}, model {chosen.model}")
+    language = language or channels.transcription_language or None
+    chosen = _choose(config, environ, provider or channels.transcription_provider or _DEFAULT, language)
+    if chosen.transcriber is None and not (provider or "transcription_provider" in channels.model_fields_set):
+        alternative = _choose(config, environ, _ALTERNATIVE, language)
+        chosen = chosen if alternative.transcriber is None else alternative
+    return chosen
 
 
-def _endpoint(config: "Config", environ: Mapping[str, str], name: str) -> ServiceEndpoint | str:
-    """The endpoint of that provider, or a sentence about what is missing."""
+def _choose(config: "Config", environ: Mapping[str, str], name: str, language: str | None) -> ChosenTranscriber:
+    """The transcriber of that provider, or a sentence about what is missing."""
     sections = config.providers.by_name()
     spec = find_by_name(name)
     if spec is None:
         custom = next((known for known in sections if plain_name(known) == plain_name(name)), None)
         if custom is None:
-            return f"channels.transcriptionProvider names {name}, which is not a provider. Set it to groq or openai."
+            why = f"channels.transcriptionProvider names {name}, which is not a provider. Set it to groq or openai."
+            return ChosenTranscriber(None, why)
         spec = ProviderSpec(custom, custom, needs_key=False)
     section = sections[spec.name]
-    base = section.api_base or spec.default_api_base
-    if not base or not spec.speaks_chat_completions:
-        problem = (
-            f"{spec.display_name} offers no transcription" if base else f"providers.{spec.config_key}.apiBase is empty"
+    if not (section.api_base or spec.default_api_base):
+        why = f"providers.{spec.config_key}.apiBase is empty. Set channels.transcriptionProvider to groq or openai."
+    elif not spec.speaks_chat_completions:
+        why = f"{spec.display_name} offers no transcription. Set channels.transcriptionProvider to groq or openai."
+    elif (endpoint := Endpoint.configured(spec, section, environ, total_s=_TOTAL_S)) is None:
+        variables = f" or {spec.env_keys[0]} in the environment" if spec.env_keys else ""
+        why = (
+            f"There is no key for {spec.display_name}, which transcribes recordings. "
+            f"Set providers.{spec.config_key}.apiKey in the config{variables}."
         )
-        return f"{problem}. Set channels.transcriptionProvider to groq or openai."
-    endpoint = ServiceEndpoint.create(spec, section, environ, _MODELS.get(spec.name, _FALLBACK_MODEL))
-    if endpoint is not None:
-        return endpoint
-    variables = f" or {spec.env_keys[0]} in the environment" if spec.env_keys else ""
-    return (
-        f"There is no key for {spec.display_name}, which transcribes recordings. "
-        f"Set providers.{spec.config_key}.apiKey in the config{variables}."
-    )
+    else:
+        model = _MODELS.get(spec.name, _FALLBACK_MODEL)
+        transcriber = HttpTranscriber(endpoint, model, language)
+        return ChosenTranscriber(transcriber, f"{spec.name}, model {model}")
+    return ChosenTranscriber(None, why)
 
 
 def is_recording(path: str) -> bool:

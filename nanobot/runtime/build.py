@@ -1,6 +1,7 @@
 """The composition root: builds a working bot from a config."""
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +22,7 @@ from nanobot.agent.goals import goal
 from nanobot.agent.goals.command import GoalCommand
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.goals.tool import GoalTool
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory import due
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from nanobot.cron.service import CronService
     from nanobot.runtime.plugins import Plugins
 
+
+log = logging.getLogger(__name__)
 
 DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + team.SCHEMA + goal.SCHEMA + due.SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
@@ -240,7 +243,7 @@ async def build_runtime(
     hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
 
     def troubles() -> list[str]:
-        return [*map(str, plugins.troubles() if plugins else ()), *hook_runner.problems()]
+        return [*(plugins.troubles() if plugins else ()), *hook_runner.problems()]
 
     def mcp_status() -> str:
         return redact_named(toolbox.servers.report()) if toolbox.servers is not None else ""
@@ -299,7 +302,6 @@ async def build_runtime(
         on_session_released=partial(_on_session_released, memory),
         compact=consolidation.compact,
         review=defaults.review,
-        take_notices=consolidation.take_notices,
         failure_count=consolidation.failure_count,
         subagents=subagents,
         goals=goals,
@@ -388,5 +390,6 @@ async def _load_plugins(services: Services, tools: ToolRegistry) -> "Plugins | N
     with secrets_scope(services.secrets):  # errors may quote them
         plugins = await asyncio.to_thread(load_packages, settings, services.worker)
     plugins.offer(tools)
-    plugins.log_troubles()
+    for trouble in plugins.troubles():
+        log.warning("Plugin %s.", trouble)
     return plugins

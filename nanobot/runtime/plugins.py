@@ -5,17 +5,17 @@ running process with the package's name.
 """
 
 import inspect
-import logging
 import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nanobot.agent.hooks.api import Hook
-from nanobot.agent.hooks.command import METHODS, CommandHook
+from nanobot.agent.hooks import Hook
+from nanobot.agent.hooks.command import METHODS, run_command_hook
 from nanobot.agent.hooks.runner import GuardedHook
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import RESERVED_NAMES
@@ -30,23 +30,12 @@ from nanobot.security.secrets import redact_all
 from nanobot.utils.text import clip_line
 from nanobot.utils.worker_thread import WorkerThread
 
-log = logging.getLogger(__name__)
-
 LOAD_TIMEOUT_S = 10.0
 _MAX_PROBLEM_CHARS = 400
 
 T = TypeVar("T")
 _AS_HOOK: type[Hook] = Hook
 _AS_TOOL: type[Tool] = Tool  # type: ignore[type-abstract]  # instances are of a subclass
-
-
-@dataclass(frozen=True, slots=True)
-class PluginProblem:
-    package: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.package}: {self.text}"
 
 
 @dataclass(slots=True)
@@ -57,30 +46,24 @@ class PluginPackage:
     version: str
     hooks: list[GuardedHook] = field(default_factory=list)
     tools: list[Tool] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
+@dataclass(slots=True)
 class Plugins:
-    """The loaded packages of a bot."""
+    """The loaded packages of a bot, in the order of `plugins.enabled`."""
 
-    def __init__(self, packages: Sequence[PluginPackage] = (), missing: Sequence[PluginProblem] = ()) -> None:
-        """`missing` are the problems of packages that are not installed."""
-        self.packages = packages
-        self.missing = missing
+    packages: Sequence[PluginPackage] = ()
+    missing: Sequence[str] = ()
+    """The problems of packages that are not installed."""
 
     @property
     def hooks(self) -> list[GuardedHook]:
-        """Their hooks, in the order of `plugins.enabled`."""
         return [hook for package in self.packages for hook in package.hooks]
 
-    def troubles(self) -> list[PluginProblem]:
-        """Return the problems of packages. Problems of hooks are in `HookRunner`."""
-        loaded = [PluginProblem(package.name, text) for package in self.packages for text in package.troubles]
-        return [*self.missing, *loaded]
-
-    def log_troubles(self) -> None:
-        for trouble in self.troubles():
-            log.warning("Plugin %s.", trouble)
+    def troubles(self) -> list[str]:
+        """Return the problems of packages, each with the package's name. Problems of hooks are in `HookRunner`."""
+        return [*self.missing, *(f"{package.name}: {text}" for package in self.packages for text in package.problems)]
 
     def offer(self, registry: ToolRegistry) -> None:
         """Register their tools. A tool whose name is taken is skipped."""
@@ -88,7 +71,7 @@ class Plugins:
             for tool in package.tools:
                 if tool.name in RESERVED_NAMES or registry.has(tool.name):
                     owner = "nanobot's own" if tool.name in RESERVED_NAMES else "taken"
-                    package.troubles.append(f"its tool {tool.name} was skipped: the name is {owner}")
+                    package.problems.append(f"its tool {tool.name} was skipped: the name is {owner}")
                 else:
                     registry.register(tool)
 
@@ -99,10 +82,11 @@ def command_hooks(config: PluginsConfig, folder: Path, environ: Mapping[str, str
     """
     hooks = []
     for name, command in config.commands.items():
-        hook = CommandHook(command.command, folder=folder, env={**child_environment(environ), **command.env})
-        hook.guard = command.guard
+        call = partial(run_command_hook, command.command, folder, {**child_environment(environ), **command.env})
         methods = frozenset(METHODS[event] for event in command.on)
-        hooks.append(GuardedHook(hook, f"plugins.commands.{name}", config.hook_timeout_s, methods=methods))
+        hooks.append(
+            GuardedHook(f"plugins.commands.{name}", call, methods, command.guard, timeout_s=config.hook_timeout_s)
+        )
     return hooks
 
 
@@ -118,28 +102,27 @@ def load_packages(config: PluginsConfig, worker: WorkerThread, timeout_s: float 
         if names(config.enabled, offer.package) and not names(config.disabled, offer.package):
             by_package.setdefault(plain(offer.package), []).append(offer)
     order = {plain(name): position for position, name in enumerate(config.enabled)}
-    chosen = sorted(by_package, key=lambda name: order.get(name, len(order)))
-    loading = []
-    for name in chosen:  # in daemon threads: importing a package runs arbitrary code, which may never end
+    packages: list[PluginPackage] = []
+    threads: list[threading.Thread] = []
+    for name in sorted(by_package, key=lambda name: order.get(name, len(order))):
         package = PluginPackage(by_package[name][0].package, by_package[name][0].version)
         arguments = (package, by_package[name], config, worker)
+        # A daemon thread: importing a package runs arbitrary code, which may never end.
         thread = threading.Thread(target=_load_package, args=arguments, name=f"loading {package.name}", daemon=True)
         thread.start()
-        loading.append((package, thread))
+        packages.append(package)
+        threads.append(thread)
     deadline = time.monotonic() + timeout_s
-    packages = []
-    for package, thread in loading:
+    for index, thread in enumerate(threads):
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():  # it may still change the package
-            trouble = f"it was skipped: loading it took more than {timeout_s:g} s"
-            packages.append(PluginPackage(package.name, package.version, troubles=[trouble]))
-        else:
-            packages.append(package)
+            problem = f"it was skipped: loading it took more than {timeout_s:g} s"
+            packages[index] = PluginPackage(packages[index].name, packages[index].version, problems=[problem])
     installed = {plain(offer.package) for offer in every}
     available = ", ".join(sorted(installed)) or "none"
     text = f"plugins.enabled lists it, but no installed package of that name provides plugins. Available: {available}"
-    missing = [name for name in config.enabled if name != EVERY and plain(name) not in installed]
-    return Plugins(packages, [PluginProblem(name, text) for name in missing])
+    missing = [f"{name}: {text}" for name in config.enabled if name != EVERY and plain(name) not in installed]
+    return Plugins(packages, missing)
 
 
 def _load_package(package: PluginPackage, offers: Sequence[Offer], config: PluginsConfig, worker: WorkerThread) -> None:
@@ -148,22 +131,23 @@ def _load_package(package: PluginPackage, offers: Sequence[Offer], config: Plugi
     section = next(sections, None)  # unvalidated
     settings = dict(section) if isinstance(section, Mapping) else {}
     for offer in offers:
+        if offer.group not in (HOOKS, TOOLS):
+            continue
         try:
-            if offer.misfit and offer.group in (HOOKS, TOOLS):
+            if offer.misfit:
                 raise PluginError(offer.misfit)
             if offer.group == HOOKS:
-                hook = _instantiate(offer, _AS_HOOK, settings)
-                name = f"{offer.name} of {package.name}"
-                package.hooks.append(GuardedHook(hook, name, config.hook_timeout_s, worker))
-            elif offer.group == TOOLS:
+                hook, name = _instantiate(offer, _AS_HOOK, settings), f"{offer.name} of {package.name}"
+                package.hooks.append(GuardedHook.of(hook, name, config.hook_timeout_s, worker))
+            else:
                 tool = _instantiate(offer, _AS_TOOL, settings)
                 check_tool(tool)
                 package.tools.append(OwnTool(tool, worker))
         except (Exception, SystemExit) as error:  # third-party code: import and constructor may raise anything
             ours = isinstance(error, PluginError | InvalidToolError)
-            error_text = str(error) if ours else traceback.format_exception_only(error)[-1]
-            problem = redact_all(f"its {offer.kind} {offer.name} was skipped: {error_text}")
-            package.troubles.append(clip_line(" ".join(problem.split()), _MAX_PROBLEM_CHARS))
+            reason = str(error) if ours else traceback.format_exception_only(error)[-1]
+            problem = redact_all(f"its {offer.kind} {offer.name} was skipped: {reason}")
+            package.problems.append(clip_line(" ".join(problem.split()), _MAX_PROBLEM_CHARS))
 
 
 def _instantiate(offer: Offer, kind: type[T], settings: Mapping[str, Any]) -> T:

@@ -1,7 +1,5 @@
 """Tools from MCP servers, and custom tools from the workspace."""
 
-import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +11,7 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.worker_thread import WorkerThread
 
 if TYPE_CHECKING:
-    from nanobot.agent.tools.mcp.settings import ServerSettings
     from nanobot.agent.tools.mcp.source import McpServers
-    from nanobot.agent.tools.mcp.transport import OpenClient
     from nanobot.agent.tools.own import OwnTools
 
 
@@ -33,36 +29,9 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
     from nanobot.agent.tools.mcp.source import McpServers  # imported only if used
 
     return McpServers(
-        server_settings(config),
+        config.tools.mcp_servers,
         state_dir=DataPaths(data_dir).mcp,
         workspace=workspace,
         clock=clock,
-        open_client=client_of(config),
+        network=network_policy(config),
     )
-
-
-def client_of(config: Config) -> "OpenClient":
-    """Return the function that opens connections to servers reached by URL."""
-    from nanobot.agent.tools.mcp.transport import open_client  # as above
-
-    return partial(open_client, policy=network_policy(config))
-
-
-def server_settings(config: Config) -> "list[ServerSettings]":
-    from nanobot.agent.tools.mcp.settings import ServerSettings, Transport  # as above
-
-    return [
-        ServerSettings(
-            name,
-            command=server.command,
-            args=tuple(server.args),
-            env=server.env or {},
-            cwd=os.path.expanduser(server.cwd),  # noqa: PTH111 - a user who does not exist is reported when it starts
-            url=server.url,
-            headers=server.headers or {},
-            type=Transport(server.type) if server.type else None,
-            tool_timeout_s=server.tool_timeout,
-            enabled_tools=frozenset(server.enabled_tools),
-        )
-        for name, server in config.tools.mcp_servers.items()
-    ]

@@ -24,13 +24,13 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
-from nanobot.providers.images import ImageProvider, choose_image_model
+from nanobot.providers.images import choose_image_model
 from nanobot.providers.metering import Spending
-from nanobot.providers.resilience import Breaker, Candidate, CandidateModel, ResilientProvider
+from nanobot.providers.resilience import Candidate, ChosenProvider, ResilientProvider
 from nanobot.runtime import audience
 from nanobot.runtime.policies import network_policy, tool_policies
 from nanobot.runtime.services import Services
-from nanobot.runtime.tool_sources import client_of, mcp_servers, own_tools, server_settings
+from nanobot.runtime.tool_sources import mcp_servers, own_tools
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
 
@@ -52,12 +52,10 @@ class Toolbox:
     """The tools of a bot with their policies: built-in and custom tools, MCP servers. Nothing is started."""
 
     def __init__(self, services: Services) -> None:
-        config = services.config
         self.services = services
         self.tools = ToolRegistry()
         self.policies = _policies(services)
         self.servers: McpServers | None = None
-        self._network = network_policy(config)
         self._builtin: list[Tool] = []
         self._own: OwnTools | None = None
         self._renew_builtin()
@@ -83,9 +81,7 @@ class Toolbox:
         if self.servers is None:
             self._add_servers()
         else:
-            network, self._network = self._network, network_policy(config)
-            same_client = network == self._network
-            await self.servers.change(server_settings(config), client_of(config), same_client=same_client)
+            await self.servers.change(config.tools.mcp_servers, network_policy(config))
 
     def _renew_builtin(self) -> None:
         former = {tool.name: tool for tool in self._builtin}
@@ -126,10 +122,10 @@ def _policies(services: Services) -> ToolPolicies:
 def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -> None:
     """Register the `image` tool where an image model can be reached; called again after a change of the config."""
     toolbox.tools.unregister(ImageTool.name)
-    endpoint = choose_image_model(services.config, services.environ)
-    if endpoint is not None:
-        metered = spending.add_meter(ImageProvider(endpoint), endpoint.provider)
-        model = CandidateModel(metered, endpoint.provider, endpoint.model, Breaker())
+    image_model = choose_image_model(services.config, services.environ)
+    if image_model is not None:
+        metered = spending.add_meter(image_model, image_model.name)
+        model = ChosenProvider(metered, image_model.name, image_model.get_default_model())
         provider = ResilientProvider([Candidate.ready(model)])
         toolbox.tools.register(ImageTool(provider, toolbox.policies.paths))
 

@@ -9,7 +9,7 @@ without asyncio is `nanobot.sync`.
 
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.sdk.bot import Nanobot
 from nanobot.sdk.result import ApprovalRequest, Call, OutputInvalid, RunResult, Step, TurnFailed, Usage
 from nanobot.sdk.stream import RunStream

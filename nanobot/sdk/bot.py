@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from nanobot.agent.events import Answer
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.config.paths import DataPaths, absolute, get_config_path, get_data_dir
 from nanobot.errors import NanobotError
 from nanobot.sdk.aliases import OriginalStream

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.events import Answer, EventSink
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.agent.pipeline.turn import TurnOptions
 from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from nanobot.agent.events import TurnEvent
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.sdk.result import ApprovalRequest
 
 if TYPE_CHECKING:

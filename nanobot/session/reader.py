@@ -6,7 +6,7 @@ counted without parsing them.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -199,8 +199,13 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
     }
 
 
-def session_title(path: Path) -> str:
-    """Return the first line of a session's first user message, shortened; empty if its first bytes have none."""
+def session_title(path: Path, metadata: Mapping[str, Any]) -> str:
+    """Return the title that a person gave the session, else the first line of its first user message, shortened; empty
+    if the first bytes of its file have none.
+    """
+    given = metadata.get("title")
+    if isinstance(given, str) and given.strip():
+        return given
     try:
         with _open(path) as file:
             head = file.read(_BLOCK)

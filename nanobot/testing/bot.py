@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnResult
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy

@@ -1,8 +1,8 @@
 """Spending limits: `limits.dailyUsd`, `monthlyUsd` and `turnTokens`, enforced before each call, outside the model.
 
-A call reserves the most it may cost, and returns what it did not use. It is admitted while something is left, so a
-limit is exceeded by at most one call. If the calls in flight could use up the rest, the next call waits for one of
-them. What other processes spent is read before each call. If the disk fails, limits still hold within this process.
+What was spent is the sum of the ledger, read before each call. A call reserves the most it may cost until it ends. It
+is admitted while something is left, so a limit is exceeded by at most one call. If the calls in flight could use up the
+rest, the next call waits for one of them.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from nanobot.errors import BudgetExceededError, StorageError
 from nanobot.usage.ledger import Ledger
 from nanobot.usage.types import format_dollars
-from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock, zone_name
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ log = logging.getLogger(__name__)
 WARN_SHARE = 0.8
 """Share of a limit at which the owner is warned."""
 _NOTIFY_AFTER_S = 10.0
-_MAX_TURNS = 1000
-"""Turns remembered; older ones have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class SpendingLimits:
         return lines
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BudgetedCall:
     """A call about to be made, and the most it may use."""
 
@@ -110,6 +107,18 @@ Additions = dict[tuple[str, str], float]
 """Dollars added to limits, by config key and period."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What the ledger says: dollars of this month by day, and what one turn has used."""
+
+    by_day: dict[str, float]
+    turn_usd: float
+    turn_tokens: int
+
+    def of(self, cap: _Cap) -> float:
+        return sum(usd for day, usd in self.by_day.items() if day.startswith(cap.period))
+
+
 class Budget:
     """Enforces the limits for all sessions of a process. Warns the owner at 80 % and at the limit, once per period."""
 
@@ -119,14 +128,7 @@ class Budget:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._call_ended = asyncio.Event()
-        self._own: dict[str, float] = defaultdict(float)
-        """Dollars by day."""
-        self._others: dict[str, float] = {}
-        self._in_flight = 0
-        self._reserved_usd = 0.0
-        self._reserved_tokens: dict[str, int] = defaultdict(int)
-        self._turns: dict[str, int] = {}
-        self._turn_usd: dict[str, float] = {}
+        self._in_flight: list[BudgetedCall] = []
         self._raised: Additions = {}
         self._reported: dict[str, tuple[str, float, str]] = {}
         """The last notification by key: period, limit, level."""
@@ -138,17 +140,17 @@ class Budget:
         reserved then. Cancelling is safe. Returns at once if there are no limits.
         """
         if not self.limits.any and call.turn_budget_usd is None:
-            self._hold(call)
+            self._in_flight.append(call)
             return
         has_notified = False
         while True:
             async with self._lock:
-                await self._read_others(call.turn_id)
-                call_ended = self._call_ended
-                must_wait = self._must_wait(call)  # raises with a text of its own if the limit is reached
-                await self.notify_limits(call)
+                call_ended, in_flight = self._call_ended, [*self._in_flight]  # a call that ends while we read counts
+                spent = await self._read(call.turn_id)
+                must_wait = self._must_wait(call, spent, in_flight)  # raises with a text of its own at the limit
+                await self._notify(call, spent)
                 if not must_wait:
-                    self._hold(call)
+                    self._in_flight.append(call)
                     return
             try:
                 async with asyncio.timeout(None if has_notified else _NOTIFY_AFTER_S):
@@ -164,113 +166,94 @@ class Budget:
         Return a line per raised limit; empty if none is near. Raises StorageError; it then holds in this process only.
         """
         async with self._lock:
-            await self._read_others("")
-            near = [cap for cap in self._caps() if self._spent(cap) >= WARN_SHARE * cap.limit]
+            spent = await self._read()
+            near = [cap for cap in self._caps() if spent.of(cap) >= WARN_SHARE * cap.limit]
             for cap in near:
                 added = cap.limit / 2 if usd is None else usd
                 self._raised[cap.key, cap.period] = self._raised.get((cap.key, cap.period), 0.0) + added
                 await self._ledger.database.ask(partial(raise_limit, key=cap.key, period=cap.period, usd=added))
-            call_ended, self._call_ended = self._call_ended, asyncio.Event()
-            call_ended.set()
+            self._wake_waiting()
             now = {cap.key: cap for cap in self._caps()}
-            return [now[cap.key].raised_text(self._spent(cap)) for cap in near]
+            return [now[cap.key].raised_text(spent.of(cap)) for cap in near]
 
-    def settle(self, call: BudgetedCall, when: str, usd: float | None, tokens: int) -> None:
-        """Replace a call's reservation by what it used. `when`: its start (ISO).
+    def settle(self, call: BudgetedCall) -> None:
+        """Drop a call's reservation. Its final row must be on its way to the ledger before anything else is awaited."""
+        self._in_flight.remove(call)
+        self._wake_waiting()
 
-        Also without limits, which may be set or removed while the call is in flight.
-        """
-        self._own[when[:10]] += usd or 0.0
-        self._in_flight -= 1
-        # Exactly 0 without calls in flight: float sums leave residues, and a call might wait for one.
-        self._reserved_usd = self._reserved_usd - (call.max_usd or 0.0) if self._in_flight else 0.0
-        left = self._reserved_tokens[call.turn_id] - call.prompt_tokens - call.max_tokens
-        self._reserved_tokens[call.turn_id] = left
-        if left <= 0:
-            del self._reserved_tokens[call.turn_id]
-        self._count_turn(call.turn_id, tokens)
-        if call.turn_budget_usd is not None:
-            put_bounded(self._turn_usd, call.turn_id, self._turn_usd.get(call.turn_id, 0.0) + (usd or 0.0), _MAX_TURNS)
+    def _wake_waiting(self) -> None:
         call_ended, self._call_ended = self._call_ended, asyncio.Event()
         call_ended.set()
 
     async def notify_limits(self, call: BudgetedCall) -> None:
         """Notify the waiting person of limits that are near or reached, once per period. Never raises."""
+        if call.notify is not None and call.max_usd is not None and self.limits.in_dollars:
+            await self._notify(call, await self._read())
+
+    async def _notify(self, call: BudgetedCall, spent: _Spent) -> None:
         if call.notify is None or call.max_usd is None:
             return
         for cap in self._caps():
-            spent = self._spent(cap)
-            level = "stop" if spent >= cap.limit else "soon" if spent >= WARN_SHARE * cap.limit else ""
+            usd = spent.of(cap)
+            level = "stop" if usd >= cap.limit else "soon" if usd >= WARN_SHARE * cap.limit else ""
             if level and await self._is_first_report(cap, level):
-                call.notify(cap.stop_text(spent) if level == "stop" else cap.warning_text(spent))
+                call.notify(cap.stop_text(usd) if level == "stop" else cap.warning_text(usd))
 
-    def _hold(self, call: BudgetedCall) -> None:
-        self._in_flight += 1
-        self._reserved_usd += call.max_usd or 0.0
-        self._reserved_tokens[call.turn_id] += call.prompt_tokens + call.max_tokens
-
-    def _must_wait(self, call: BudgetedCall) -> bool:
+    def _must_wait(self, call: BudgetedCall, spent: _Spent, in_flight: list[BudgetedCall]) -> bool:
         """Raises BudgetExceededError if waiting would not help."""
-        turn_usd = self._turn_usd.get(call.turn_id, 0.0)
-        if call.turn_budget_usd is not None and turn_usd >= call.turn_budget_usd:
+        if call.turn_budget_usd is not None and spent.turn_usd >= call.turn_budget_usd:
             raise BudgetExceededError(
-                f"The budget of this turn is used up: {format_dollars(turn_usd)} of "
+                f"The budget of this turn is used up: {format_dollars(spent.turn_usd)} of "
                 f"{format_dollars(call.turn_budget_usd)} spent. Ask with a larger one."
             )
         must_wait = False
+        reserved_usd = sum(other.max_usd or 0.0 for other in in_flight)
         for cap in self._caps() if call.max_usd is not None else ():
-            spent = self._spent(cap)
-            if spent >= cap.limit:
-                raise BudgetExceededError(cap.stop_text(spent))
-            must_wait = must_wait or spent + self._reserved_usd >= cap.limit
-        limit, turn = self.limits.turn_tokens, call.turn_id
-        if limit is not None and turn:
-            used = self._turns.get(turn, 0)
+            usd = spent.of(cap)
+            if usd >= cap.limit:
+                raise BudgetExceededError(cap.stop_text(usd))
+            must_wait = must_wait or usd + reserved_usd >= cap.limit
+        limit, used = self.limits.turn_tokens, spent.turn_tokens
+        if limit is not None and call.turn_id:
             if used + call.prompt_tokens > limit:
                 raise BudgetExceededError(_turn_limit_text(used, call.prompt_tokens, limit))
-            must_wait = must_wait or used + self._reserved_tokens.get(turn, 0) + call.prompt_tokens > limit
+            others = [other for other in in_flight if other.turn_id == call.turn_id]
+            reserved = sum(other.prompt_tokens + other.max_tokens for other in others)
+            must_wait = must_wait or used + reserved + call.prompt_tokens > limit
         return must_wait
-
-    def _count_turn(self, turn_id: str, tokens: int) -> None:
-        put_bounded(self._turns, turn_id, self._turns.get(turn_id, 0) + tokens, _MAX_TURNS)
-
-    def _spent(self, cap: _Cap) -> float:
-        return sum(usd for days in (self._own, self._others) for day, usd in days.items() if day.startswith(cap.period))
 
     def _caps(self) -> list[_Cap]:
         return _caps(self.limits, self._raised, self._clock.now())
 
     async def limits_now(self) -> SpendingLimits:
         """Return the limits including what `/raise` added."""
-        await self._read_others("")
+        if self.limits.in_dollars:
+            await self._read()
         return limits_as_raised(self.limits, self._raised, self._clock.now())
 
-    async def _read_others(self, turn_id: str) -> None:
-        """Read what other processes spent this month, and used for this turn before it was interrupted."""
-        since, process = f"{self._clock.now():%Y-%m}", self._ledger.process
-        is_new_turn = bool(turn_id) and self.limits.turn_tokens is not None and turn_id not in self._turns
+    async def _read(self, turn_id: str = "") -> _Spent:
+        """What all processes spent this month, and what this turn has used. Own calls in flight are not part of it.
 
-        def select(db: "Connection") -> tuple[dict[str, float], Additions, int]:
-            spent = "SELECT substr(sent_at, 1, 10), SUM(usd) FROM calls WHERE sent_at >= ? AND process != ? GROUP BY 1"
-            used = (
-                "SELECT SUM(prompt_tokens + completion_tokens) FROM calls "
-                "WHERE sent_at >= ? AND process != ? AND turn = ?"
-            )
-            return (
-                {day: usd or 0.0 for day, usd in db.execute(spent, (since, process))} if self.limits.in_dollars else {},
-                read_additions(db),
-                db.execute(used, (since, process, turn_id)).fetchone()[0] or 0 if is_new_turn else 0,
-            )
+        Rows that the disk refuses count, so that limits hold within this process.
+        """
+        month = f"{self._clock.now():%Y-%m}"
 
-        if not (self.limits.in_dollars or is_new_turn):
-            return
+        def select(db: "Connection") -> tuple[list[tuple[str, float, float, int]], Additions]:
+            return db.execute(_SPENT, (turn_id, turn_id, month, self._ledger.process)).fetchall(), read_additions(db)
+
         try:
-            self._others, self._raised, used_before = await self._ledger.database.ask(select, is_synced=False)
+            rows, self._raised = await self._ledger.database.ask(select, is_synced=False)
         except StorageError as error:
             log.warning("Past spending cannot be read, only this process counts: %s", error)
-            return
-        if is_new_turn:
-            self._count_turn(turn_id, used_before)
+            rows = []
+        for row in self._ledger.unwritten:
+            if row["outcome"] != "unfinished":
+                usd, tokens = row["usd"] or 0.0, row["prompt_tokens"] + row["completion_tokens"]
+                rows.append((row["sent_at"][:10], usd, *((usd, tokens) if row["turn"] == turn_id else (0.0, 0))))
+        by_day: dict[str, float] = defaultdict(float)
+        for day, usd, _, _ in rows:
+            by_day[day] += usd
+        return _Spent(by_day, sum(usd for *_, usd, _ in rows), sum(tokens for *_, tokens in rows))
 
     async def _is_first_report(self, cap: _Cap, level: str) -> bool:
         """Whether nobody was notified of this yet; records it. "stop" includes "soon"."""
@@ -278,24 +261,24 @@ class Budget:
         if last[:2] == (cap.period, cap.limit) and last[2] in (level, "stop"):
             return False
         self._reported[cap.key] = (cap.period, cap.limit, level)  # before another task can ask
-
-        def update(db: "Connection") -> bool:
-            return (
-                db.execute(
-                    "INSERT INTO limits (key, period, reported_usd, reported_level) VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT DO UPDATE SET reported_usd = excluded.reported_usd, "
-                    "reported_level = excluded.reported_level WHERE reported_usd IS NOT excluded.reported_usd "
-                    "OR reported_level NOT IN (excluded.reported_level, 'stop')",
-                    (cap.key, cap.period, cap.limit, level),
-                ).rowcount
-                > 0
-            )
-
+        values = (cap.key, cap.period, cap.limit, level)
         try:
-            return await self._ledger.database.ask(update)
+            return await self._ledger.database.ask(lambda db: db.execute(_REPORT, values).rowcount > 0)
         except StorageError as error:
             log.warning("The notification about %s cannot be stored: %s", cap.key, error)
             return True
+
+
+_SPENT = """
+    SELECT substr(sent_at, 1, 10), TOTAL(usd), TOTAL(usd) FILTER (WHERE turn = ?),
+        IFNULL(SUM(prompt_tokens + completion_tokens) FILTER (WHERE turn = ?), 0)
+    FROM calls WHERE sent_at >= ? AND NOT (process = ? AND outcome = 'unfinished') GROUP BY 1
+"""
+_REPORT = """
+    INSERT INTO limits (key, period, reported_usd, reported_level) VALUES (?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET reported_usd = excluded.reported_usd, reported_level = excluded.reported_level
+    WHERE reported_usd IS NOT excluded.reported_usd OR reported_level NOT IN (excluded.reported_level, 'stop')
+"""
 
 
 def limits_as_raised(limits: SpendingLimits, raised: Additions, now: datetime) -> SpendingLimits:

@@ -40,8 +40,7 @@ _WRITE = (  # the columns of keys and indexes never change: those are left alone
     f"INSERT INTO calls VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) "  # noqa: S608 names of ours
     f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = :{name}' for name in _COLUMNS if name not in ('id', 'sent_at'))}"
 )
-_MAX_UNWRITTEN = 1000
-"""Rows kept while the disk fails; the budget has counted them in any case."""
+_MAX_UNWRITTEN = 10_000
 
 
 class Ledger:
@@ -51,7 +50,8 @@ class Ledger:
         self.database = database
         self.process = secrets.token_hex(4)
         self._numbers = count(1)
-        self._unwritten: list[LedgerRow] = []
+        self.unwritten: list[LedgerRow] = []
+        """Rows that the disk has refused; they are written with the next one."""
         self._last_write: asyncio.Future[None] | None = None
         self._has_failed = False
 
@@ -69,7 +69,7 @@ class Ledger:
 
     def write_soon(self, row: LedgerRow, *, is_urgent: bool = False) -> "asyncio.Future[None]":
         """Like `write`, with the next commit; rows that could not be written before are written, too."""
-        rows, self._unwritten = [*self._unwritten, row], []
+        rows, self.unwritten = [*self.unwritten, row], []
         written = self.database.soon(lambda db: write_calls(db, rows), is_synced=False, is_urgent=is_urgent)
         written.add_done_callback(partial(self._check_written, rows))
         self._last_write = written
@@ -84,7 +84,7 @@ class Ledger:
         """Keep the rows if the disk failed; log when that begins and ends."""
         error = None if written.cancelled() else written.exception()
         if error is not None:
-            self._unwritten = [*rows, *self._unwritten][-_MAX_UNWRITTEN:]
+            self.unwritten = [*rows, *self.unwritten][-_MAX_UNWRITTEN:]
             if not self._has_failed:
                 log.warning("Model usage cannot be written: %s", error)
         elif self._has_failed:

@@ -2,13 +2,10 @@
 
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nanobot.usage.budget import SpendingLimits, limits_as_raised, read_additions
-from nanobot.usage.ledger import SCHEMA
 from nanobot.usage.types import format_dollars
-from nanobot.utils.database import reading
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -151,11 +148,9 @@ class UsageReport:
         }
 
 
-def read_usage(database: Path, limits: SpendingLimits, now: datetime, by: By, days: int) -> UsageReport:
-    """Read the ledger. Blocks. Raises StorageError."""
-    with reading(database, SCHEMA) as db:
-        summary = sum_up(db, now, by=by, days=days)
-        return UsageReport(summary, limits_as_raised(limits, read_additions(db), now), by, days)
+def usage_report(db: "Connection", limits: SpendingLimits, now: datetime, by: By, days: int) -> UsageReport:
+    summary = sum_up(db, now, by=by, days=days)
+    return UsageReport(summary, limits_as_raised(limits, read_additions(db), now), by, days)
 
 
 def _sum_to_json(total: UsageSum) -> dict[str, Any]:

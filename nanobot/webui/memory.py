@@ -63,7 +63,7 @@ class MemoryEndpoints:
         """The last passes of Dream, newest first; `active` are those whose changes still stand."""
 
         def read() -> dict[str, Any]:
-            self._store.record_changes()
+            self._store.revisions.record()
             revisions = self._store.revisions
             passes = [asdict(dream_pass) for dream_pass in revisions.passes()[:50]]
             return {"passes": passes, "active": [*revisions.active_passes()]}

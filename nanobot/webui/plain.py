@@ -81,7 +81,7 @@ class PlainEndpoints:
     def _title(self, name: str, metadata: Mapping[str, Any]) -> str:
         """The title of a session, else its first words, else its name."""
         path = self._sessions.find(name)
-        return str(metadata.get("title") or (path and session_title(path)) or name)
+        return (path and session_title(path, metadata)) or name
 
     def _error(self, error: HttpError) -> Response:
         body = f'<p class="error">{escape(str(error))}</p>'

@@ -39,7 +39,7 @@ class SessionEndpoints:
         self._services = services
         self._sessions = services.runtime.sessions
         self._traces = TraceStore(DataPaths(services.runtime.data_dir).traces)
-        self._titles: dict[tuple[str, str], str] = {}
+        self._titles: dict[tuple[str, str, str], str] = {}
         """First words by file and time of the last change; reading them takes a moment for each file."""
 
     def endpoints(self) -> list[Endpoint]:
@@ -132,10 +132,9 @@ class SessionEndpoints:
         shown = []
         for row in self._sessions.list_sessions():
             metadata = row["metadata"]
-            title = metadata.get("title")
-            if not isinstance(title, str) or not title:
-                identity = (row["path"], row["updated_at"])
-                title = self._titles[identity] = self._titles.get(identity) or session_title(Path(row["path"]))
+            identity = (row["path"], row["updated_at"], str(metadata.get("title")))
+            title = self._titles.get(identity) or session_title(Path(row["path"]), metadata)
+            self._titles[identity] = title
             shown.append(
                 {
                     "name": row["name"],

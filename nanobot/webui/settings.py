@@ -141,8 +141,8 @@ class SettingsEndpoints:
             {
                 "servers": [
                     {
-                        "name": server.settings.name,
-                        "transport": server.settings.transport,
+                        "name": server.name,
+                        "transport": server.config.transport,
                         "tools": server.offered_names(),
                         "left_out": server.left_out,
                     }

@@ -218,7 +218,7 @@ async def test_a_memory_that_leaves_no_room_for_a_conversation_is_not_asked_abou
     result = await harness.consolidate()
 
     assert result.outcome is FAILED
-    assert "Shorten it" in result.reason
+    assert "Shorten MEMORY.md" in result.reason
     assert harness.model.requests == []
 
 

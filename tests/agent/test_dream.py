@@ -46,6 +46,7 @@ async def test_near_duplicates_are_merged_what_is_over_is_archived_and_the_rest_
     assert "[f3] Has a dog. (since 2026-02-26)" in harness.asked
     assert "[h1] [2026-02-26 13:21] Talked of home." in harness.asked
     assert harness.model.causes == ["dream"]
+    assert "from a conversation cli:direct" in harness.editor.why("Oslo")
 
 
 async def test_a_pass_leaves_a_line_of_what_it_cost_and_did(harness: DreamHarness):
@@ -84,7 +85,7 @@ async def test_a_restart_and_an_edit_by_hand_are_no_news(harness: DreamHarness):
 async def test_lessons_come_and_leave_by_code_and_no_pass_sees_them(harness: DreamHarness):
     harness.learns()
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
-    harness.memory.change(harness.memory.memory_file, f"{harness.text}{lesson}".encode(), ChangedBy.LESSON)
+    harness.memory.revisions.change({"MEMORY.md": f"{harness.text}{lesson}".encode()}, ChangedBy.LESSON)
 
     await harness.run(tidying(MERGED))
 
@@ -122,20 +123,19 @@ async def test_a_failure_changes_nothing_is_kept_and_rests(harness: DreamHarness
 
     assert (run.outcome, harness.text, harness.archive) == (FAILED, before, "")
     assert [one.outcome for one in harness.passes()] == [PassOutcome.FAILED]
-    state, due = harness.dream.state()
-    assert due.failures == 1
-    assert state.error == run.reason
+    due = harness.dream.state()
+    assert (due.failures, due.state["error"]) == (1, run.reason)
     assert (await harness.run()).outcome is RESTING
     assert (await harness.run(tidying(MERGED), by_hand=True)).outcome is DONE
     assert "Talked of home." in harness.asked, "the cursor had stayed"
-    assert harness.dream.state()[1].failures == 0
+    assert harness.dream.state().failures == 0
 
 
 async def test_what_fails_again_rests_longer(harness: DreamHarness):
     rests: list[float] = []
     for _ in range(10):
         await harness.run("no")
-        rests.append(harness.dream.state()[1].at - harness.clock.now().timestamp())
+        rests.append(harness.dream.state().at - harness.clock.now().timestamp())
         harness.clock.advance(rests[-1] - 1)
         assert (await harness.run()).outcome is RESTING
         harness.clock.advance(1)
@@ -183,7 +183,7 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
         run = await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
 
     again = DreamHarness(harness.folder)
-    again.memory.record_changes()
+    again.memory.revisions.record()
     told = {one.outcome for one in again.passes() if one.outcome is not PassOutcome.FAILED}
     if again.text == before:
         assert told == set()
@@ -396,7 +396,7 @@ async def test_what_its_owner_writes_after_a_reset_is_by_hand(harness: DreamHarn
 async def test_what_stood_there_before_the_book_goes_to_the_archive_and_nowhere_else(tmp_path: Path):
     harness = DreamHarness(tmp_path)
     harness.memory.write_long_term(FACTS)
-    harness.memory.record_changes()
+    harness.memory.revisions.record()
     harness.memory.append_history("Talked.")
 
     await harness.run(tidying({"action": "drop", "ids": ["f4"], "why": "over"}))
@@ -469,7 +469,7 @@ async def test_a_lesson_that_was_learned_since_stays_after_a_restore(harness: Dr
     before = harness.text
     await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
     lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
-    harness.memory.change(harness.memory.memory_file, f"{harness.text}{lesson}".encode(), ChangedBy.LESSON)
+    harness.memory.revisions.change({"MEMORY.md": f"{harness.text}{lesson}".encode()}, ChangedBy.LESSON)
 
     harness.editor.restore()
 
@@ -514,17 +514,21 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness
     await harness.run(tidying(MERGED, OVER))
     archived = harness.archive
 
-    [change] = MemoryEditor(harness.memory, harness.clock).undo()
+    undone = MemoryEditor(harness.memory, harness.clock).undo()
 
     assert "Oslo" in archived
-    assert (change.by, harness.text, harness.archive) == (ChangedBy.DREAM, before, "")
+    assert [(change.by, change.file) for change in undone] == [
+        (ChangedBy.DREAM, "ARCHIVE.md"),
+        (ChangedBy.DREAM, "MEMORY.md"),
+    ]
+    assert (harness.text, harness.archive) == (before, "")
     assert harness.active == []
 
 
 async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(harness: DreamHarness):
     await harness.run(tidying({"action": "archive", "ids": ["f4"], "why": "over"}))
     fact = MemoryEditor(harness.memory, harness.clock).facts()[0].fact
-    harness.memory.change(harness.memory.memory_file, b"- Has a dog.\n", ChangedBy.CONSOLIDATION, archived=[fact])
+    harness.memory.revisions.change({"MEMORY.md": b"- Has a dog.\n"}, ChangedBy.CONSOLIDATION, archived=[fact])
 
     harness.editor.restore()
 
@@ -538,7 +542,7 @@ async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_n
     await pause.reached.wait()
     harness.memory.append_history("[2026-02-26 16:00] Said meanwhile.")
     harness.memory.memory_file.write_text(harness.text + "- Written meanwhile.\n", encoding="utf-8")
-    harness.memory.record_changes(ChangedBy.AGENT, ChangeSource("cli:direct"))
+    harness.memory.revisions.record(ChangedBy.AGENT, ChangeSource("cli:direct"))
     pause.resume.set()
 
     await work
@@ -637,11 +641,11 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
         text, done = apply_edits(raw.decode("utf-8", "surrogateescape"), [edit for _, edit, _ in edits])
         if not done:
             return
-        harness.memory.record_changes()
+        harness.memory.revisions.record()
         data = text.encode("utf-8", "surrogateescape")
         archived = [fact for what, edit, fact in edits if what == "archive" and edit in done]
         one = DreamPass(1, "2026-02-26T13:21", PassOutcome.CHANGED)
-        harness.memory.change(harness.memory.memory_file, data, ChangedBy.DREAM, archived=archived, dream=one)
+        harness.memory.revisions.change({"MEMORY.md": data}, ChangedBy.DREAM, archived=archived, dream=one)
         assert harness.memory.memory_file.read_bytes() == data
 
         harness.editor.restore()

@@ -42,11 +42,11 @@ class Days:
             lines = [*self.text.splitlines(keepends=True)]
             lines.insert(self.any.randrange(len(lines) + 1), f"- {own}\n")
             memory.memory_file.write_text("".join(lines), encoding="utf-8")
-            memory.record_changes()
+            memory.revisions.record()
             self.own.add(own)
         elif what == "works":
             memory.memory_file.write_text(self.text + line, encoding="utf-8")
-            memory.record_changes(ChangedBy.AGENT, ChangeSource("cli:direct"))
+            memory.revisions.record(ChangedBy.AGENT, ChangeSource("cli:direct"))
         elif what == "dreams":
             await self._dream(day)
         elif what == "forgets":

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from nanobot.agent.memory.facts import (
     fact_key,
     fact_weight,
-    find_lost_facts,
     fit_facts,
     merge_facts,
     parse_facts,
@@ -82,13 +81,6 @@ def test_what_weighs_least_leaves_first_and_only_as_much_as_must():
 
     assert [fact.text for fact in gone] == ["Asked about the weather today"]
     assert kept == "# Memory\n\n- Is allergic to nuts\n- Has a red bicycle\n"
-
-
-def test_facts_that_were_put_together_or_corrected_are_not_lost():
-    before = "- Has a dog\n- The dog is called Rex\n- Lives in Berlin\n"
-
-    assert find_lost_facts(before, "- Has a dog called Rex\n- Lives in Berlin, Kreuzberg\n") == []
-    assert [fact.text for fact in find_lost_facts(before, "- Has a dog called Rex\n")] == ["Lives in Berlin"]
 
 
 def test_a_fact_that_leaves_joins_no_two_others():

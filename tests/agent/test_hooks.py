@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import Notice, ToolEnded, ToolStarted, TurnOutcome
-from nanobot.agent.hooks.api import (
+from nanobot.agent.hooks import (
     AnswerSeen,
     CallSeen,
     Deny,

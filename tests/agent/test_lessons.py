@@ -13,6 +13,7 @@ from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.lessons import MAX_LESSONS, QUIET_DAYS, Lessons, find_failures
+from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
@@ -332,7 +333,11 @@ def test_a_lesson_is_no_models_to_drop_when_memory_is_written_anew(bot: Bot):
     bot.memory.write_long_term("- The owner likes tea.\n")
     bot.lives(*(turn(n, fails()) for n in range(3)))
 
-    bot.memory.apply_edits("They moved.", edits_of_update(bot.memory.read_for_model(), "- The owner lives in Rome.\n"))
+    store_edits(
+        bot.memory.revisions,
+        "They moved.",
+        edits_of_update(read_for_model(bot.memory.revisions), "- The owner lives in Rome.\n"),
+    )
 
     assert bot.memory.read_long_term() == (
         "- The owner lives in Rome.\n\n## Lessons\n\n"

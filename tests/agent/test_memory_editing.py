@@ -16,6 +16,7 @@ from nanobot.agent.memory import revisions as memory_book
 from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -44,8 +45,8 @@ class EditorHarness:
             }
             for text in said
         ]
-        edits = edits_of_update(self.memory.read_for_model(), update)
-        self.memory.apply_edits("Talked.", edits, ChangeSource("telegram:7", rows=rows, **more))
+        edits = edits_of_update(read_for_model(self.memory.revisions), update)
+        store_edits(self.memory.revisions, "Talked.", edits, ChangeSource("telegram:7", rows=rows, **more))
 
     @property
     def text(self) -> str:
@@ -161,11 +162,34 @@ def test_undoing_what_was_forgotten_in_the_archive_leaves_there_what_had_no_room
     harness.learns("- Is allergic to nuts.\n- Was told of Elbe bridges yesterday.")
     harness.editor.forget("snow")
 
-    for _ in range(2):
+    archives = []
+    for _ in range(3):
         harness.editor.undo()
+        archives.append(harness.memory.archive_file.read_text(encoding="utf-8"))
 
-    archive = harness.memory.archive_file.read_text(encoding="utf-8")
-    assert all(word in archive for word in ("rain", "snow", "Elbe"))
+    found = [[word for word in ("rain", "snow", "Elbe") if word in archive] for archive in archives]
+    assert found == [["snow", "Elbe"], ["snow"], ["rain", "snow"]]
+
+
+def test_a_disk_that_is_full_for_one_of_two_files_leaves_both_as_they_were(
+    harness: EditorHarness, monkeypatch: pytest.MonkeyPatch
+):
+    harness.learns("- Is allergic to nuts.\n- Likes rain.")
+    harness.editor.share("rain")
+    usual = MemoryStore.write
+
+    def write(self: MemoryStore, path: Path, content: bytes | None) -> None:
+        if path.name == "MEMORY.md":
+            raise StorageError("The disk is full.")
+        usual(self, path, content)
+
+    with monkeypatch.context() as full:
+        full.setattr(MemoryStore, "write", write)
+        with pytest.raises(StorageError):
+            harness.editor.forget("rain")
+
+    assert "rain" in harness.memory.shared_file.read_text(encoding="utf-8")
+    assert "rain" in harness.text
 
 
 def test_facts_of_others_words_say_so(harness: EditorHarness):
@@ -286,19 +310,22 @@ def test_old_revisions_lose_their_texts_but_not_what_they_tell(harness: EditorHa
     monkeypatch.setattr(memory_book, "_KEPT_TEXTS", 5)
     harness.learns("- Likes green tea.\n- Has a dog.\n- Speaks French.", "I like green tea a lot")
     harness.editor.share("French")
+    harness.editor.share("dog")
     harness.editor.forget("dog")
     for number in range(10):
         harness.learns(f"- Likes green tea.\n- Speaks French.\n- Fact number {number} of many.")
 
     revisions = harness.memory.revisions
     with pytest.raises(NanobotError, match="no longer"):
-        revisions.texts(1)
-    assert revisions.texts(revisions.changes()[-5].number).after
+        revisions.texts(revisions.changes()[0])
+    assert all(revisions.texts(revisions.changes()[-4]))
     assert "I like green tea a lot" in harness.editor.why("green tea")
     assert "shared by the owner" in harness.editor.why("French")
     harness.learns("- Likes green tea.\n- Has a dog.")
     assert harness.text == "- Likes green tea.\n"
     assert MemoryStore(harness.memory.memory_dir.parent).revisions.origins() == revisions.origins()
+    harness.memory.shared_file.unlink()
+    assert (harness.editor.log()[0].by, harness.editor.log()[0].file) == ("hand", "SHARED.md")
 
 
 LINES = st.sampled_from(
@@ -343,7 +370,7 @@ def test_a_pinned_fact_survives_every_update_word_for_word_and_no_update_pins_on
         pinned = {(fact.key, fact.text) for fact in parse_facts(text) if fact.pinned}
 
         with suppress(StorageError):  # the line that was pinned meanwhile was changed by the update: nothing is written
-            memory.apply_edits("Talked.", edits_of_update(seen if is_late else text, "\n".join(update)))
+            store_edits(memory.revisions, "Talked.", edits_of_update(seen if is_late else text, "\n".join(update)))
 
         after = parse_facts(memory.read_long_term())
     assert {fact.key for fact in after if fact.pinned} == {key for key, _ in pinned}

@@ -45,7 +45,7 @@ def test_a_fact_moves_behind_what_stands_under_its_heading():
     text, _ = apply_edits(MEMORY, [FactEdit((key("Likes tea with milk"),), under="People")])
 
     people, food = text.split("## Food")
-    assert people.endswith("<!-- - no fact -->\r\n* Likes tea\r\n  with milk\r\n\r\n")
+    assert people.endswith("<!-- - no fact -->\r\n- Likes tea with milk\r\n\r\n")
     assert "tea" not in food
 
 

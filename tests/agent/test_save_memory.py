@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.review import UnusableAnswerError
-from nanobot.agent.memory.save_memory import (
-    build_transcript,
-    check_answer,
-    request_save_memory,
-    transcript_lines,
-)
+from nanobot.agent.memory.save_memory import SaveMemoryAnswer, check_answer, request_consolidation
+from nanobot.agent.memory.transcript import MemoryTranscript, build_transcript, transcript_lines
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
 from nanobot.providers.custom_provider import CustomProvider
@@ -27,6 +23,12 @@ THINGS = """tea plums jazz chess rain Rome wool moss figs bikes maps ink oak kit
 MEMORY = "# Memory\n\n## The person\n\n" + "".join(
     f"- enjoys {thing} at number {at}\n" for at, thing in enumerate(THINGS.split(), 20)
 )
+
+
+async def request_save_memory(
+    provider: LLMProvider, model: str, memory: str, transcript: MemoryTranscript
+) -> SaveMemoryAnswer:
+    return await request_consolidation(provider, model, memory, transcript, transcript)
 
 
 def row(role: str, content: object, **extra: object) -> ChatMessage:
@@ -364,7 +366,7 @@ def test_nothing_is_kept_that_steers_a_screen_or_that_only_a_model_can_read():
 @pytest.mark.parametrize("name", ["history_entry", "memory_update"])
 def test_an_argument_that_no_json_can_hold_is_refused(name: str):
     nested: Any = "x"
-    for _ in range(5_000):
+    for _ in range(100_000):
         nested = [nested]
     arguments = {"history_entry": ENTRY, "memory_update": MEMORY, name: nested}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import TurnOutcome
-from nanobot.agent.hooks.api import Hook, ResultSeen
+from nanobot.agent.hooks import Hook, ResultSeen
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.base import Tool

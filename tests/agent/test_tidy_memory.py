@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nanobot.agent.memory.edits import apply_edits
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.history import HistoryEntry
-from nanobot.agent.memory.review import EditRules, KnownFact, UnusableAnswerError, find_unknown_word, review_edits
+from nanobot.agent.memory.review import EditRules, KnownFact, UnusableAnswerError, find_unknown_word
 
 MEMORY = "## People\n- Lives in Berlin.\n- Home: Berlin.\n- Has a dog.\n- Mine alone.\n\n## Plans\n- Flies to Oslo.\n"
 RULES = EditRules(
@@ -58,12 +58,12 @@ STRANGE = [
 @given(st.lists(EDIT | JSON, max_size=4) | JSON)
 def test_whatever_a_model_answers_is_judged_and_takes_nothing_of_the_owners_own_and_not_half_of_the_rest(edits: object):
     try:
-        verdict = review_edits(edits, RULES)
+        allowed, _ = RULES.review(edits)
     except UnusableAnswerError:
         return
 
-    after, done = apply_edits(MEMORY, verdict.edits)
-    assert len(done) == len(verdict.edits), "what is not refused can be made"
+    after, done = apply_edits(MEMORY, allowed)
+    assert len(done) == len(allowed), "what is not refused can be made"
     assert "- Mine alone.\n" in after
     assert len(parse_facts(after)) >= 2
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory.consolidation import ConsolidationOutcome, ConsolidationResult, Consolidator
+from nanobot.agent.memory.consolidation import ConsolidationOutcome
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.schedule import ConsolidationScheduler
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse
-from nanobot.session.manager import SessionManager
+from nanobot.session.manager import Session, SessionManager
 from nanobot.testing import Pause, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
@@ -130,46 +129,6 @@ async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Pat
         assert "consolidation failed" not in await bot.say("/status")
 
 
-class Ineffective(Consolidator):
-    """Its passes free next to nothing."""
-
-    def __init__(self) -> None:
-        self.passes = 0
-
-    async def consolidate(self, *args: Any, **options: Any) -> ConsolidationResult:
-        self.passes += 1
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=2, share=0.1)
-
-
-async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
-    consolidator, sessions = Ineffective(), SessionManager(tmp_path)
-
-    async def open_consolidator() -> Consolidator:
-        return consolidator
-
-    tidying = ConsolidationScheduler(
-        open_consolidator,
-        sessions,
-        FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
-        memory_window=20,
-        database=tmp_path / "w",
-        pause_s=0,
-    )
-    session = sessions.get_or_create(KEY)
-    told: list[str] = []
-
-    for number in range(24):
-        session.add_message("user", f"question {number}")
-        session.add_message("assistant", f"answer {number}")
-        sessions.save(session)
-        tidying.on_session_saved(session)
-        await tidying.wait_done()
-        told += tidying.take_notices(KEY)
-
-    assert consolidator.passes == 2
-    assert len(told) == 1
-
-
 async def test_where_it_stood_is_said_last_in_the_prompt_until_that_is_over(tmp_path: Path):
     minded = Minded(saving(handover="Done: A. Doing: B. Asked: shall I go on?"), saving())
     async with bot_with(tmp_path, minded) as bot:
@@ -245,6 +204,27 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
         await eventually(lambda: archive_queue(tmp_path) == {})
 
     assert "question 1" in str(minded.requests[0])
+    assert len(minded.requests) == 1
+
+
+async def test_an_archive_that_cannot_be_read_keeps_no_other_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    minded, usual = Minded(saving()), SessionManager.read
+
+    def read(self: SessionManager, path: Path) -> Session | None:
+        if "broken" in path.stem:
+            raise OSError("no such device")
+        return usual(self, path)
+
+    monkeypatch.setattr(SessionManager, "read", read)
+    async with bot_with(tmp_path, minded, pause_s=60) as bot:
+        for key in ("cli:broken", "cli:fine"):
+            await bot.say("plums", key)
+            await bot.say("/new", key)
+
+    async with bot_with(tmp_path, minded) as bot:
+        await bot.say("hello")
+        await eventually(lambda: [due.failures for due in archive_queue(tmp_path).values()] == [1])
+
     assert len(minded.requests) == 1
 
 

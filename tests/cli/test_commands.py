@@ -53,6 +53,7 @@ def test_every_command_explains_itself(name: str):
     assert code == 0
     assert f"Usage: nanobot {name}" in output
     assert "--debug" in output
+    assert "--config" in output
 
 
 @pytest.mark.parametrize("word", ["-v", "--version", "version"])

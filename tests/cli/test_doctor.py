@@ -117,6 +117,11 @@ WRONG: list[tuple[str, str, dict[str, object]]] = [
         {"tools": {"allowedPaths": ["~"]}},
     ),
     ("--security paths.wide", "contains /: tools can write to the whole disk", {"tools": {"allowedPaths": ["/"]}}),
+    (
+        "--security paths.wide",
+        "can write to nanobot's own data folder",
+        {"tools": {"allowedPaths": ["~/.nanobot/state"]}},
+    ),
     ("--security code.foreign", "plugins.enabled contains *", {"plugins": {"enabled": ["*"]}}),
     (
         "--security network.doors",
@@ -468,7 +473,7 @@ def test_status_names_plugins_and_what_is_wrong_with_them(data, monkeypatch):
 
 
 def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
-    patient = CheckContext(Config(), tmp_path / "config.json", DataPaths(tmp_path), tmp_path, {})
+    patient = CheckContext(Config(), tmp_path / "config.json", tmp_path, tmp_path)
     broken = {"a": 1}
 
     def hangs(patient):

@@ -47,20 +47,3 @@ def test_the_model_offered_first_is_the_configs_where_it_speaks_of_this_provider
     config = Config.model_validate({"agents": {"defaults": defaults}})
 
     assert default_model(spec_for(provider), config) == model
-
-
-def test_a_wish_leaves_what_it_does_not_name():
-    config = Config.model_validate(
-        {"agents": {"defaults": {"modelPreset": "p", "maxTokens": 5}}, "modelPresets": {"p": {"model": "m"}}}
-    )
-
-    ProviderChoice(OLLAMA, "small").apply_to(config)
-
-    defaults = config.agents.defaults
-    assert (defaults.provider, defaults.model, defaults.model_preset, defaults.max_tokens) == (
-        "ollama",
-        "small",
-        None,
-        5,
-    )
-    assert ProviderChoice().apply_to(config) is config

@@ -124,11 +124,12 @@ def test_an_existing_config_keeps_its_values_and_its_bytes():
 
 def test_flags_change_an_existing_config_and_leave_the_rest(models: FakeModels):
     config_path().parent.mkdir()
-    config_path().write_text('{"agents": {"defaults": {"maxTokens": 77}}, "mine": 1}', encoding="utf-8")
+    written = {"agents": {"defaults": {"maxTokens": 77, "modelPreset": "p"}}, "modelPresets": {"p": {"model": "m"}}}
+    config_path().write_text(json.dumps({**written, "mine": 1}), encoding="utf-8")
 
     onboard("--yes", *flags(models))
 
-    assert config()["mine"] == 1
+    assert (config()["mine"], config()["modelPresets"]) == (1, written["modelPresets"])
     assert config()["agents"] == {"defaults": {"maxTokens": 77, "model": "gpt-x", "provider": "openai"}}
 
 
@@ -293,6 +294,16 @@ def test_a_model_that_does_not_answer_may_be_tried_again_or_saved_anyway(models:
     again = onboard(*flags(models, key="sk-wrong"), answers=f"again\ncustom\n{models.v1}\n{KEY}\nsave\n")
 
     assert again.exit_code == 0, again.output
+    assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
+
+
+def test_who_changes_the_answers_finds_the_earlier_ones_as_defaults(models: FakeModels):
+    models.script(Fail(500))
+
+    result = onboard(answers=f"custom\n{models.v1}\n{KEY}\nagain\n\n\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
     assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
 
 

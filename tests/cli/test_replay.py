@@ -151,6 +151,7 @@ def test_of_a_session_that_was_in_another_workspace_only_no_turn_is_known(home: 
     (home / "state" / "traces" / "cli_other.jsonl").write_text(json.dumps(there) + "\n", encoding="utf-8")
 
     assert "The session cli:other has no recorded turn in this workspace." in run("cli:other").stderr
+    assert "in this workspace." in run("cli:direct", "-w", str(home / "another")).stderr
 
 
 def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):

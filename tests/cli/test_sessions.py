@@ -58,6 +58,16 @@ def test_list_shows_the_newest_first_with_its_first_words(sessions: SessionManag
     assert lines[1][2:] == ["5", "Was steht in den Notizen? 你好"]
 
 
+def test_list_and_the_chat_show_the_title_that_was_given_on_the_page(sessions: SessionManager):
+    session = sessions.get_or_create("cli:direct")
+    session.metadata["title"] = "Milk and Ann"
+    sessions.save(session)
+
+    assert "\tMilk and Ann\n" in run("list").stdout
+    listed = CliRunner().invoke(app, ["agent", "-s", "cli:direct", "/sessions"]).stdout
+    assert "Milk and Ann" in listed
+
+
 def test_list_as_json(sessions: SessionManager):
     rows = json.loads(run("list", "--json").stdout)
 
@@ -160,6 +170,18 @@ def test_export_as_markdown_into_a_file_of_the_owners_alone(sessions: SessionMan
     assert '- `read_file {"path": "notes.md"} -> 1 buy milk 2 call Ann`' in text
     if os.name != "nt":
         assert (tmp_path / "chat.md").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no named pipes in folders")
+def test_export_into_a_pipe_is_no_new_file(sessions: SessionManager, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    pipe = os.open(tmp_path / "pipe", os.O_RDWR)
+
+    run("export", "cli:direct", "-o", str(tmp_path / "pipe"))
+
+    assert (tmp_path / "pipe").is_fifo()
+    assert b"milk" in os.read(pipe, 1 << 16)
+    os.close(pipe)
 
 
 def test_export_into_a_folder_that_is_not_there_is_one_line(sessions: SessionManager, tmp_path: Path):

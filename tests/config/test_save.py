@@ -103,6 +103,18 @@ def test_what_was_removed_is_gone_and_what_stands_beside_it_stays_as_written(con
     assert json.loads(path.read_text()).get("providers", {}) == {}
 
 
+@pytest.mark.parametrize("written", [{"gateway": {"heartbeat": {"enabled": False}}}, {}])
+def test_a_heartbeat_that_was_switched_off_stays_off(config_file, written):
+    path = config_file(written)
+    config = load_config(path)
+    config.gateway.heartbeat.enabled = False
+    config.api.port = 5
+
+    save_config(config)
+
+    assert json.loads(path.read_text()) == {"gateway": {"heartbeat": {"enabled": False}}, "api": {"port": 5}}
+
+
 def test_what_the_environment_filled_in_stays_out(config_file, monkeypatch):
     monkeypatch.setenv("NANOBOT_PROVIDERS__OPENAI__API_KEY", "geheim")
     monkeypatch.setenv("NANOBOT_API__PORT", "5")

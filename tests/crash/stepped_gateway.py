@@ -48,14 +48,14 @@ def look_often() -> None:
     """Have Dream look at this clock as often as it steps: a minute of it is none of ours."""
     from nanobot.agent.memory import dream_schedule as dreams
 
-    for name in ("_FIRST_S", "_MAX_TIMER_S", "_BUSY_S"):
+    for name in ("_FIRST_S", "_MAX_TIMER_S"):
         setattr(dreams, name, 0.1)
 
 
 async def live_by(clock: SteppedClock) -> None:
     """What the command does, until it is told to stop."""
     look_often()
-    setup, shutdown = read_setup(None, None), ShutdownRequests()
+    setup, shutdown = read_setup(), ShutdownRequests()
     set_up_logging(LogTarget(DataPaths(setup.data_dir).gateway_log, "INFO", "INFO"))
     with handle_signals(TERMINATION_SIGNALS, lambda number: shutdown.stop()):
         async with open_gateway(

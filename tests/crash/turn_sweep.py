@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from nanobot.agent.events import TurnResult
-from nanobot.agent.hooks.api import (
+from nanobot.agent.hooks import (
     AnswerSeen,
     CallSeen,
     Hook,

@@ -296,6 +296,21 @@ def config(home: Path) -> tuple[str, str]:
     return "--config", str(home / "config.json")
 
 
+async def test_a_message_for_another_workspace_is_none_of_the_gateways(running: OpenGateway, tmp_path: Path):
+    async with running("from the gateway") as here:
+        words = [sys.executable, "-m", "nanobot", "agent", "-m", "hi", *config(here.home)]
+        others = ["--workspace", str(tmp_path / "other")]
+        through, alone = [
+            await asyncio.to_thread(subprocess.run, command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+            for command in (words, words + others)
+        ]
+
+    assert through.stdout == b"from the gateway\n"
+    assert alone.returncode == 0
+    assert b"from the gateway" not in alone.stdout
+    assert (tmp_path / "other" / "sessions").is_dir()
+
+
 async def test_send_prints_the_platforms_id_and_says_why_where_it_cannot(running: OpenGateway):
     async with running() as here:
         words = ("send", *config(here.home), "hello", "--channel")

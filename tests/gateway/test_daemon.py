@@ -120,6 +120,7 @@ def test_launchd_gets_a_list_it_can_read_and_is_asked_to_load_it(tmp_path: Path)
     assert told["ProgramArguments"][:3] == ["/bin/true", "100% $HOME", "gateway"]
     assert told["KeepAlive"] is True
     assert host.asked[-1].startswith("launchctl bootstrap gui/")
+    assert not any("bootout" in line for line in host.asked)  # it was not loaded
     assert launchd.is_installed()
 
 

@@ -11,7 +11,7 @@ from tests.support.mcp import child
 
 async def main(folder: Path, mark: str) -> None:
     servers = [
-        McpServer(child(f"s{number}", "daemon", "stays", mark), state_dir=folder, clock=SystemClock())
+        McpServer(*child(f"s{number}", "daemon", "stays", mark), state_dir=folder, clock=SystemClock())
         for number in range(3)
     ]
     await asyncio.gather(*(server.connect() for server in servers))

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from nanobot.agent.hooks.api import Hook
+from nanobot.agent.hooks import Hook
 from nanobot.agent.tools.base import Effect, Tool, ToolResult
 
 

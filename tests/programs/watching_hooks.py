@@ -2,7 +2,7 @@
 
 import json
 
-from nanobot.agent.hooks.api import Hook, NewResult, NewText
+from nanobot.agent.hooks import Hook, NewResult, NewText
 
 
 class Watches(Hook):

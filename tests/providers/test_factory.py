@@ -15,11 +15,12 @@ from nanobot.providers.accounts.openai import OpenAICodexProvider
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ProviderTimeoutError
-from nanobot.providers.factory import ChosenProvider, choose_provider, limits_of
+from nanobot.providers.factory import choose_provider, limits_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.local_servers import LocalServer
 from nanobot.providers.offline_provider import OfflineProvider
+from nanobot.providers.resilience import ChosenProvider
 from nanobot.testing.model_server import FakeModels, Hang
 from tests.support.sample_requests import HELLO
 

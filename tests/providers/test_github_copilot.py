@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from nanobot.providers.accounts.github import CopilotProvider
 from nanobot.providers.accounts.store import LoginNeededError
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.errors import InvalidRequestError, ModelOverloadedError, QuotaExceededError, RateLimitedError
 from nanobot.testing.model_server import Calls, Fail, Say
 from nanobot.testing.protocol_rules import encrypted
 from tests.fakes.oauth_server import FakeAuthority
@@ -104,39 +102,6 @@ async def test_what_the_account_may_not_use_is_said_as_that(copilot):
         await copilot.ask(None, refusal, refusal)
 
 
-async def test_a_token_is_renewed_before_it_ends(copilot):
-    copilot.server.token_life_s = 90  # less than the margin
-    await copilot.ask()
-    await copilot.ask()
-
-    assert copilot.server.renewals == 2
-    assert all(request.headers["authorization"] for request in copilot.server.chats)
-
-
-async def test_a_revoked_login_says_what_to_run(copilot):
-    await copilot.ask()
-    copilot.server.revoke()
-
-    with pytest.raises(LoginNeededError, match="Run `nanobot provider login github-copilot`") as refused:
-        await copilot.ask()
-
-    assert not any(secret in str(refused.value) for secret in copilot.account.secrets)
-
-
-@pytest.mark.parametrize(
-    ("step", "kind"),
-    [
-        (Fail(429, "slow down", retry_after=4), RateLimitedError),
-        (Fail(402, "You have exceeded your monthly quota"), QuotaExceededError),
-        (Fail(400, "Something is odd"), InvalidRequestError),
-        (Fail(500, "oops"), ModelOverloadedError),
-    ],
-)
-async def test_failures_are_typed(copilot, step, kind):
-    with pytest.raises(kind):
-        await copilot.ask(None, step)
-
-
 async def test_the_config_s_address_goes_before_the_token_s(tmp_path):
     with FakeAuthority() as server:
         copilot = Copilot(server, api_base=f"{server.url}/copilot/mine")
@@ -165,14 +130,3 @@ async def test_a_model_that_answers_elsewhere_is_asked_there_and_that_is_remembe
             "responses",
             "responses",
         ]
-
-
-async def test_another_account_s_login_is_used_from_the_next_call_on(copilot):
-    await copilot.ask()
-    other = replace(copilot.server.github_account(), name="somebody-else")
-
-    copilot.server.accounts.save(other)
-    await copilot.ask()
-
-    assert copilot.server.accounts.load("github_copilot").name == "somebody-else"
-    assert copilot.server.renewals == 2

@@ -6,7 +6,6 @@ import copy
 import json
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from nanobot.messages.types import ChatMessage
 from nanobot.providers.accounts.openai import OpenAICodexProvider
 from nanobot.providers.accounts.store import LoginNeededError
 from nanobot.providers.base import CallContext, LLMResponse, ReasoningDelta, TextDelta, call_context_scope
-from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.errors import (
     ContentFilteredError,
     ContextOverflowError,
@@ -26,14 +24,12 @@ from nanobot.providers.errors import (
     MalformedResponseError,
     ModelNotFoundError,
     ModelOverloadedError,
-    ProviderTimeoutError,
     QuotaExceededError,
     RateLimitedError,
     StreamCutError,
 )
-from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.responses import build_input
-from nanobot.testing.model_server import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Responses, Say, Slow
+from nanobot.testing.model_server import Calls, CutStream, Fail, Garbage, Raw, Responses, Say
 from nanobot.testing.model_server import responses_event as event
 from nanobot.testing.protocol_rules import encrypted, responses_problems
 from tests.fakes.oauth_server import ACCOUNT_ID, FakeAuthority
@@ -159,12 +155,6 @@ async def test_calls_come_in_order_and_go_back_with_their_results(codex):
     assert answer.content == "done"
 
 
-async def test_arguments_that_are_broken_json_are_reported_as_with_any_provider(codex):
-    response = await codex.ask(None, Calls(("list_dir", "this is no JSON")))
-
-    assert response.tool_calls[0].problem
-
-
 async def test_thoughts_go_back_as_they_came_over_fifty_turns(codex):
     rows: list[ChatMessage] = [{"role": "system", "content": "Think."}]
     bodies = []
@@ -235,12 +225,6 @@ async def test_pictures_go_out_with_a_message_and_with_a_result(codex, tmp_path)
     ]
 
 
-async def test_a_picture_that_is_gone_leaves_a_word(codex):
-    await codex.ask([{"role": "user", "content": "look", "media": ["/nowhere/dot.png"]}])
-
-    assert "no longer there" in codex.sent["input"][0]["content"][1]["text"]
-
-
 async def test_a_session_has_a_cache_key_of_its_own_which_does_not_tell_whose(codex):
     with call_context_scope(CallContext(session_key="telegram:4711-0815")):
         await codex.ask()
@@ -266,18 +250,6 @@ async def test_the_config_s_own_headers_and_fields_win():
         assert codex.sent["reasoning"] == {"effort": "high", "summary": "auto"}
 
 
-async def test_a_field_the_backend_calls_unknown_is_left_out_and_remembered(tmp_path):
-    with FakeAuthority(unknown=["parallel_tool_calls"]) as server:
-        codex = Codex(server, capabilities=CapabilityStore(tmp_path / "capabilities.json"))
-
-        await codex.ask()
-        await codex.ask()
-
-        await codex.provider.close()
-        assert len(server.chats) == 3
-        assert "parallel_tool_calls" not in codex.sent
-
-
 # Accounts.
 
 
@@ -291,7 +263,7 @@ async def test_a_refused_token_is_renewed_once_and_the_call_goes_on(codex):
     assert codex.server.chats[-1].headers["authorization"] != codex.server.chats[0].headers["authorization"]
 
 
-async def test_every_request_that_was_sent_in_vain_is_told():
+async def test_every_request_that_was_sent_in_vain_is_told_and_what_it_taught_is_remembered():
     with FakeAuthority(unknown=["parallel_tool_calls"]) as server:
         codex = Codex(server)
         told: list[tuple[str, str]] = []
@@ -299,10 +271,12 @@ async def test_every_request_that_was_sent_in_vain_is_told():
         server.end_tokens()
 
         await codex.ask()
+        await codex.ask()
 
         await codex.provider.close()
+        assert "parallel_tool_calls" not in codex.sent
         assert told == [("AuthenticationError", "gpt-5.1-codex"), ("InvalidRequestError", "gpt-5.1-codex")]
-        assert len(server.chats) == 3
+        assert len(server.chats) == 4
 
 
 async def test_a_token_that_is_refused_again_is_a_login_to_be_done_anew(codex):
@@ -360,16 +334,12 @@ async def test_a_server_that_repeats_the_token_does_not_get_it_into_the_error(co
 @pytest.mark.parametrize(
     ("step", "kind"),
     [
-        (Fail(429, "Rate limit reached", "rate_limit_exceeded", retry_after=3), RateLimitedError),
         (Fail(429, "The usage limit has been reached", kind="usage_limit_reached"), QuotaExceededError),
         (Fail(429, "not in your plan", kind="usage_not_included"), QuotaExceededError),
-        (Fail(400, "too long", "context_length_exceeded"), ContextOverflowError),
-        (Fail(400, "Something is odd"), InvalidRequestError),
         (
             Fail(400, "The 'gpt-5.9' model is not supported when using Codex with a ChatGPT account."),
             ModelNotFoundError,
         ),
-        (Fail(500, "oops"), ModelOverloadedError),
         (Fail(503, "busy", "server_is_overloaded"), ModelOverloadedError),
         (Garbage(), MalformedResponseError),
         (Garbage(b"{", "application/json"), StreamCutError),
@@ -414,34 +384,10 @@ async def test_a_limit_that_lasts_says_for_how_long(codex):
     body = {"error": {"type": "usage_limit_reached", "message": "The usage limit has been reached"}}
     body["error"]["resets_in_seconds"] = 7300  # type: ignore[assignment]
 
-    with pytest.raises(QuotaExceededError, match="again in 2 hours") as failed:
+    with pytest.raises(QuotaExceededError, match="again in 3 h") as failed:
         await codex.ask(None, Garbage(json.dumps(body).encode(), "application/json", 429))
 
     assert failed.value.retry_after_s == 7300
-
-
-async def test_a_reset_before_the_answer_is_a_failed_connection(codex):
-    with pytest.raises(Exception, match="cannot be reached"):
-        await codex.ask(None, Reset())
-
-
-async def test_a_model_that_stays_silent_is_given_up():
-    with FakeAuthority() as server:
-        codex = Codex(server, timeouts=Timeouts(first_token_s=0.1))
-
-        with pytest.raises(ProviderTimeoutError, match="first token"):
-            await codex.ask(None, Hang())
-
-        await codex.provider.close()
-
-
-async def test_a_thinking_model_has_its_time_as_long_as_it_says_nothing():
-    with FakeAuthority() as server:
-        codex = Codex(server, timeouts=Timeouts(first_token_s=5, idle_s=0.5))
-
-        assert (await codex.ask(None, Slow(Say("at last"), first_s=0.8))).content == "at last"
-
-        await codex.provider.close()
 
 
 # What servers leave out.
@@ -642,10 +588,3 @@ def test_any_history_that_was_repaired_is_legal_here(rows):
 
     body = {"instructions": instructions, "input": items, "store": False, "stream": True, "model": "m"}
     assert responses_problems(body) == []
-
-
-def test_tokens_are_no_part_of_what_is_printed(tmp_path: Path):
-    with FakeAuthority() as server:
-        codex = Codex(server)
-
-        assert codex.account.access_token not in repr(codex.provider.__dict__)

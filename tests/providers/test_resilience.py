@@ -28,7 +28,7 @@ from nanobot.providers.resilience import (
     RETRIES,
     Breaker,
     Candidate,
-    CandidateModel,
+    ChosenProvider,
     ResilientProvider,
 )
 from nanobot.testing import Pause, ScriptedProvider
@@ -61,7 +61,7 @@ class House:
         self.made: list[str] = []
         names = providers.split()
         self.answerers = [
-            CandidateModel(model, names[index], "abc"[index], Breaker(self.waits.monotonic))
+            ChosenProvider(model, names[index], "abc"[index], Breaker(self.waits.monotonic))
             for index, model in enumerate(models)
         ]
         first, *others = self.answerers
@@ -75,8 +75,8 @@ class House:
             monotonic=self.waits.monotonic,
         )
 
-    def _maker(self, answerer: CandidateModel) -> Any:
-        async def make() -> CandidateModel:
+    def _maker(self, answerer: ChosenProvider) -> Any:
+        async def make() -> ChosenProvider:
             self.made.append(answerer.model)
             return answerer
 
@@ -319,10 +319,10 @@ async def test_a_fallback_is_asked_with_the_settings_of_its_preset_else_with_tho
 
 
 async def test_a_fallback_that_cannot_be_made_is_a_reason_and_no_crash():
-    async def cannot() -> CandidateModel:
+    async def cannot() -> ChosenProvider:
         raise ConfigError("There is no key for Groq.")
 
-    first = CandidateModel(Streams(busy()), "one", "a", Breaker())
+    first = ChosenProvider(Streams(busy()), "one", "a", Breaker())
     provider = ResilientProvider([Candidate.ready(first), Candidate("spare", cannot)], retries=0)
 
     with pytest.raises(errors.ModelOverloadedError, match=r"spare cannot be used: There is no key for Groq\."):
@@ -346,8 +346,8 @@ async def test_one_model_behind_two_names_is_asked_once():
     breaker = Breaker()
     a = Streams(busy())
     house = [
-        Candidate.ready(CandidateModel(a, "one", "a", breaker)),
-        Candidate.ready(CandidateModel(a, "one", "a", breaker)),
+        Candidate.ready(ChosenProvider(a, "one", "a", breaker)),
+        Candidate.ready(ChosenProvider(a, "one", "a", breaker)),
     ]
 
     with pytest.raises(errors.ModelOverloadedError):
@@ -371,13 +371,13 @@ async def test_getting_ready_and_closing_reach_those_that_were_made():
 async def test_two_calls_that_need_a_fallback_at_once_share_it():
     made: list[Streams] = []
 
-    async def make() -> CandidateModel:
+    async def make() -> ChosenProvider:
         await asyncio.sleep(0)
         made.append(Streams(says("from b")))
-        return CandidateModel(made[-1], "two", "b", Breaker())
+        return ChosenProvider(made[-1], "two", "b", Breaker())
 
     provider = ResilientProvider(
-        [Candidate.ready(CandidateModel(Streams(busy()), "one", "a", Breaker())), Candidate("b", make)], retries=0
+        [Candidate.ready(ChosenProvider(Streams(busy()), "one", "a", Breaker())), Candidate("b", make)], retries=0
     )
 
     await asyncio.gather(heard(provider), heard(provider))
@@ -565,7 +565,7 @@ async def test_while_another_model_is_left_it_waits_only_shortly(seconds: float,
 
 async def test_cancelling_while_it_waits_ends_it_at_once():
     inner = ScriptedProvider(BUSY)
-    provider = ResilientProvider([Candidate.ready(CandidateModel(inner, "one", "a", Breaker()))])
+    provider = ResilientProvider([Candidate.ready(ChosenProvider(inner, "one", "a", Breaker()))])
     task = asyncio.create_task(provider.chat(HELLO))
     await asyncio.sleep(0.01)
 

@@ -11,7 +11,7 @@ STREAM = (
     b"\xef\xbb\xbf: a comment\r\n\r\n"
     b'data: {"a": 1}\r\n\r\n'
     b"event: message\ndata:no space\n\n"
-    b"data: first\ndata: second\r\rid: 7\nretry: 10\n\n"
+    b"data: first\ndata: second\r\n\r\nid: 7\nretry: 10\n\n"
     b"garbage without a colon\n\n"
     b"data: [DONE]\n\n"
 )

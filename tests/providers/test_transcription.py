@@ -16,7 +16,8 @@ import pytest
 from nanobot.config.schema import Config
 from nanobot.errors import ProviderError
 from nanobot.providers import errors
-from nanobot.providers.service import ServiceEndpoint
+from nanobot.providers.endpoint import Endpoint
+from nanobot.providers.limits import Timeouts
 from nanobot.providers.transcription import (
     MAX_BYTES,
     ChosenTranscriber,
@@ -56,10 +57,8 @@ def recording(tmp_path: Path) -> Path:
 async def transcribe(
     server: FakeTranscription, path: Path, key: str = KEY, language: str | None = None, total_s: float = 180
 ) -> str:
-    endpoint = ServiceEndpoint(
-        "groq", server.v1, "whisper-large-v3-turbo", key, config_key="providers.groq.apiKey", total_s=total_s
-    )
-    return await HttpTranscriber(endpoint, language, pauses_s=(0, 0)).transcribe(path)
+    endpoint = Endpoint("groq", server.v1, key, "providers.groq.apiKey", timeouts=Timeouts(total_s=total_s))
+    return await HttpTranscriber(endpoint, "whisper-large-v3-turbo", language, pauses_s=(0, 0)).transcribe(path)
 
 
 async def test_the_form_holds_the_recording_the_model_and_the_language(hearing, recording):
@@ -266,10 +265,10 @@ async def test_a_server_that_never_answers_is_given_up(hearing, recording):
 
 
 async def test_a_server_that_is_not_there_is_a_typed_error(recording):
-    endpoint = ServiceEndpoint("groq", "http://127.0.0.1:9", "whisper-1", KEY)
+    endpoint = Endpoint("groq", "http://127.0.0.1:9", KEY)
 
     with pytest.raises(errors.ConnectionFailedError):
-        await HttpTranscriber(endpoint, pauses_s=()).transcribe(recording)
+        await HttpTranscriber(endpoint, "whisper-1", pauses_s=()).transcribe(recording)
 
 
 async def test_cancelling_closes_the_connection_at_once(hearing, recording):

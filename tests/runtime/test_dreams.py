@@ -179,20 +179,6 @@ async def test_a_failure_is_not_tried_again_every_two_hours(tmp_path: Path):
     assert 3 <= day.asked <= 8
 
 
-async def test_while_somebody_is_served_it_waits(tmp_path: Path):
-    async with life(tmp_path, pause := Pause(), tidying(), intervalH=1) as day:
-        day.learns()
-        turn = asyncio.create_task(day.bot.say("hello"))
-        await pause.reached.wait()
-        await day.live(1.5)
-        assert day.asked == 1
-        await day.bot.stop()
-        await turn
-        await day.live(1.5)
-
-    assert day.asked == 2
-
-
 async def test_every_chat_is_tidied_by_itself_and_what_stands_in_one_reaches_no_other(tmp_path: Path):
     odd = Scope("matrix:!room:server.org")
     async with life(tmp_path, tidying(), tidying(), tidying()) as day:

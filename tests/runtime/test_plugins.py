@@ -46,7 +46,7 @@ def on(*packages: str, **more: Any) -> Config:
 
 
 def troubles(config: Config) -> list[str]:
-    return [*map(str, load_packages(config.plugins, WorkerThread()).troubles())]
+    return load_packages(config.plugins, WorkerThread()).troubles()
 
 
 async def test_a_package_that_is_switched_on_brings_its_tool_its_hook_and_gets_its_settings(tmp_path: Path, site: Path):
@@ -90,7 +90,7 @@ def test_disabled_goes_before_enabled(tmp_path: Path, site: Path, config: Config
         ("import no_such_thing", {"hooks": {"h": "H"}}, [], "No module named 'no_such_thing'"),
         ("def (", {"hooks": {"h": "H"}}, [], "SyntaxError"),
         ("", {"hooks": {"h": "H"}}, [], "has no H"),
-        ("class H: pass", {"hooks": {"h": "H"}}, [], "does not derive from nanobot.agent.hooks.api.Hook"),
+        ("class H: pass", {"hooks": {"h": "H"}}, [], "does not derive from nanobot.agent.hooks.Hook"),
         ("class T: pass", {"tools": {"t": "T"}}, [], "does not derive from nanobot.agent.tools.base.Tool"),
         (TOOL.replace("weather_of", "read_file"), {"tools": {"t": "Weather"}}, [], "the name is nanobot's own"),
         (TOOL.replace("weather_of", "a b"), {"tools": {"t": "Weather"}}, [], "Its `name` has to be"),
@@ -107,7 +107,7 @@ def test_a_package_that_cannot_be_used_is_named_and_harms_nothing(
     found = load_packages(on("odd-pack", "sun-pack").plugins, WorkerThread())
     found.offer(tools)
 
-    (line,) = map(str, found.troubles())
+    (line,) = found.troubles()
     assert line.startswith("odd-pack: ") and said in line
     assert tools.has("weather_of")
 
@@ -216,7 +216,7 @@ def test_a_package_that_takes_for_ever_to_load_is_left_out_and_nobody_waits_for_
     found = load_packages(on("slow-pack", "sun-pack").plugins, WorkerThread(), 0.2)
     time.sleep(1)
 
-    assert [*map(str, found.troubles())] == ["slow-pack: it was skipped: loading it took more than 0.2 s"]
+    assert found.troubles() == ["slow-pack: it was skipped: loading it took more than 0.2 s"]
     assert [[tool.name for tool in package.tools] for package in found.packages] == [[], ["weather_of"]]
 
 

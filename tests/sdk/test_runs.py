@@ -12,7 +12,7 @@ import pytest
 import nanobot
 from nanobot import Nanobot
 from nanobot.agent.events import TurnEnded, TurnEvent, TurnOutcome
-from nanobot.agent.hooks.api import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
+from nanobot.agent.hooks import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
 from nanobot.errors import ConfigError, StorageError
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.sdk import ApprovalRequest, TurnFailed, tool

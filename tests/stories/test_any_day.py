@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import TurnOutcome, TurnResult
-from nanobot.agent.hooks.api import AnswerSeen, CallSeen, Deny, Hook, MessageSeen, NewResult, RequestSeen, ResultSeen
+from nanobot.agent.hooks import AnswerSeen, CallSeen, Deny, Hook, MessageSeen, NewResult, RequestSeen, ResultSeen
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config

@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -269,11 +268,13 @@ def _warm_up() -> None:
 
 async def _one_turn(folder: Path) -> None:
     """What is compiled, built and read once in a process: patterns, codecs, prices."""
-    from nanobot.config.loader import load_config
-    from nanobot.config.section import settings_in
+    from nanobot.config.schema import Config
+    from nanobot.config.section import Shape
     from nanobot.testing import open_bot
 
-    deque(settings_in(load_config(folder / "config.json")), maxlen=0)  # pydantic builds each section where it is used
+    for _, shape in Shape(Config).below():
+        if shape.section:
+            shape.section.model_rebuild()  # else pydantic builds it where it is used first
     async with open_bot(folder, "Hello.") as bot:
         await bot.say("hello")
 

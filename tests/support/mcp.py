@@ -7,16 +7,23 @@ from typing import Any
 
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.mcp.server import McpTimeouts
-from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.config.schema import McpServerConfig
 
 MCP_SERVER = str(Path(__file__).parents[1] / "fakes" / "mcp_server.py")
 
 
-def child(name: str, *flags: str, **more: Any) -> ServerSettings:
+Configured = tuple[str, McpServerConfig]
+
+
+def configured(name: str, **config: Any) -> Configured:
+    return name, McpServerConfig(**config)
+
+
+def child(name: str, *flags: str, **more: Any) -> Configured:
     """The server of `tests/fakes/mcp_server.py`, with these arguments."""
-    return ServerSettings(name, command=sys.executable, args=("-I", "-S", MCP_SERVER, *flags), **more)
+    return configured(name, command=sys.executable, args=["-I", "-S", MCP_SERVER, *flags], **more)
 
 
 class Bench:

@@ -14,6 +14,7 @@ from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
+from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource, DreamPass
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -75,12 +76,12 @@ class Models:
 
 def learn(memory: MemoryStore, entry: str, update: str, source: ChangeSource = UNKNOWN_SOURCE) -> None:
     """A consolidation brings this log entry and this text of MEMORY.md; the first one brings it as it is."""
-    known = memory.read_for_model()
+    known = read_for_model(memory.revisions)
     if parse_facts(known):
-        memory.apply_edits(entry, edits_of_update(known, update), source)
+        store_edits(memory.revisions, entry, edits_of_update(known, update), source)
     else:
         memory.append_history(entry)
-        memory.change(memory.memory_file, update.encode(), ChangedBy.CONSOLIDATION, source)
+        memory.revisions.change({"MEMORY.md": update.encode()}, ChangedBy.CONSOLIDATION, source)
 
 
 class DreamHarness:

@@ -44,7 +44,7 @@ class Weather(Tool):
 """
 HOOK = """
 import time, asyncio
-from nanobot.agent.hooks.api import Deny, Hook, NewText
+from nanobot.agent.hooks import Deny, Hook, NewText
 
 class Audit(Hook):
     async def on_message(self, message):

@@ -49,12 +49,15 @@ class Spender:
         await self.budget.reserve(planned)
         self.calls += 1
         await asyncio.sleep(0)
-        when = self.clock.now().isoformat(timespec="milliseconds")
-        self.budget.settle(planned, when, usd, tokens)
-        await self.ledger.write(
-            row(when, usd=usd, turn=turn, prompt_tokens=tokens, completion_tokens=0, process=self.ledger.process)
-        )
+        await self.end(planned, usd, tokens)
         await self.budget.notify_limits(planned)
+
+    async def end(self, planned: BudgetedCall, usd: float | None, tokens: int = 2) -> None:
+        when, process = self.clock.now().isoformat(timespec="milliseconds"), self.ledger.process
+        self.budget.settle(planned)
+        await self.ledger.write(
+            row(when, usd=usd, turn=planned.turn_id, prompt_tokens=tokens, completion_tokens=0, process=process)
+        )
 
     async def until_refused(self, usd: float) -> str:
         for _ in range(1000):
@@ -70,7 +73,7 @@ async def test_call_that_ends_without_limits_leaves_nothing_reserved(tmp_path: P
     planned = BudgetedCall("t", 10, 0, 1.0)
     await spender.budget.reserve(planned)
     spender.budget.limits = SpendingLimits()
-    spender.budget.settle(planned, spender.clock.now().isoformat(), 0.1, 10)
+    await spender.end(planned, 0.1)
     spender.budget.limits = SpendingLimits(daily_usd=1.0)
 
     async with asyncio.timeout(5):
@@ -136,7 +139,8 @@ async def test_who_could_only_be_refused_for_what_others_might_spend_waits_inste
 
 
 async def test_calls_under_way_that_may_use_up_all_that_is_left_make_the_next_one_wait(tmp_path: Path):
-    budget = Spender(tmp_path, SpendingLimits(daily_usd=1.0)).budget
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
+    budget = spender.budget
     halves = [BudgetedCall("t", 1, 1, 0.5) for _ in range(3)]
     await budget.reserve(halves[0])
     await budget.reserve(halves[1])
@@ -145,10 +149,19 @@ async def test_calls_under_way_that_may_use_up_all_that_is_left_make_the_next_on
     await asyncio.sleep(0)
     await budget.reserve(BudgetedCall("t", 1, 1, None))  # the gate is first come, first served
     waited = not third.done()
-    budget.settle(halves[0], "2026-11-22T12:00:00.000+08:00", 0.1, 2)
+    await spender.end(halves[0], 0.1)
     await asyncio.wait_for(third, 5)
 
     assert waited
+
+
+async def test_call_in_flight_counts_by_its_reservation_and_not_by_its_row_too(tmp_path: Path):
+    spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
+    await spender.budget.reserve(BudgetedCall("t", 1, 1, 0.5))
+    when, process = spender.clock.now().isoformat(timespec="milliseconds"), spender.ledger.process
+    await spender.ledger.write(row(when, usd=1.0, outcome="unfinished", process=process))
+
+    await asyncio.wait_for(spender.spend(0.1), 5)
 
 
 async def test_who_stops_waiting_leaves_nothing_set_aside(tmp_path: Path):
@@ -160,7 +173,7 @@ async def test_who_stops_waiting_leaves_nothing_set_aside(tmp_path: Path):
 
     waiting.cancel()
     await asyncio.wait([waiting])
-    spender.budget.settle(first, "2026-11-22T12:00:00.000+08:00", 0.1, 2)
+    await spender.end(first, 0.1)
 
     await asyncio.wait_for(spender.spend(0.1), 5)
 
@@ -174,7 +187,7 @@ async def test_nobody_waits_for_the_crumb_that_a_sum_of_floats_leaves(tmp_path: 
         await spender.budget.reserve(call)
 
     for call, usd in zip(planned, (0, 0, almost_all), strict=True):
-        spender.budget.settle(call, "2026-11-22T12:00:00.000+08:00", usd, 1)
+        await spender.end(call, usd)
 
     await asyncio.wait_for(spender.spend(0.1), 5)
 
@@ -290,7 +303,7 @@ async def test_what_nobody_could_hear_stays_news_for_whoever_can(tmp_path: Path)
     spender = Spender(tmp_path, SpendingLimits(daily_usd=1.0))
     alone = BudgetedCall("idle", 10, 0, 0.9)
     await spender.budget.reserve(alone)
-    spender.budget.settle(alone, spender.clock.now().isoformat(), 0.9, 10)
+    await spender.end(alone, 0.9)
     await spender.budget.notify_limits(alone)
 
     await spender.spend(0.01)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -34,9 +33,9 @@ from nanobot.channels.errors import (
 from nanobot.channels.incoming import Incoming
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import Outgoing, open_outgoing
+from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.config.channels import ChannelConfig, GroupPolicy
-from nanobot.markdown import Chunk, split_message
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import DISCORD
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
@@ -210,10 +209,8 @@ class MattermostChannel(ChatChannel):
         await self._call("PUT", f"posts/{platform_id}/patch", json={"message": chunk.text})
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Upload and send a file. A URL is sent as text."""
-        if file.path is None:
-            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
-        data = await asyncio.to_thread(_read, file.path)
+        """Upload and send a file."""
+        data = await read_outgoing(file)
         files = {"files": (file.name, data)}
         uploaded = await self._call("POST", "files", params={"channel_id": to.chat_id}, files=files)
         return await self._post(to, {"message": "", "file_ids": [uploaded["file_infos"][0]["id"]]}, options)
@@ -290,11 +287,3 @@ class MattermostChannel(ChatChannel):
 def _read_file(file: Mapping[str, Any]) -> Attachment:
     kind = _KINDS.get(str(file.get("mime_type")).partition("/")[0], MediaKind.FILE)
     return Attachment(kind, file["id"], file.get("name"), file.get("mime_type"), file.get("size"), source=file["id"])
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with open_outgoing(path) as file:
-            return file.read()
-    except OSError as error:
-        raise UndeliverableError(f"{path} can no longer be read ({error.strerror})") from error

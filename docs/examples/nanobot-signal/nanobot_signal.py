@@ -36,7 +36,7 @@ from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.rest import as_send_errors
 from nanobot.config.channels import ChannelConfig, GroupPolicy
-from nanobot.markdown import Chunk, split_message
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import TELEGRAM, utf8_bytes
 from nanobot.utils.bounded_dict import put_bounded
 
@@ -270,10 +270,8 @@ class SignalChannel(ChatChannel):
         return self._sent[platform_id]
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Send a file. A URL is sent as text."""
-        if file.path is None:
-            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
-        data = base64.b64encode(await read_outgoing(file.path, largest=self.largest_file)).decode()
+        """Send a file."""
+        data = base64.b64encode(await read_outgoing(file)).decode()
         content_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         uri = f"data:{content_type};filename={quote(file.name, safe='')};base64,{data}"
         return await self._send(to, {"attachment": [uri]})

@@ -55,7 +55,7 @@ def list_conversations(sessions: SessionManager, scope: Scope, session_key: str)
         Conversation(
             row["name"],
             row["key"],
-            session_title(Path(row["path"])) or "(no title)",
+            session_title(Path(row["path"]), row["metadata"]) or "(no title)",
             row["messages"],
             row["updated_at"],
             row["archived"],

@@ -28,7 +28,7 @@ from nanobot.agent.engine.stream import StreamAssembler
 from nanobot.agent.engine.tool_calls import ToolCallContext, outcome_unknown, run_calls
 from nanobot.agent.engine.transcript import Transcript
 from nanobot.agent.events import TurnOutcome
-from nanobot.agent.hooks.api import AnswerSeen, RequestSeen
+from nanobot.agent.hooks import AnswerSeen, RequestSeen
 from nanobot.agent.hooks.runner import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.window.requests import RequestBuilder, RequestRoom

@@ -7,12 +7,12 @@ failure of the hook. Its child processes end with it.
 import asyncio
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.hooks import api
+from nanobot.agent.hooks import Deny, NewArguments, NewResult, NewText
 from nanobot.utils.processes import child_process
 
 METHODS = {
@@ -24,6 +24,12 @@ METHODS = {
     "turnEnd": "on_turn_end",
 }
 """Event names on the wire and in the config, with the hook method of each."""
+_REPLIES: Mapping[str, Mapping[str, type]] = {
+    "on_message": {"text": NewText, "deny": Deny},
+    "before_tool": {"arguments": NewArguments, "deny": Deny},
+    "after_tool": {"text": NewResult},
+}
+"""What a program may reply, by method."""
 _MAX_OUTPUT_BYTES = 1_000_000
 
 
@@ -31,65 +37,36 @@ class CommandHookError(Exception):
     """The program failed or its output is not allowed; the text says which."""
 
 
-class CommandHook(api.Hook):
-    """Runs the program once per event."""
+async def run_command_hook(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], method: str, seen: Any
+) -> object:
+    """Run the program in this folder with this environment; return its reply as the hook method would.
 
-    def __init__(self, command: Sequence[str], *, folder: Path, env: Mapping[str, str]) -> None:
-        """`folder` is its working directory, `env` its whole environment."""
-        self._command = [*command]
-        self._folder = folder
-        self._env = env
-
-    async def on_message(self, message: api.MessageSeen) -> api.Deny | api.NewText | None:
-        reply: api.Deny | api.NewText | None = await self._run("message", message, text=api.NewText, deny=api.Deny)
-        return reply
-
-    async def on_request(self, request: api.RequestSeen) -> None:
-        await self._run("request", request)
-
-    async def on_answer(self, answer: api.AnswerSeen) -> None:
-        await self._run("answer", answer)
-
-    async def before_tool(self, call: api.CallSeen) -> api.Deny | api.NewArguments | None:
-        reply: api.Deny | api.NewArguments | None
-        reply = await self._run("beforeTool", call, arguments=api.NewArguments, deny=api.Deny)
-        return reply
-
-    async def after_tool(self, result: api.ResultSeen) -> api.NewResult | None:
-        reply: api.NewResult | None = await self._run("afterTool", result, text=api.NewResult)
-        return reply
-
-    async def on_turn_end(self, turn: api.TurnSeen) -> None:
-        await self._run("turnEnd", turn)
-
-    async def _run(self, event: str, seen: Any, **allowed: Callable[[Any], Any]) -> Any:
-        """Run the program and return its reply, made by the first of `allowed` that it has; None for an empty one.
-
-        Cancelling kills the program and its children. Raises CommandHookError, OSError.
-        """
-        with tempfile.TemporaryFile() as stdin:
-            stdin.write(json.dumps({"event": event, **asdict(seen)}, default=str).encode())
-            stdin.seek(0)
-            async with child_process(self._command, cwd=self._folder, env=self._env, stdin=stdin.fileno()) as child:
-                stdout, stderr = await asyncio.gather(_read_all(child.stdout), _read_all(child.stderr))
-                code = await child.wait()
-        if code != 0:
-            last = (stderr.decode("utf-8", "replace").strip().splitlines() or ["no error output"])[-1]
-            raise CommandHookError(f"it exited with {code}: {last[:200]}")
-        try:
-            reply = json.loads(stdout) if stdout.strip() else {}
-        except (ValueError, RecursionError):
-            reply = None
-        if not isinstance(reply, dict):
-            raise CommandHookError(f"its output is not a JSON object: {stdout[:80]!r}")
-        for name, make in allowed.items():
-            if isinstance(value := reply.get(name), dict if name == "arguments" else str):
-                return make(value)
-        if reply:
-            raise CommandHookError(
-                f"its output has {', '.join(sorted(reply))[:80]}, which is not allowed for this event"
-            )
-        return None
+    Cancelling kills the program and its children. Raises CommandHookError, OSError.
+    """
+    event = next(event for event, name in METHODS.items() if name == method)
+    with tempfile.TemporaryFile() as stdin:
+        stdin.write(json.dumps({"event": event, **asdict(seen)}, default=str).encode())
+        stdin.seek(0)
+        async with child_process(command, cwd=folder, env=env, stdin=stdin.fileno()) as child:
+            stdout, stderr = await asyncio.gather(_read_all(child.stdout), _read_all(child.stderr))
+            code = await child.wait()
+    if code != 0:
+        last = (stderr.decode("utf-8", "replace").strip().splitlines() or ["no error output"])[-1]
+        raise CommandHookError(f"it exited with {code}: {last[:200]}")
+    try:
+        reply = json.loads(stdout) if stdout.strip() else {}
+    except (ValueError, RecursionError):
+        reply = None
+    if not isinstance(reply, dict):
+        raise CommandHookError(f"its output is not a JSON object: {stdout[:80]!r}")
+    for name, make in _REPLIES.get(method, {}).items():
+        if isinstance(value := reply.get(name), dict if name == "arguments" else str):
+            made: object = make(value)
+            return made
+    if reply:
+        raise CommandHookError(f"its output has {', '.join(sorted(reply))[:80]}, which is not allowed for this event")
+    return None
 
 
 async def _read_all(stream: asyncio.StreamReader) -> bytes:

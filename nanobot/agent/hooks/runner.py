@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from nanobot.agent.hooks.api import (
+from nanobot.agent.hooks import (
     CallSeen,
     Deny,
     Hook,
@@ -43,43 +43,50 @@ MAX_TIMEOUTS = 3
 _MAX_PROBLEMS = 8
 """Problems kept per hook: each error may have another text."""
 _MAX_PROBLEM_CHARS = 300
-_NO_REASON = "This is not allowed here."
 
-_Change = TypeVar("_Change", NewText, NewArguments, NewResult)
 HookVerdicts = Mapping[str, Verdict]
 """Verdicts of hooks by call id, before policies and approvals."""
 
 
+class _HookFailedError(Exception):
+    """The hook returned nothing usable."""
+
+
 @dataclass(slots=True)
 class GuardedHook:
-    """A hook whose failures and timeouts are contained. `name` is shown to people."""
+    """A hook whose failures and timeouts are contained."""
 
-    hook: Hook
     name: str
+    """Shown to people."""
+    call: Callable[[str, Any], Any]
+    """Calls a method with what is seen."""
+    methods: frozenset[str]
+    """The methods that it handles."""
+    guard: bool
+    """Whether its failure denies."""
     timeout_s: float = TIMEOUT_S
     worker: WorkerThread | None = None
     """Where it runs; None: in the caller's event loop."""
     problems: list[str] = field(default_factory=list)
-    methods: frozenset[str] | None = None
-    """The methods to call; None means those the hook overrides."""
-    _timeouts: int = 0
+    timeouts: int = 0
 
-    def handles(self, method: str) -> bool:
-        """Whether the hook implements this method."""
-        if self.methods is not None:
-            return method in self.methods
-        return getattr(type(self.hook), method) is not getattr(Hook, method)
+    @classmethod
+    def of(cls, hook: Hook, name: str, timeout_s: float, worker: WorkerThread | None = None) -> "GuardedHook":
+        """Guard the methods that the hook overrides."""
+        methods = {method for method, ours in vars(Hook).items() if callable(ours)}
+        own = frozenset(method for method in methods if getattr(type(hook), method) is not getattr(Hook, method))
+        return cls(name, lambda method, seen: getattr(hook, method)(seen), own, hook.guard, timeout_s, worker)
 
     async def ask(self, method: str, seen: object, result_types: tuple[type, ...] = ()) -> Any:
         """Call a method and return its result: one of these types, or None. Raises _HookFailedError; cancelling is
         safe.
         """
-        if self._timeouts >= MAX_TIMEOUTS:
+        if self.timeouts >= MAX_TIMEOUTS:
             raise _HookFailedError(f"timed out {MAX_TIMEOUTS} times and is disabled until the next start")
         try:
             result = await self._call(method, seen)
         except TimeoutError:
-            self._timeouts += 1
+            self.timeouts += 1
             raise self._record_failure(f"{method} took more than {self.timeout_s:g} s") from None
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -88,7 +95,7 @@ class GuardedHook:
         except Exception as error:  # third-party code may raise anything
             log.debug("%s: %s failed", self.name, method, exc_info=True)
             raise self._record_failure(f"{method} raised {_describe_error(error)}") from None
-        self._timeouts = 0
+        self.timeouts = 0
         if result is not None and not (isinstance(result, result_types) and _is_valid(result)):
             raise self._record_failure(f"{method} returned a {type(result).__name__} that does not fit")
         return result
@@ -96,7 +103,7 @@ class GuardedHook:
     async def _call(self, method: str, seen: object) -> Any:
         async def call() -> Any:
             try:
-                result: Any = getattr(self.hook, method)(seen)
+                result = self.call(method, seen)
                 while inspect.isawaitable(result):  # a plain function is accepted too
                     result = await result
             except TimeoutError as error:  # its own, not ours
@@ -111,7 +118,7 @@ class GuardedHook:
             raise TimeoutError
         return result
 
-    def _record_failure(self, problem: str) -> "_HookFailedError":
+    def _record_failure(self, problem: str) -> _HookFailedError:
         problem = clip_line(" ".join(redact_all(problem).split()), _MAX_PROBLEM_CHARS)
         if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
@@ -119,30 +126,20 @@ class GuardedHook:
         return _HookFailedError(problem)
 
 
-class _HookFailedError(Exception):
-    """The hook returned nothing usable."""
-
-
-def _is_valid(result: object) -> bool:
-    """Whether the fields have the promised types."""
-    if not isinstance(getattr(result, "provenance", Provenance.OWNER), Provenance):
-        return False
+def _is_valid(result: Any) -> bool:
+    """Whether the fields have the promised types, and are JSON that a file takes: else the session would break."""
     match result:
-        case Deny(reason=str(text)) | NewText(text=str(text)) | NewResult(text=str(text)):
-            return _is_storable(text)
-        case NewArguments(arguments=dict(arguments)):
-            return all(isinstance(name, str) for name in arguments) and _is_storable(arguments)
+        case Deny(reason=str()) | NewText(text=str()) | NewResult(text=str()):
+            value = result.reason if isinstance(result, Deny) else result.text
+        case NewArguments(arguments=dict(value)) if all(isinstance(name, str) for name in value):
+            pass
         case _:
             return False
-
-
-def _is_storable(value: object) -> bool:
-    """Whether the value is JSON that a file takes; anything else would break the session."""
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError):
         return False
-    return True
+    return isinstance(getattr(result, "provenance", Provenance.OWNER), Provenance)
 
 
 def _describe_error(error: BaseException) -> str:
@@ -152,7 +149,7 @@ def _describe_error(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HookResult:
-    """A message, arguments or a result after the hooks changed it, with its provenance."""
+    """A message, call or result after the hooks changed it, with the least trusted provenance they brought in."""
 
     seen: Any
     provenance: Provenance = Provenance.OWNER
@@ -166,7 +163,6 @@ class HookRunner:
         """`timeout_s` applies to hooks that a program passes in."""
         self._hooks = tuple(hooks)
         self._timeout_s = timeout_s
-        self._hooks_by_method: dict[str, tuple[GuardedHook, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
@@ -179,76 +175,61 @@ class HookRunner:
         for hook in hooks:
             if not isinstance(hook, Hook):
                 raise TypeError(f"{hook!r} is not a hook: pass an object of a class that derives from {Hook.__name__}.")
-        more = (GuardedHook(hook, type(hook).__name__, self._timeout_s) for hook in hooks)
+        more = (GuardedHook.of(hook, type(hook).__name__, self._timeout_s) for hook in hooks)
         return HookRunner((*self._hooks, *more), self._timeout_s) if hooks else self
 
     def problems(self) -> list[str]:
         """Return the problems of all hooks, one line each."""
         return [f"{hook.name}: {problem}" for hook in self._hooks for problem in hook.problems]
 
+    def handles(self, method: str) -> bool:
+        """Whether any hook handles this method."""
+        return any(method in hook.methods for hook in self._hooks)
+
+    async def notify(self, method: str, make: Callable[[], object]) -> None:
+        """Call a method that only observes. `make` runs once per hook, so that each gets a copy."""
+        for hook in self._hooks:
+            if method in hook.methods:
+                with suppress(_HookFailedError):
+                    await hook.ask(method, make())
+
     async def message(self, seen: MessageSeen) -> HookResult | Deny:
         """Call `on_message`. The first denial ends it; each hook sees the changes of those before it."""
-        return await self._pass("on_message", seen, NewText, _new_text)
+        return await self._pass("on_message", seen, (Deny, NewText))
 
     async def before_tool(self, seen: CallSeen, *, may_change: bool = True) -> HookResult | Deny:
         """Call `before_tool`, as `message` does. A call resumed after a crash was already changed, so then `may_change`
         is False.
         """
+        return await self._pass("before_tool", seen, (Deny, NewArguments), may_change=may_change)
 
-        def new_arguments(new: NewArguments) -> dict[str, Any]:
-            return {"arguments": json.loads(json.dumps(new.arguments))} if may_change else {}  # as it will be stored
-
-        return await self._pass("before_tool", seen, NewArguments, new_arguments)
-
-    async def after_tool(self, seen: ResultSeen) -> HookResult:
-        """Call `after_tool`; each hook may change the text."""
-        result = await self._pass("after_tool", seen, NewResult, _new_text, may_deny=False)
-        assert isinstance(result, HookResult)  # noqa: S101 - nothing denies a result
-        return result
-
-    async def notify(self, method: str, make: Callable[[], object]) -> None:
-        """Call a method that only observes. `make` runs once per hook, so that each gets a copy."""
-        for hook in self._hooks_for(method):
-            with suppress(_HookFailedError):
-                await hook.ask(method, make())
-
-    def handles(self, method: str) -> bool:
-        """Whether any hook handles this method."""
-        return bool(self._hooks_for(method))
-
-    def _hooks_for(self, method: str) -> tuple[GuardedHook, ...]:
-        if method not in self._hooks_by_method:
-            self._hooks_by_method[method] = tuple(hook for hook in self._hooks if hook.handles(method))
-        return self._hooks_by_method[method]
+    async def after_tool(self, seen: ResultSeen) -> HookResult | Deny:
+        """Call `after_tool`; each hook may change the text, and none denies."""
+        return await self._pass("after_tool", seen, (NewResult,))
 
     async def _pass(
-        self,
-        method: str,
-        seen: Any,
-        change: type[_Change],
-        changes: Callable[[_Change], dict[str, Any]],
-        *,
-        may_deny: bool = True,
+        self, method: str, seen: Any, result_types: tuple[type, ...], *, may_change: bool = True
     ) -> HookResult | Deny:
-        """Pass what is seen through all hooks; `changes` are the fields that a hook's result replaces."""
         provenance, changed = Provenance.OWNER, False
-        for hook in self._hooks_for(method):
+        for hook in self._hooks:
+            if method not in hook.methods:
+                continue
             try:
-                result = await hook.ask(method, deepcopy(seen), (Deny, change) if may_deny else (change,))
+                result = await hook.ask(method, deepcopy(seen), result_types)
             except _HookFailedError as failed:
-                if hook.hook.guard and may_deny:
+                if hook.guard and Deny in result_types:
                     return Deny(f"Not allowed: the hook {hook.name} has to check this and failed ({failed}).")
                 continue
             if isinstance(result, Deny):
-                return Deny(redact_known(result.reason).strip() or _NO_REASON)
-            if result is not None and (fields := changes(result)):
-                seen, changed = replace(seen, **fields), True
-                provenance = least_trusted([provenance, result.provenance])
+                return Deny(redact_known(result.reason).strip() or "This is not allowed here.")
+            if result is None or not may_change:
+                continue
+            if isinstance(result, NewArguments):
+                seen = replace(seen, arguments=json.loads(json.dumps(result.arguments)))  # as it will be stored
+            else:
+                seen = replace(seen, text=redact_known(result.text))
+            provenance, changed = least_trusted([provenance, result.provenance]), True
         return HookResult(seen, provenance, changed)
-
-
-def _new_text(new: NewText | NewResult) -> dict[str, Any]:
-    return {"text": redact_known(new.text)}
 
 
 # -- tool calls ---------------------------------------------------------------------------------------------------
@@ -299,6 +280,6 @@ async def filter_result(
     own = result.provenance or Provenance.TOOL
     seen = ResultSeen(call_seen(call, context), text_of(result.content), not result.error, own, seconds)
     passed = await hook_runner.after_tool(seen)
-    if not passed.changed:
+    if isinstance(passed, Deny) or not passed.changed:
         return result
     return replace(result, content=passed.seen.text, provenance=least_trusted([own, passed.provenance]), display=None)

@@ -1,4 +1,4 @@
-"""The commands `/memory` and `/dream`. They work on the memory of the chat they are typed in."""
+"""The commands `/memory` and `/dream`, on the memory of the chat they are typed in."""
 
 import asyncio
 from collections.abc import Callable
@@ -40,94 +40,72 @@ class MemoryCommands:
 
     async def answer(self, name: str, call: CommandCall) -> str:
         """Run the command of this name and return the reply. Never raises."""
+        word, _, rest = call.argument.partition(" ") if name == "memory" else ("", "", call.argument)
+        is_change = name in ("dream", "dream-restore") or word.lower() in ("forget", "pin", "unpin", "undo", "share")
+        if is_change and call.message.origin not in TYPED:
+            return f"{f'/{name} {word}'.strip()} has to be typed by a person."
         if name == "dream":
-            if call.message.origin not in TYPED:
-                return "/dream has to be typed by a person."
             return (await self._dreams.run_now(call.scope, _sender(call)))[1]
-        answers = {"memory": self._memory, "dream-log": self._dream_log, "dream-restore": self._dream_restore}
         try:
-            return await asyncio.to_thread(answers[name], call)
+            return await asyncio.to_thread(self._answer, name, word.lower(), rest.strip(), call)
         except NanobotError as error:
             return str(error)
 
-    def _editor(self, call: CommandCall) -> MemoryEditor:
-        return MemoryEditor(self._memory_of(call.scope), self._clock, _sender(call))
-
-    def _dream_log(self, call: CommandCall) -> str:
-        count = call.argument or "3"
-        if not count.isdecimal() or not int(count):
-            return f"How many? For example /dream-log 5; {call.argument[:60]!r} is not a number."
+    def _answer(self, name: str, word: str, rest: str, call: CommandCall) -> str:
         memory = self._memory_of(call.scope)
-        memory.record_changes()
-        return format_log(memory.revisions, min(int(count), _MAX_PASSES)) or "Dream has tidied nothing here yet."
+        editor, now = MemoryEditor(memory, self._clock, _sender(call)), self._clock.now()
+        is_owner = is_from_owner(call.message)
 
-    def _dream_restore(self, call: CommandCall) -> str:
-        if call.message.origin not in TYPED:
-            return "/dream-restore has to be typed by a person."
-        number = call.argument.lstrip("#")
-        if number and not number.isdecimal():
-            return (
-                f"Which pass? For example /dream-restore 3; {call.argument[:60]!r} is not one. /dream-log lists them."
-            )
-        restored = self._editor(call).restore(int(number) if number else None, lambda change: _may_undo(call, change))
-        return (
-            f"The memory is restored to before pass {restored}; other changes since then are kept. "
-            "/memory undo takes this back."
-        )
+        def may_undo(change: Revision) -> bool:  # in a chat of several, a person only their own changes
+            return call.scope.is_owners or is_owner or change.who == _sender(call)
 
-    def _memory(self, call: CommandCall) -> str:
-        word, _, rest = call.argument.partition(" ")
-        word, rest = word.lower(), rest.strip()
-        message, now = call.message, self._clock.now()
-        editor = self._editor(call)
-        if word in ("forget", "pin", "unpin", "undo", "share") and message.origin not in TYPED:
-            return f"/memory {word} has to be typed by a person."
-        if word in ("", "list", "show"):
-            return self._list(editor)
-        if word == "undo":
-            undone = editor.undo(lambda change: _may_undo(call, change))
-            return "\n".join(["Undone:", *(format_change(change, now) for change in undone)])
-        if word == "log":
-            changes = editor.log()[:_MAX_LOG]
-            return "\n".join(format_change(change, now) for change in changes) or "Nothing has changed yet."
-        if word not in ("why", "forget", "pin", "unpin", "share", "search") or not rest:
-            return USAGE
-        if word == "why":
-            return editor.why(rest)
-        if word == "search":
-            matches = editor.search(rest)[:_MAX_MATCHES]
-            return (
-                "\n".join(f"{match.file}:{match.line}: {clip_line(match.text, 200)}" for match in matches)
-                or "No matches."
-            )
-        if word == "share":
-            return self._share(call, editor, rest)
-        if word in ("pin", "unpin"):
-            fact = editor.pin(rest, pinned=word == "pin")
-            return f"{'Pinned' if word == 'pin' else 'Unpinned'}: {fact.text}"
-        forgotten = editor.forget(rest)
-        lines = "\n".join(f"- {fact.text}" for fact in forgotten)
-        return f"Forgotten:\n{lines}\n{_AFTER_FORGET}"
-
-    def _list(self, editor: MemoryEditor) -> str:
-        facts = editor.facts()
-        lines = [
-            f"{item.fact.id}  {clip_line(item.fact.text, 200)}{f' {PIN}' if item.fact.pinned else ''}" for item in facts
-        ]
-        return "\n".join([f"Memory: {editor.state()}", *lines])
-
-    def _share(self, call: CommandCall, editor: MemoryEditor, wanted: str) -> str:
-        if not call.scope.is_owners:
-            return "This chat's memory cannot be shared. The owner shares facts of their own, in their own chat."
-        if not is_from_owner(call.message):
-            return "Only an owner may share a fact."
-        return f"Shared with every chat: {editor.share(wanted).text}"
+        number = rest.lstrip("#")
+        match name, word:
+            case "dream-log", _:
+                if rest and not (rest.isdecimal() and int(rest)):
+                    return f"How many? For example /dream-log 5; {rest[:60]!r} is not a number."
+                memory.revisions.record()
+                passes = format_log(memory.revisions, min(int(rest or 3), _MAX_PASSES))
+                return passes or "Dream has tidied nothing here yet."
+            case "dream-restore", _:
+                if number and not number.isdecimal():
+                    return f"Which pass? For example /dream-restore 3; {rest[:60]!r} is not one. /dream-log lists them."
+                restored = editor.restore(int(number) if number else None, may_undo)
+                return (
+                    f"The memory is restored to before pass {restored}; other changes since then are kept. "
+                    "/memory undo takes this back."
+                )
+            case _, "" | "list" | "show":
+                facts = [item.fact for item in editor.facts()]
+                pins = [f" {PIN}" if fact.pinned else "" for fact in facts]
+                lines = [f"{fact.id}  {clip_line(fact.text, 200)}{pin}" for fact, pin in zip(facts, pins, strict=True)]
+                return "\n".join([f"Memory: {editor.state()}", *lines])
+            case _, "undo":
+                return "\n".join(["Undone:", *(format_change(change, now) for change in editor.undo(may_undo))])
+            case _, "log":
+                changes = editor.log()[:_MAX_LOG]
+                return "\n".join(format_change(change, now) for change in changes) or "Nothing has changed yet."
+            case _, "why" if rest:
+                return editor.why(rest)
+            case _, "search" if rest:
+                matches = editor.search(rest)[:_MAX_MATCHES]
+                lines = [f"{match.file}:{match.line}: {clip_line(match.text, 200)}" for match in matches]
+                return "\n".join(lines) or "No matches."
+            case _, "share" if rest:
+                if not call.scope.is_owners:
+                    return (
+                        "This chat's memory cannot be shared. The owner shares facts of their own, in their own chat."
+                    )
+                if not is_owner:
+                    return "Only an owner may share a fact."
+                return f"Shared with every chat: {editor.share(rest).text}"
+            case _, "pin" | "unpin" if rest:
+                return f"{'Pinned' if word == 'pin' else 'Unpinned'}: {editor.pin(rest, pinned=word == 'pin').text}"
+            case _, "forget" if rest:
+                lines = [f"- {fact.text}" for fact in editor.forget(rest)]
+                return "\n".join(["Forgotten:", *lines, _AFTER_FORGET])
+        return USAGE
 
 
 def _sender(call: CommandCall) -> str:
     return call.message.sender_id or "terminal"
-
-
-def _may_undo(call: CommandCall, change: Revision) -> bool:
-    """The owner may; in a chat of several, also the person who made the change."""
-    return call.scope.is_owners or is_from_owner(call.message) or change.who == _sender(call)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
@@ -17,16 +17,11 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from nanobot.agent.engine.spec import Model
+from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.revisions import ChangeSource
-from nanobot.agent.memory.save_memory import (
-    MemoryTranscript,
-    SaveMemoryAnswer,
-    add_provenance,
-    build_transcript,
-    request_consolidation,
-    transcript_lines,
-)
+from nanobot.agent.memory.save_memory import SaveMemoryAnswer, request_consolidation
 from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.memory.transcript import add_provenance, build_transcript, transcript_lines
 from nanobot.agent.scope import Scope
 from nanobot.agent.session_summary import (
     OLD_SUMMARY,
@@ -78,11 +73,25 @@ class ConsolidationResult:
     outcome: ConsolidationOutcome
     reason: str = ""
     moved: int = 0
-    share: float = field(default=1.0, compare=False)
-    """Share of the unconsolidated tokens that could move at first."""
 
 
 _NOTHING = ConsolidationResult(ConsolidationOutcome.NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which messages of which session go into which memory, and the session's state when planned."""
+
+    session_key: str
+    created_at: datetime
+    cursor: int
+    scope: Scope
+    rows: Sequence[ChatMessage]
+    ends: Mapping[int, int]
+    """How many rows make whole turns, and the tokens of each such part."""
+    model: str
+    handover: str
+    handover_trust: Provenance
 
 
 class Consolidator:
@@ -115,6 +124,7 @@ class Consolidator:
         self._others_write = others_write
         self._scope_of = scope_of
         self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
+        """Serialise read-modify-write of one memory, so that two sessions do not overwrite each other."""
         self._moving: set[str] = set()
         """Keys of sessions being moved."""
 
@@ -134,41 +144,31 @@ class Consolidator:
         Cancelling is safe: a part is kept completely or not at all.
         """
         if session_key in self._moving:
-            return ConsolidationResult(
-                ConsolidationOutcome.NOTHING, "Older messages are being moved into memory already."
-            )
-        self._moving.add(session_key)
-        moved, share = 0, 1.0
-        try:
-            while max_calls > 0 and (part := await self._move_part(session_key, keep, held)) is not None:
-                share = part[1] if not moved else share
-                moved += part[0]
-                max_calls -= 1
-        except (NanobotError, TimeoutError) as error:
-            return replace(self._record_failure(session_key, error), moved=moved, share=share)
-        finally:
-            self._moving.discard(session_key)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved, share=share) if moved else _NOTHING
-
-    async def _move_part(
-        self, session_key: str, keep: Callable[[Session], int], held: Session | None
-    ) -> tuple[int, float] | None:
-        """Make one call. Return how many messages moved, and the share of those that could; None if none did."""
+            return replace(_NOTHING, reason="Older messages are being moved into memory already.")
 
         def hold() -> AbstractAsyncContextManager[Session]:
             return self._sessions.hold(session_key) if held is None else nullcontext(held)
 
-        async with hold() as session:
-            plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
-        if plan is None:
-            return None
-        async with self._lock_of(plan.scope):
-            answer = await self._ask(plan)
-            async with hold() as session:
-                if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
-                    return None  # reset, or consolidated by another process
-                await finish(self._store(session, answer))
-        return len(answer.rows), plan.share
+        self._moving.add(session_key)
+        moved = 0
+        try:
+            for _ in range(max_calls):
+                async with hold() as session:
+                    plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
+                if plan is None:
+                    break
+                async with self._locks.setdefault(plan.scope, asyncio.Lock()):
+                    source, saved = await self._ask(plan)
+                    async with hold() as session:
+                        if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
+                            break  # reset, or consolidated by another process
+                        await finish(self._store(session, plan.scope, source, saved))
+                moved += len(source.rows)
+        except (NanobotError, TimeoutError) as error:
+            return replace(self._record_failure(session_key, error), moved=moved)
+        finally:
+            self._moving.discard(session_key)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved) if moved else _NOTHING
 
     async def consolidate_archived(self, session: Session) -> ConsolidationResult:
         """Move a part of an archived session and its cursor; its file stays unchanged. Never raises for a model or the
@@ -178,25 +178,24 @@ class Consolidator:
             plan = await asyncio.to_thread(self._plan_of, session, session.messages[session.last_consolidated :], 0)
             if plan is None:
                 return _NOTHING
-            async with self._lock_of(plan.scope):
-                answer = await self._ask(plan)
-                await finish(asyncio.to_thread(self._write, answer))
+            async with self._locks.setdefault(plan.scope, asyncio.Lock()):
+                source, saved = await self._ask(plan)
+                await finish(asyncio.to_thread(self._write, plan.scope, source, saved))
         except (NanobotError, TimeoutError) as error:
             return self._record_failure(session.key, error)
-        session.last_consolidated = answer.end
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(answer.rows))
+        session.last_consolidated += len(source.rows)
+        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(source.rows))
 
     async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
         rows = session.messages[session.last_consolidated :]
-        people = [row for row in rows if row.get("role") == "user" and not is_synthetic(row)]
-        scopes = {self._scope_of(session.key, row) for row in people}
+        scopes = [scope for scope, _ in _by_scope(rows, lambda row: self._scope_of(session.key, row))]
         scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self._memory.scope))
         count = count_noun(len(rows), "message")
         entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
         await asyncio.to_thread(self._memory_of(scope).append_history, entry)
 
-    def _plan(self, session: Session, keep: int) -> "_Plan | None":
+    def _plan(self, session: Session, keep: int) -> _Plan | None:
         """Choose the messages to move, from the cursor on. Reads further only if a batch has nothing worth moving."""
         if session.message_count - session.last_consolidated <= keep:
             return None
@@ -210,16 +209,15 @@ class Consolidator:
                 return plan
             batch *= 4
 
-    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> "_Plan | None":
+    def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> _Plan | None:
         if len(rows) <= keep:
             return None
         rows = add_provenance(rows, session.key if self._others_write(session.key) else "")
         spans = list(_by_scope(rows, lambda row: self._scope_of(session.key, row)))
-        scope, end = spans[0]
         lines = transcript_lines(rows)
-        while len(spans) > 1 and not any(lines[:end]):  # nothing memorable: moves together with the next span
+        while len(spans) > 1 and not any(lines[: spans[0][1]]):  # nothing memorable: moves together with the next span
             del spans[0]
-            scope, end = spans[0]
+        scope, end = spans[0]
         sizes = list(accumulate(estimate_tokens(line) for line in lines))
         filled = list(accumulate(map(bool, lines)))
         ends = {
@@ -236,19 +234,18 @@ class Consolidator:
             scope,
             rows,
             ends,
-            share=sizes[max(ends) - 1] / max(sizes[-1], 1),
-            model=str(session.metadata.get("model") or ""),
-            handover=session_summary(session.metadata),
-            handover_trust=summary_provenance(session.metadata, session.key),
+            str(session.metadata.get("model") or ""),
+            session_summary(session.metadata),
+            summary_provenance(session.metadata, session.key),
         )
 
-    async def _ask(self, plan: "_Plan") -> "_CheckedAnswer":
+    async def _ask(self, plan: _Plan) -> tuple[ChangeSource, SaveMemoryAnswer]:
+        """Return the checked answer for the first rows of a plan, and what it was made of."""
         memory = self._memory_of(plan.scope)
         model = await self._models.get(self._background_model() or plan.model or None)
-        text = await asyncio.to_thread(memory.read_for_model)
+        text = await asyncio.to_thread(read_for_model, memory.revisions)
         reply, room = _room(model, text)
-        end = max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))
-        rows = plan.rows[:end]
+        rows = plan.rows[: max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))]
         everything = build_transcript(rows, room)
         own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
@@ -268,30 +265,28 @@ class Consolidator:
                     handover=plan.handover,
                     handover_trust=handover_trust,
                 )
-        return _CheckedAnswer(plan, rows, own, saved)
+        return ChangeSource(plan.session_key, rows=rows, provenance=own.provenance), saved
 
-    async def _store(self, session: Session, answer: "_CheckedAnswer") -> None:
+    async def _store(self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
         """Write the memory first, then move the cursor."""
-        await asyncio.to_thread(self._write, answer)
+        await asyncio.to_thread(self._write, scope, source, saved)
         before = session.metadata.get(SUMMARY_KEY)
-        if answer.saved.handover:
-            trust = least_trusted([summary_provenance(session.metadata, session.key), answer.own.provenance])
-            session.metadata[SUMMARY_KEY] = summary_metadata(answer.saved.handover, trust)
+        if saved.handover:
+            trust = least_trusted([summary_provenance(session.metadata, session.key), source.provenance])
+            session.metadata[SUMMARY_KEY] = summary_metadata(saved.handover, trust)
         else:
             session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
         session.metadata.pop(OLD_SUMMARY, None)
         try:
-            await self._sessions.move_cursor(session, len(answer.rows))
+            await self._sessions.move_cursor(session, len(source.rows))
         except NanobotError:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
 
-    def _write(self, answer: "_CheckedAnswer") -> None:
-        saved, memory = answer.saved, self._memory_of(answer.plan.scope)
-        source = ChangeSource(answer.plan.session_key, rows=answer.rows, provenance=answer.own.provenance)
-        memory.apply_edits(saved.history_entry, saved.edits, source)
-        self._status.memory_note = f"{count_noun(len(answer.rows), 'message')} moved into memory at {self._now()}"
+    def _write(self, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
+        store_edits(self._memory_of(scope).revisions, saved.history_entry, saved.edits, source)
+        self._status.memory_note = f"{count_noun(len(source.rows), 'message')} moved into memory at {self._now()}"
 
     def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
@@ -302,64 +297,22 @@ class Consolidator:
     def _memory_of(self, scope: Scope) -> MemoryStore:
         return self._memory if scope == self._memory.scope else self._memory.of(scope)
 
-    def _lock_of(self, scope: Scope) -> asyncio.Lock:
-        """Serialises read-modify-write of one memory, so that two sessions do not overwrite each other."""
-        return self._locks.setdefault(scope, asyncio.Lock())
-
     def _now(self) -> str:
         return f"{self._clock.now():%Y-%m-%d %H:%M}"
 
 
 def _room(model: Model, memory: str) -> tuple[int, int]:
     """Return the token budgets for reply and transcript. Raises ProviderError if the model is too small."""
-    window = model.limits.window_tokens
+    window, weight = model.limits.window_tokens, estimate_tokens(memory)
     reply = min(model.limits.max_tokens, window // 4)
-    if reply < _MIN_REPLY_TOKENS or window - reply - _PROMPT_TOKENS < _MIN_TOKENS:
-        raise ProviderError(
-            f"{model.name} has too small a window ({window:,} tokens) or reply ({reply:,}) to consolidate with. "
-            "Set agents.defaults.backgroundModel to a larger one."
-        )
-    weight = estimate_tokens(memory)
     room = min(_MAX_TOKENS, window - reply - weight - _PROMPT_TOKENS)
-    if room < _MIN_TOKENS:
+    if reply < _MIN_REPLY_TOKENS or room < _MIN_TOKENS:
         raise ProviderError(
-            f"MEMORY.md has about {weight:,} tokens; beside it the window of {model.name} ({window:,}) has no room for "
-            "a conversation. Shorten it, or set agents.defaults.backgroundModel to a larger model."
+            f"The window of {model.name} ({window:,} tokens, {reply:,} of them for its reply) has no room for a "
+            f"conversation beside MEMORY.md (about {weight:,}). Shorten MEMORY.md, or set "
+            "agents.defaults.backgroundModel to a larger model."
         )
     return reply, room
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Which messages of which session go into which memory, and the session's state when planned."""
-
-    session_key: str
-    created_at: datetime
-    cursor: int
-    scope: Scope
-    rows: Sequence[ChatMessage]
-    ends: Mapping[int, int]
-    """How many rows make whole turns, and the tokens of each such part."""
-    share: float
-    model: str
-    handover: str
-    handover_trust: Provenance
-
-
-@dataclass(frozen=True, slots=True)
-class _CheckedAnswer:
-    """A checked answer for the first rows of a plan."""
-
-    plan: _Plan
-    rows: Sequence[ChatMessage]
-    own: MemoryTranscript
-    """Source of MEMORY.md; the log entry covers all rows."""
-    saved: SaveMemoryAnswer
-
-    @property
-    def end(self) -> int:
-        """Position of the cursor once this is applied."""
-        return self.plan.cursor + len(self.rows)
 
 
 def _by_scope(rows: Sequence[ChatMessage], scope_of: Callable[[ChatMessage], Scope]) -> Iterator[tuple[Scope, int]]:

@@ -2,14 +2,14 @@
 
 A model is shown the facts and the new log entries, and names edits of single facts (`tidy_memory`); other facts stay
 unchanged. Without news no model is called. Failures are retried with exponential backoff. A pass is recorded in the
-revision it makes, so a kill leaves both or neither; the cursor moves after that.
+revision it makes, so a kill leaves both or neither; the position in the log moves after that.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -17,18 +17,10 @@ from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.consolidation import ModelSource
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import FactEdit, apply_edits
-from nanobot.agent.memory.facts import Fact, fact_key, parse_facts
-from nanobot.agent.memory.history import HistoryEntry, parse_entries_with_ends
-from nanobot.agent.memory.review import (
-    EditAction,
-    EditReview,
-    EditRules,
-    KnownFact,
-    ask_model,
-    call_arguments,
-    edits_schema,
-    review_edits,
-)
+from nanobot.agent.memory.facts import BOM, Fact, decode_escaped, encode_escaped, fact_key, parse_facts
+from nanobot.agent.memory.files import storage_errors
+from nanobot.agent.memory.history import HistoryEntry, parse_entries
+from nanobot.agent.memory.review import EditAction, EditRules, KnownFact, ask_model, call_arguments, edits_schema
 from nanobot.agent.memory.revisions import (
     AppliedEdit,
     ChangedBy,
@@ -37,18 +29,15 @@ from nanobot.agent.memory.revisions import (
     FactOrigin,
     PassOutcome,
     encodable,
-    is_initial_snapshot,
-    is_lesson,
     is_like,
 )
-from nanobot.agent.memory.store import MemoryStore, storage_errors
+from nanobot.agent.memory.store import MemoryStore
 from nanobot.config.schema import DreamConfig
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, is_outside, least_trusted
-from nanobot.providers.base import CallContext, LLMResponse, call_context_scope
+from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.provenance import IN_PART
-from nanobot.utils import codec
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.files import make_private_folder
@@ -120,41 +109,29 @@ class DreamRun:
 
 
 @dataclass(frozen=True, slots=True)
-class DreamCursor:
-    """How far the log was read, None if never, and the last failure since."""
-
-    offset: int | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class DreamInput:
     """What the model is shown in one call."""
 
     memory: str
     facts: Sequence[KnownFact]
-    entries: Sequence[HistoryEntry]
-    ends: Sequence[int]
-    """Where each of the entries ends in the log."""
+    news: Sequence[tuple[HistoryEntry, int]]
+    """The log entries, and where each ends in the log."""
     end: int
     """Up to where the log is read with it."""
     today: str
-    forgotten: Sequence[str] = ()
+    forgotten: Sequence[str]
     """Texts of facts that must not return."""
-    shows_ages: bool = True
-    """Whether to show the model how old the facts are."""
+    shows_ages: bool
 
     def cut(self, count: int) -> "DreamInput":
         """Return the input with the first `count` entries, itself if it has no more."""
-        if len(self.entries) <= count:
-            return self
-        ends = self.ends[:count]
-        return replace(self, entries=self.entries[:count], ends=ends, end=ends[-1])
+        news = self.news[:count]
+        return replace(self, news=news, end=news[-1][1]) if len(self.news) > count else self
 
     @property
     def rules(self) -> EditRules:
         """What the answer is checked against."""
-        return EditRules(self.memory, self.facts, self.entries, self.forgotten, tidies=True)
+        return EditRules(self.memory, self.facts, [entry for entry, _ in self.news], self.forgotten, tidies=True)
 
     def request(self) -> list[ChatMessage]:
         """Return the messages of the request."""
@@ -170,16 +147,25 @@ class DreamInput:
             # on one line, without a closing tag of the log
             f"[h{number}] [{entry.timestamp or 'unknown time'}] "
             + escape_brackets(clip(entry.content, _MAX_ENTRY_CHARS)).replace("</log", "< /log")
-            for number, entry in enumerate(self.entries, 1)
+            for number, (entry, _) in enumerate(self.news, 1)
         ]
         facts, news = "\n".join(lines), "\n".join(entries)
         shown = f"Today is {self.today}.\n\n# The facts\n\n{facts}\n\n# New in the log\n\n<log>\n{news}\n</log>"
         return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": encodable(shown)}]
 
-    @property
-    def tokens(self) -> int:
-        """Estimated size of the request."""
-        return estimate_tokens(self.request()) + _SCHEMA_TOKENS
+    def fit(self, model: Model, max_tokens: int) -> tuple["DreamInput", int, int]:
+        """Shorten the input to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
+        material, window = self, model.limits.window_tokens
+        reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
+        budget = min(window, max_tokens) - reply - _SCHEMA_TOKENS
+        while (prompt := estimate_tokens(material.request())) > budget and len(material.news) > 1:
+            material = material.cut(len(material.news) // 2)
+        if prompt > budget or reply < _MIN_REPLY_TOKENS:
+            raise ProviderError(
+                f"Tidying this memory takes about {prompt:,} input tokens and {reply:,} output tokens; {model.name} or "
+                "agents.defaults.dream.maxTokens allows less. Set dream.modelOverride to a larger model."
+            )
+        return material, prompt + _SCHEMA_TOKENS, reply
 
 
 class Dream:
@@ -204,22 +190,22 @@ class Dream:
         self._limit_s = limit_s
         self._due = DueTimes(memory.revisions.database, "dream")
 
-    def state(self) -> tuple[DreamCursor, Due]:
-        """Return the cursor, and the backoff after failures. Blocks; raises StorageError."""
-        due = self._due.get(self._memory.revisions.memory)
-        return codec.adapter(DreamCursor).validate_python(due.state), due
+    def state(self) -> Due:
+        """Return the backoff after failures; its state has the last `error`, and how far the log was read (`offset`).
+        Blocks; raises StorageError.
+        """
+        return self._due.get(self._memory.revisions.memory)
 
     async def run(self, *, who: str = "", by_hand: bool = False) -> DreamRun:
         """Tidy from what is new, in as many calls as needed and allowed. `by_hand` ignores the backoff.
 
         Never raises for a model or the disk. Cancelling is safe: a pass is applied completely or not at all.
         """
-        lock_file = self._memory.revisions.dream_lock_file()
-        lock = ProcessLock(lock_file)
+        lock = ProcessLock(self._memory.revisions.dream_lock_file)
 
         def try_lock() -> bool:
             with storage_errors("Dream cannot begin"):
-                make_private_folder(lock_file.parent)
+                make_private_folder(self._memory.revisions.dream_lock_file.parent)
                 return lock.try_acquire()
 
         try:
@@ -234,7 +220,7 @@ class Dream:
 
     def skip_news(self) -> None:
         """Treat everything in the log as read, after a reset of the memory. Blocks; raises StorageError."""
-        self._save(DreamCursor(self._log_size()))
+        self._save(self._log_size())
 
     async def _run_passes(self, who: str, by_hand: bool) -> DreamRun:
         done: list[DreamPass] = []
@@ -245,15 +231,19 @@ class Dream:
                 news = await asyncio.to_thread(self._read_news)
                 if news is None:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
-                if not by_hand and not done and (error := await asyncio.to_thread(self._backoff_reason)):
-                    return DreamRun(DreamOutcome.RESTING, done, error)
+                due = await asyncio.to_thread(self.state)
+                if not by_hand and not done and due.failures and self._clock.now().timestamp() < due.at:
+                    return DreamRun(DreamOutcome.RESTING, done, due.state["error"])
                 if len(done) >= self._settings.max_iterations:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
                 model = await self._models.get(self._model)
-                material, prompt, reply = await asyncio.to_thread(self._fit, news, model)
+                material, prompt, reply = await asyncio.to_thread(news.fit, model, self._settings.max_tokens)
                 if done and spent + prompt + reply > self._settings.max_tokens:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
-                response = await self._ask(material, model, reply)
+                chat = self._memory.scope.chat
+                with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
+                    async with asyncio.timeout(self._limit_s):
+                        response = await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
                 dream_pass = replace(
                     dream_pass,
                     model=model.name,
@@ -261,70 +251,50 @@ class Dream:
                     prompt_tokens=response.usage.get("prompt_tokens", 0),
                     completion_tokens=response.usage.get("completion_tokens", 0),
                     usd=response.cost_usd,
-                    entries=len(material.entries),
+                    entries=len(material.news),
                 )
-                review = await asyncio.to_thread(
-                    review_edits, call_arguments(response, TOOL_NAME).get("edits"), material.rules
-                )
-                dream_pass = await finish(asyncio.to_thread(self._apply, material, review, dream_pass))
+                wanted = call_arguments(response, TOOL_NAME).get("edits")
+                edits, refused = await asyncio.to_thread(material.rules.review, wanted)
+                dream_pass = replace(dream_pass, refused=refused)
+                dream_pass = await finish(asyncio.to_thread(self._apply, material, edits, dream_pass))
             except (NanobotError, TimeoutError) as error:
                 failed = await asyncio.to_thread(self._record_failure, error, dream_pass)
                 return DreamRun(DreamOutcome.FAILED, [*done, failed], failed.reason)
             spent += dream_pass.prompt_tokens + dream_pass.completion_tokens or prompt + reply
             done.append(dream_pass)
 
-    def _fit(self, material: DreamInput, model: Model) -> tuple[DreamInput, int, int]:
-        """Shorten the input to fit the model. Return it with the tokens of prompt and reply. Raises ProviderError."""
-        window = model.limits.window_tokens
-        reply = min(model.limits.max_tokens, _REPLY_TOKENS, window // 4)
-        budget = min(window, self._settings.max_tokens) - reply
-        while (prompt := material.tokens) > budget and len(material.entries) > 1:
-            material = material.cut(len(material.entries) // 2)
-        if prompt > budget or reply < _MIN_REPLY_TOKENS:
-            raise ProviderError(
-                f"Tidying this memory takes about {prompt:,} input tokens and {reply:,} output tokens; {model.name} or "
-                "agents.defaults.dream.maxTokens allows less. Set dream.modelOverride to a larger model."
-            )
-        return material, prompt, reply
-
-    async def _ask(self, material: DreamInput, model: Model, reply: int) -> LLMResponse:
-        chat = self._memory.scope.chat
-        with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
-            async with asyncio.timeout(self._limit_s):
-                return await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
-
     def _read_news(self) -> DreamInput | None:
         """Return the input of a pass; None if nothing is new. Only the last batch of entries, if the log was never read
         or became shorter. Raises StorageError.
         """
-        memory, size, read_until = self._memory, self._log_size(), self.state()[0].offset
-        memory.record_changes()
-        if is_continued := read_until is not None and read_until <= size:
-            begin = read_until or 0
-        else:
-            begin = max(0, size - _MAX_READ_BYTES)
-        news = parse_entries_with_ends(self._read_log(begin, size), begin)
+        memory, size = self._memory, self._log_size()
+        read_until: int | None = self.state().state.get("offset")
+        memory.revisions.record()
+        is_continued = read_until is not None and read_until <= size
+        begin = read_until if read_until is not None and is_continued else max(0, size - _MAX_READ_BYTES)
+        news = parse_entries(self._read_log(begin, size), begin)
         if not is_continued:
             news = news[-self._settings.max_batch_size :]
         # the owner's memory is built from trusted entries only
         marks = IN_PART.values() if memory.scope.is_owners else ()
         news = [(entry, at) for entry, at in news if not any(mark in entry.content for mark in marks)]
-        text = (memory.file_bytes(memory.memory_file) or b"").decode("utf-8", "surrogateescape")
+        text = decode_escaped(memory.file_bytes(memory.memory_file))
         origins = memory.revisions.origins()
         facts = {
-            fact.key: fact for fact in parse_facts(text.removeprefix("\ufeff")) if not is_lesson(origins.get(fact.key))
+            fact.key: fact
+            for fact in parse_facts(text.removeprefix(BOM))
+            if fact.key not in origins or not origins[fact.key].is_lesson
         }
         if not facts or not news:
             if read_until != size:
-                self._save(DreamCursor(size))
+                self._save(size)
             return None
         file = memory.memory_file.name
         first_revision = next((change.number for change in memory.revisions.changes() if change.file == file), None)
         material = DreamInput(
             text,
             [_known_fact(fact, origins.get(fact.key), first_revision) for fact in facts.values()],
-            [entry for entry, _ in news],
-            [at for _, at in news],
+            news,
             size,
             f"{self._clock.now():%Y-%m-%d (%A)}",
             [*memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
@@ -341,60 +311,47 @@ class Dream:
     def _read_log(self, begin: int, end: int) -> bytes:
         if begin == end:
             return b""
-        with (
-            storage_errors("HISTORY.md cannot be read"),
-            self._memory.files.read(self._memory.history_file) as file,
-        ):
+        history = self._memory.history_file
+        with storage_errors("HISTORY.md cannot be read"), self._memory.files.read(history) as file:
             file.seek(begin)
             return file.read(end - begin)
 
-    def _save(self, cursor: DreamCursor, due: Due = Due()) -> None:  # noqa: B008 it cannot change
-        """Store the cursor, and the backoff; by default none. Raises StorageError."""
-        self._due.put(self._memory.revisions.memory, replace(due, state=asdict(cursor)))
-
-    def _backoff_reason(self) -> str:
-        """Return the last error while backing off; empty otherwise."""
-        cursor, due = self.state()
-        return cursor.error if due.failures and self._clock.now().timestamp() < due.at else ""
+    def _save(self, offset: int | None, error: str = "", due: Due = Due()) -> None:  # noqa: B008 it cannot change
+        """Store how far the log was read, and the backoff; by default none. Raises StorageError."""
+        self._due.put(self._memory.revisions.memory, replace(due, state={"offset": offset, "error": error}))
 
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
         """Record a failed pass, and back off."""
         reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
         dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
-        memory = self._memory
+        memory, revisions = self._memory, self._memory.revisions
         with suppress(StorageError):
-            cursor, due = self.state()
-            due = due.after_failure(self._clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
-            self._save(replace(cursor, error=reason), due)
-            with memory.revisions.lock():
+            due = self.state()
+            after = due.after_failure(self._clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
+            self._save(due.state.get("offset"), reason, after)
+            with revisions.lock():
                 dream_pass = replace(dream_pass, number=self._next_number())
-                unchanged = memory.file_bytes(memory.memory_file)
-                memory.change(memory.memory_file, unchanged, ChangedBy.DREAM, dream=dream_pass)
+                unchanged = {memory.memory_file.name: memory.file_bytes(memory.memory_file)}
+                revisions.change(unchanged, ChangedBy.DREAM, dream=dream_pass)
         return dream_pass
 
     def _next_number(self) -> int:
-        return max((known.number for known in self._memory.revisions.passes()), default=0) + 1
+        return next((known.number for known in self._memory.revisions.passes()), 0) + 1
 
-    def _apply(self, material: DreamInput, review: EditReview, dream_pass: DreamPass) -> DreamPass:
-        """Apply the edits, then move the cursor. Raises StorageError; the memory is then unchanged."""
+    def _apply(self, material: DreamInput, edits: Sequence[FactEdit], dream_pass: DreamPass) -> DreamPass:
+        """Apply the edits, then move the position in the log. Raises StorageError; the memory is then unchanged."""
         memory, revisions = self._memory, self._memory.revisions
         with revisions.lock():
-            memory.record_changes()
+            memory.revisions.record()
             raw = memory.file_bytes(memory.memory_file)
-            before = (raw or b"").decode("utf-8", "surrogateescape")
-            # what was pinned or forgotten while the model was asked
-            pinned = {fact.key for fact in parse_facts(before) if fact.pinned}
+            before = decode_escaped(raw)
+            # what was forgotten while the model was asked
             forgotten = revisions.forgotten().keys() - material.forgotten
-            allowed = [
-                edit
-                for edit in review.edits
-                if pinned.isdisjoint(edit.keys)
-                and not (edit.text and any(is_like(edit.text, text) for text in forgotten))
-            ]
+            allowed = [edit for edit in edits if not any(is_like(edit.text, text) for text in forgotten)]
             text, applied = apply_edits(before, allowed)
-            late = [f"changed in the meantime: {edit.before[0]}" for edit in review.edits if edit not in applied]
-            data = raw if text == before else text.encode("utf-8", "surrogateescape")
+            data = raw if text == before else encode_escaped(text)
+            late = [f"changed in the meantime: {edit.before[0]}" for edit in edits if edit not in applied]
             dream_pass = replace(
                 dream_pass,
                 number=self._next_number(),
@@ -402,19 +359,18 @@ class Dream:
                 bytes_before=len(raw or b""),
                 bytes_after=len(data or b""),
                 edits=[_describe_edit(edit) for edit in applied],
-                refused=[*review.refused, *late],
+                refused=[*dream_pass.refused, *late],
             )
-            archived = [
-                fact
-                for edit in applied
-                if edit.is_archived
-                for text in edit.before
-                for fact in parse_facts(f"- {text}")
-            ]
-            source = ChangeSource(who=dream_pass.who, origins=self._merged_origins(applied))
-            memory.change(memory.memory_file, data, ChangedBy.DREAM, source, archived=archived, dream=dream_pass)
+            archived = [text for edit in applied if edit.is_archived for text in edit.before]
+            memory.revisions.change(
+                {memory.memory_file.name: data},
+                ChangedBy.DREAM,
+                ChangeSource(who=dream_pass.who, origins=self._merged_origins(applied)),
+                archived=[fact for text in archived for fact in parse_facts(f"- {text}")],
+                dream=dream_pass,
+            )
             try:
-                self._save(DreamCursor(material.end))
+                self._save(material.end)
             except StorageError as error:
                 log.warning("%s", error)
         return dream_pass
@@ -423,9 +379,7 @@ class Dream:
         """Return the origin of each merged fact, by key: that of the first source with a quote."""
         origins = self._memory.revisions.origins()
         merged: dict[str, dict[str, Any]] = {}
-        for edit in edits:
-            if not edit.text:
-                continue
+        for edit in (edit for edit in edits if edit.text):
             sources = [origins[key].details for key in edit.keys if key in origins]
             origin = next((source for source in sources if source.get("quote")), sources[0] if sources else {})
             kept = {name: value for name, value in origin.items() if name not in ("key", "text", "provenance")}
@@ -435,17 +389,17 @@ class Dream:
 
 
 def _describe_edit(edit: FactEdit) -> AppliedEdit:
-    after = edit.text or edit.under
     kind = EditAction.REPLACE if edit.text else EditAction.MOVE if edit.under else EditAction.DROP
     action = EditAction.ARCHIVE if edit.is_archived else kind
-    return AppliedEdit(action.value, [encodable(text) for text in edit.before], encodable(after), edit.why)
+    before = [encodable(text) for text in edit.before]
+    return AppliedEdit(action.value, before, encodable(edit.text or edit.under), edit.why)
 
 
 def _known_fact(fact: Fact, origin: FactOrigin | None, first_revision: int | None) -> KnownFact:
     """Collect what the revisions know of a fact. `first_revision` has the initial snapshot."""
     if origin is None:
         return KnownFact(fact, is_old=True)
-    details, is_initial = origin.details, is_initial_snapshot(origin.change) and origin.change.number == first_revision
+    details, is_initial = origin.details, origin.change.is_initial and origin.change.number == first_revision
     return KnownFact(
         fact,
         "" if is_initial else str(details.get("said_at") or origin.change.at)[:10],

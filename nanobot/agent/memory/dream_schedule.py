@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.status import AgentStatus
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
@@ -26,7 +25,6 @@ from nanobot.utils.text import count_noun
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ModelSource
     from nanobot.agent.memory.dream import Dream, DreamOutcome, DreamRun
-    from nanobot.cron.types import CronSchedule
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +33,6 @@ _FIRST_S = 60.0
 """Delay after a start, before missed runs."""
 _MAX_TIMER_S = 3600.0
 """Limit of a timer: timers stop while the machine sleeps, so look at the wall clock this often."""
-_BUSY_S, _MAX_BUSY_WAITS = 300.0, 12
-"""While turns are running Dream waits, at most this often."""
 
 Sleep = Callable[[float], Awaitable[object]]
 
@@ -51,17 +47,18 @@ class DreamScheduler:
         memory: MemoryStore,
         models: "ModelSource",
         sessions: SessionManager,
-        status: AgentStatus,
         clock: Clock,
         *,
         memory_of: Callable[[Scope], MemoryStore],
     ) -> None:
-        self._settings = config.agents.defaults.dream
-        self._defaults = config.agents.defaults
+        defaults = config.agents.defaults
+        self._settings = defaults.dream
+        self.enabled = defaults.dream.enabled
+        """Whether the gateway runs it on a schedule."""
+        self._model = defaults.dream.model_override or defaults.background_model
         self._memory = memory
         self._models = models
         self._sessions = sessions
-        self._status = status
         self._clock = clock
         self._memory_of = memory_of
         self._running: dict[Scope, asyncio.Task[DreamRun]] = {}
@@ -70,11 +67,6 @@ class DreamScheduler:
         self.problem: str | None = None
         """What failed in the last run, for the status."""
 
-    @property
-    def enabled(self) -> bool:
-        """Whether the gateway runs it on a schedule."""
-        return self._settings.enabled
-
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """Run on schedule until cancelled. Never raises for a model or the disk."""
         await sleep(_FIRST_S)
@@ -82,10 +74,6 @@ class DreamScheduler:
             due = await asyncio.to_thread(self._due)
             while (left := due - self._now()) > 0:
                 await sleep(min(left, _MAX_TIMER_S))
-            for _ in range(_MAX_BUSY_WAITS):
-                if not self._status.running:
-                    break
-                await sleep(_BUSY_S)
             await self.run_all()
 
     async def run_all(self) -> "list[DreamRun]":
@@ -133,10 +121,10 @@ class DreamScheduler:
     def state(self, scope: Scope) -> str | None:
         """Return a line about repeated failures, None without."""
         with suppress(StorageError):
-            cursor, due = self._dream_of(scope).state()
+            due = self._dream_of(scope).state()
             if due.failures:
                 failures = count_noun(due.failures, "time")
-                return f"Dream: failed {failures} in a row, the memory is unchanged: {cursor.error}"
+                return f"Dream: failed {failures} in a row, the memory is unchanged: {due.state['error']}"
         return None
 
     async def clear(self, scope: Scope) -> None:
@@ -153,8 +141,7 @@ class DreamScheduler:
     def _dream_of(self, scope: Scope) -> "Dream":
         from nanobot.agent.memory.dream import Dream  # most processes never run Dream
 
-        model = self._settings.model_override or self._defaults.background_model
-        return Dream(self._memory_of(scope), self._models, self._clock, self._settings, model=model)
+        return Dream(self._memory_of(scope), self._models, self._clock, self._settings, model=self._model)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
@@ -171,7 +158,8 @@ class DreamScheduler:
 
     def _due(self) -> float:
         """Return when the next run is due, by the wall clock; a missed run is due now."""
-        from nanobot.cron.schedule import next_instant
+        from nanobot.cron.schedule import check_schedule, next_instant
+        from nanobot.cron.types import CronError, CronSchedule
 
         now, last = self._clock.now(), self._last_run_at
         with suppress(StorageError):
@@ -179,24 +167,18 @@ class DreamScheduler:
         if not 0 < last <= now.timestamp():  # first start, or the clock was set back
             self._save_last_run()
             last = now.timestamp()
-        zone = now.tzinfo
-        assert zone is not None  # noqa: S101 a Clock returns aware times
-        due = next_instant(self._schedule(), round(last * 1000), zone=zone, anchor_ms=round(last * 1000))
-        return due / 1000 if due is not None else inf
-
-    def _schedule(self) -> "CronSchedule":
-        from nanobot.cron.schedule import check_schedule
-        from nanobot.cron.types import CronError, CronSchedule
-
         if self._settings.cron is None and self._settings.interval_h is not None:
-            return CronSchedule("every", every_ms=max(round(self._settings.interval_h * 3_600_000), 60_000))
+            return last + max(self._settings.interval_h * 3600, 60)
         schedule = CronSchedule("cron", expr=self._settings.cron or _NIGHTLY)
         try:
             check_schedule(schedule)
         except CronError as error:
             log.warning("agents.defaults.dream.cron: %s Using %s until it is fixed.", error, _NIGHTLY)
-            return CronSchedule("cron", expr=_NIGHTLY)
-        return schedule
+            schedule = CronSchedule("cron", expr=_NIGHTLY)
+        zone = now.tzinfo
+        assert zone is not None  # noqa: S101 a Clock returns aware times
+        due = next_instant(schedule, round(last * 1000), zone=zone, anchor_ms=round(last * 1000))
+        return due / 1000 if due is not None else inf
 
     def _save_last_run(self) -> None:
         """Store the time of this run, so that a restart does not repeat it."""

@@ -1,4 +1,4 @@
-"""Texts of Dream for people: the result of a run, and the log of passes."""
+"""What Dream did, as text for people."""
 
 from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ from nanobot.utils.database import reading, writing
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS memory_revisions (
     memory TEXT NOT NULL, number INTEGER NOT NULL, file TEXT NOT NULL,
-    before BLOB, after BLOB, archived BLOB, revision TEXT NOT NULL, PRIMARY KEY (memory, number)) WITHOUT ROWID;
+    text BLOB, is_kept INTEGER NOT NULL, revision TEXT NOT NULL, PRIMARY KEY (memory, number)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS memory_due (
     kind TEXT NOT NULL, key TEXT NOT NULL, due_at REAL NOT NULL, failures INTEGER NOT NULL, state TEXT NOT NULL,
     PRIMARY KEY (kind, key)) WITHOUT ROWID;

@@ -4,7 +4,7 @@ Every change is a revision and can be undone byte for byte. Methods block on the
 next step.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,8 @@ from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update
 from nanobot.agent.memory.facts import (
     PIN,
     Fact,
+    decode_escaped,
+    encode_escaped,
     fact_id,
     fact_key,
     fact_words,
@@ -21,17 +23,9 @@ from nanobot.agent.memory.facts import (
     remove_facts,
     set_pinned,
 )
-from nanobot.agent.memory.history import parse_history_line
+from nanobot.agent.memory.history import entries_of_jsonl
 from nanobot.agent.memory.retention import fact_importance
-from nanobot.agent.memory.revisions import (
-    ChangedBy,
-    ChangeSource,
-    FactOrigin,
-    Revision,
-    encodable,
-    is_initial_snapshot,
-    is_like,
-)
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, encodable, is_like
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
@@ -79,6 +73,31 @@ class FactDetails:
             "importance": round(self.importance, 2),
         }
 
+    def explain(self, now: datetime) -> Iterator[str]:
+        """Yield the lines of the answer to why it is remembered."""
+        yield f"{self.fact.id}  {self.fact.text}"
+        if not self.file:
+            yield "  It is no longer in memory."
+        if self.origin is None:
+            yield "  Its origin was not recorded."
+            return
+        change, details = self.origin.change, self.origin.details
+        session = f" {details['session']}" if details.get("session") else ""
+        turn = f", turn {details['turn']}" if details.get("turn") else ""
+        yield f"  Since {_format_when(change.at, now)}, {_HOW[change.by]}{session}{turn}."
+        if details.get("quote"):
+            said_at = str(details.get("said_at", ""))[:16].replace("T", " ")
+            yield f"  {said_at} {details.get('who', '')}: {details['quote']}"
+        elif details.get("who"):
+            yield f"  By {details['who']}."
+        if details.get("provenance"):
+            yield f"  The words were not the owner's own ({details['provenance']})."
+        words = fact_words(self.fact.text)
+        for text in change.removed:
+            if len(words & fact_words(text)) * 3 >= len(words):
+                yield f"  It replaced: {clip_line(text, _SHOWN_CHARS)}"
+        yield f"  Importance: {self.importance:.1f}."
+
 
 @dataclass(frozen=True, slots=True)
 class FactMatch:
@@ -97,14 +116,16 @@ class MemoryEditor:
         self._clock = clock
         self._who = who
 
-    def facts(self) -> list[FactDetails]:
-        """Return the facts that are in every prompt, in file order."""
-        self._memory.record_changes()
-        origins = self._memory.revisions.origins()
+    def facts(self, *, archived: bool = False) -> list[FactDetails]:
+        """Return the facts that are in every prompt, in file order; with `archived` also those of the archive."""
+        self._memory.revisions.record()
+        origins, now = self._memory.revisions.origins(), self._clock.now()
         return [
-            self._details(fact, path.name, origins.get(fact.key))
-            for path in self._files()
+            FactDetails(fact, path.name, origin, fact_importance(fact, origin, now))
+            for path in reversed(self._memory.fact_files.values())
+            if archived or path != self._memory.archive_file
             for fact in parse_facts(self._memory.file_text(path))
+            for origin in (origins.get(fact.key),)
         ]
 
     def state(self) -> str:
@@ -115,149 +136,58 @@ class MemoryEditor:
 
     def find(self, wanted: str) -> list[FactDetails]:
         """Return facts by id or by words, also removed ones. Raises NanobotError if there is none."""
-        matches = _matching(wanted, self.facts()) or self._former(wanted)
+        matches = _matching(wanted, self.facts())
+        if not matches:
+            origins, now = self._memory.revisions.origins(), self._clock.now()
+            former = {Fact(str(origin.details["text"]), key, 0, 0): origin for key, origin in origins.items()}
+            details = [FactDetails(fact, "", was, fact_importance(fact, was, now)) for fact, was in former.items()]
+            matches = _matching(wanted, details)
         if not matches:
             raise _no_match_error(wanted)
         return matches[:_MAX_CHOICES]
 
     def why(self, wanted: str) -> str:
         """Explain where facts came from, by id or by words. Also finds removed facts."""
-        return "\n\n".join("\n".join(self._explain(known)) for known in self.find(wanted))
+        return "\n\n".join("\n".join(known.explain(self._clock.now())) for known in self.find(wanted))
 
     def forget(self, wanted: str) -> list[Fact]:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
         with self._memory.revisions.lock():
-            self._memory.record_changes()
-            paths = self._all_files()
-            matches = _matching(
-                wanted,
-                [
-                    self._details(fact, path.name, None)
-                    for path in paths
-                    for fact in parse_facts(self._memory.file_text(path))
-                ],
-            )
+            matches = _matching(wanted, self.facts(archived=True))
             key = _only(matches, wanted).key
-            if pinned := next((known.fact for known in matches if known.fact.pinned), None):
-                raise NanobotError(
-                    f"It is pinned. Unpin it first: /memory unpin {pinned.id}, or `nanobot memory unpin {pinned.id}` "
-                    "in a terminal."
-                )
             removed = [known.fact for known in matches if known.fact.key == key]
+            if any(fact.pinned for fact in removed):
+                id_ = removed[0].id
+                raise NanobotError(
+                    f"It is pinned. Unpin it first: /memory unpin {id_}, or `nanobot memory unpin {id_}` in a terminal."
+                )
 
             def without_it(text: str) -> str:
                 return remove_facts(text, [fact for fact in parse_facts(text) if fact.key == key])
 
-            self._change(
-                paths, without_it, ChangedBy.FORGET, forgot=list({encodable(fact.text): None for fact in removed})
-            )
+            forgot = [*dict.fromkeys(encodable(fact.text) for fact in removed)]
+            self._edit(self._memory.fact_files.values(), without_it, ChangedBy.FORGET, forgot=forgot)
             return removed[:1]
-
-    def _change(
-        self, paths: Sequence[Path], edit: Callable[[str], str | None], by: ChangedBy, **details: Any
-    ) -> list[Path]:
-        """Edit the texts of files as one change; None removes a file. Return the files that changed."""
-        group, changed = None, []
-        for path in paths:
-            old = self._memory.file_text(path)
-            if (new := edit(old)) != old:
-                data = new.encode("utf-8", "surrogateescape") if new is not None else None
-                change = self._memory.change(path, data, by, ChangeSource(who=self._who), group=group, **details)
-                group = group or (change.number if change is not None else None)
-                changed.append(path)
-        return changed
-
-    def undo(self, may: Callable[[Revision], bool] = lambda change: True) -> list[Revision]:
-        """Undo the last change and return it. Unrecorded edits by hand are recorded first, as a change of their own.
-
-        `may` decides whether this person may undo a revision.
-        """
-        with self._memory.revisions.lock():
-            self._memory.record_changes()
-            group = self._memory.revisions.last_undoable()
-            if not group:
-                raise NanobotError("There is no change to undo.")
-            if not all(map(may, group)):
-                raise NanobotError("Somebody else made the last change; only an owner may undo it.")
-            for change in reversed(group):
-                self._take_back([change], ChangedBy.UNDO)
-            return group
-
-    def restore(self, number: int | None = None, may: Callable[[Revision], bool] = lambda change: True) -> int:
-        """Restore the memory to before a Dream pass (by default the last), undoing later passes too. Return the number
-        of the pass.
-
-        Changes by others since then stay. If they cannot be separated from what a pass wrote, nothing is changed.
-        `may` decides whether this person may undo a revision.
-        """
-        memory, log = self._memory, self._memory.revisions
-        with log.lock():
-            memory.record_changes()
-            active = log.active_passes()
-            if number is None:
-                number = next(iter(active), None)
-            if number is None or number not in active:
-                known = ", ".join(map(str, [*active][:10]))
-                raise NanobotError(
-                    f"Dream pass {number} cannot be restored. These can: {known}."
-                    if active
-                    else "There is no Dream pass to restore."
-                )
-            restored = [change for later, change in active.items() if later >= number]
-            if not all(map(may, restored)):
-                raise NanobotError("Somebody else started that pass; only an owner may restore it.")
-            if memory.file_bytes(memory.memory_file) is None:
-                raise NanobotError("The memory was cleared after that pass. Bring it back first with /memory undo.")
-            # what was forgotten since stays forgotten, with the facts that the passes had merged into it
-            forgot = [text for text, change in log.forgotten().items() if change.number > restored[-1].number]
-            for edit in [edit for change in restored if change.dream for edit in change.dream.edits]:
-                if edit.after and any(is_like(edit.after, text) for text in forgot):
-                    forgot += edit.before
-            self._take_back(restored, ChangedBy.RESTORE, forgot)
-            return number
-
-    def _take_back(self, changes: Sequence[Revision], by: ChangedBy, forgot: Sequence[str] = ()) -> None:
-        """Take back changes of one file, newest first, keeping what others changed since. Facts that are like those in
-        `forgot` do not return. Raises NanobotError on a conflict.
-        """
-        memory, log = self._memory, self._memory.revisions
-        path = next(path for path in self._all_files() if path.name == changes[0].file)
-        data = memory.file_bytes(path)
-        known = {fact.key for fact in parse_facts(memory.file_text(path))}
-        texts = [log.texts(change.number) for change in changes]
-        for text in texts:
-            data = text.before if data == text.after else _take_back_facts(text.after, text.before, data)
-        if data is not None and forgot:
-            content = data.decode("utf-8", "surrogateescape")
-            returning = [
-                fact
-                for fact in parse_facts(content)
-                if fact.key not in known and any(is_like(fact.text, text) for text in forgot)
-            ]
-            data = remove_facts(content, returning).encode("utf-8", "surrogateescape")
-        # what the changes had taken from the archive returns to it
-        block = b"".join(log.texts(number).archived for change in changes for number in reversed(change.undoes))
-        undoes = [change.number for change in changes]
-        memory.change(path, data, by, ChangeSource(who=self._who), undoes=undoes, archived=block)
-        for text in texts:
-            memory.remove_archived(text.archived)
 
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
         with self._memory.revisions.lock():
             fact = _only(_matching(wanted, self.facts()), wanted)
-            text = self._memory.file_text(self._memory.shared_file)
-            if fact.key in {other.key for other in parse_facts(text)}:
-                raise NanobotError("It is already shared.")
-            line_end = "" if not text or text.endswith("\n") else "\n"
-            self._change([self._memory.shared_file], lambda text: f"{text}{line_end}- {fact.text}\n", ChangedBy.SHARE)
+
+            def with_it(text: str) -> str:
+                if any(other.key == fact.key for other in parse_facts(text)):
+                    raise NanobotError("It is already shared.")
+                line_end = "" if not text or text.endswith("\n") else "\n"
+                return f"{text}{line_end}- {fact.text}\n"
+
+            self._edit([self._memory.shared_file], with_it, ChangedBy.SHARE)
             return fact
 
     def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
         """Pin or unpin a fact. A pinned fact is not changed or removed by consolidation, Dream or the size limit."""
         with self._memory.revisions.lock():
             fact = _only(_matching(wanted, self.facts()), wanted)
-            if not self._change(self._files(), lambda text: set_pinned(text, {fact.key}, pinned=pinned), ChangedBy.PIN):
+            if not self._edit(self._files, lambda text: set_pinned(text, {fact.key}, pinned=pinned), ChangedBy.PIN):
                 raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
             return fact
 
@@ -271,9 +201,10 @@ class MemoryEditor:
 
             def with_text(content: str) -> str:
                 pinned = any(fact.pinned for fact in parse_facts(content) if fact.key == old.key)
-                return apply_edits(content, [FactEdit((old.key,), f"{text} {PIN}" if pinned else text)])[0]
+                edit = FactEdit((old.key,), f"{text} {PIN}" if pinned else text)
+                return apply_edits(content, [edit], by_person=True)[0]
 
-            if not self._change(self._files(), with_text, ChangedBy.EDIT) and new[0].text != old.text:
+            if not self._edit(self._files, with_text, ChangedBy.EDIT) and new[0].text != old.text:
                 raise NanobotError("Another fact already says that.")
             return new[0]
 
@@ -283,80 +214,118 @@ class MemoryEditor:
         Facts stay in the revisions, today's notes in a renamed file.
         """
         with self._memory.revisions.lock():
-            self._memory.record_changes()
-            files = [path for path in self._files() if path.exists()]
-            cleared = [path.name for path in self._change(files, lambda text: None, ChangedBy.RESET)]
+            self._memory.revisions.record()
+            cleared = self._edit(self._files, lambda text: None, ChangedBy.RESET)
             if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
                 cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
             return cleared
 
+    def undo(self, may: Callable[[Revision], bool] = lambda change: True) -> list[Revision]:
+        """Undo the last change and return it. Unrecorded edits by hand are recorded first, as a change of their own.
+
+        `may` decides whether this person may undo a revision.
+        """
+        with self._memory.revisions.lock():
+            self._memory.revisions.record()
+            group = self._memory.revisions.last_undoable()
+            if not group:
+                raise NanobotError("There is no change to undo.")
+            if not all(map(may, group)):
+                raise NanobotError("Somebody else made the last change; only an owner may undo it.")
+            self._take_back(group, ChangedBy.UNDO)
+            return group
+
+    def restore(self, number: int | None = None, may: Callable[[Revision], bool] = lambda change: True) -> int:
+        """Restore the memory to before a Dream pass (by default the last), undoing later passes too. Return the number
+        of the pass.
+
+        Changes by others since then stay. If they cannot be separated from what a pass wrote, nothing is changed.
+        `may` decides whether this person may undo a revision.
+        """
+        memory, log = self._memory, self._memory.revisions
+        with log.lock():
+            memory.revisions.record()
+            active = log.active_passes()
+            if number is None:
+                number = next(iter(active), None)
+            if number is None or number not in active:
+                known = ", ".join(map(str, [*active][:10]))
+                raise NanobotError(
+                    f"Dream pass {number} cannot be restored. These can: {known}."
+                    if active
+                    else "There is no Dream pass to restore."
+                )
+            restored = [change for later, group in active.items() if later >= number for change in log.group(group)]
+            if not all(map(may, restored)):
+                raise NanobotError("Somebody else started that pass; only an owner may restore it.")
+            if memory.file_bytes(memory.memory_file) is None:
+                raise NanobotError("The memory was cleared after that pass. Bring it back first with /memory undo.")
+            # what was forgotten since stays forgotten, with the facts that the passes had merged into it
+            forgot = [text for text, change in log.forgotten().items() if change.group > active[number]]
+            for edit in [edit for change in restored if change.dream for edit in change.dream.edits]:
+                if edit.after and any(is_like(edit.after, text) for text in forgot):
+                    forgot += edit.before
+            self._take_back(restored, ChangedBy.RESTORE, forgot)
+            return number
+
+    def _take_back(self, changes: Sequence[Revision], by: ChangedBy, forgot: Sequence[str] = ()) -> None:
+        """Take back these changes, newest first, keeping what others changed since. Facts that are like those in
+        `forgot` do not return. Raises NanobotError on a conflict.
+        """
+        memory, log = self._memory, self._memory.revisions
+        files = {change.file: memory.file_bytes(memory.fact_files[change.file]) for change in changes}
+        known = {fact.key for fact in parse_facts(memory.file_text(memory.memory_file))}
+        for change in sorted(changes, key=lambda change: -change.number):
+            before, after = log.texts(change)
+            data = files[change.file]
+            files[change.file] = before if data == after else _take_back_facts(after, before, data)
+        if forgot and (data := files.get(memory.memory_file.name)) is not None:
+            text = decode_escaped(data)
+            new = [fact for fact in parse_facts(text) if fact.key not in known]
+            returning = [fact for fact in new if any(is_like(fact.text, other) for other in forgot)]
+            files[memory.memory_file.name] = encode_escaped(remove_facts(text, returning))
+        undoes = sorted({change.group for change in changes}, reverse=True)
+        memory.revisions.change(files, by, ChangeSource(who=self._who), undoes=undoes)
+
     def search(self, text: str) -> list[FactMatch]:
         """Return the lines of all memory files that contain all these words, ignoring case."""
-        wanted = text.casefold().split()
-        folder = self._memory.memory_dir
-        logs = [self._memory.history_file, folder / "history.jsonl"]
-        notes = [*folder.glob("????-??-??.md"), *folder.glob("????-??.md")]
-        names = [*self._all_files(), *logs, *sorted(notes, reverse=True)]
-        return [
-            FactMatch(path.name, number, line.strip())
-            for path in dict.fromkeys(names)
-            for number, line in enumerate(self._lines_of(path), 1)
-            if wanted and all(word in line.casefold() for word in wanted)
-        ]
-
-    def _lines_of(self, path: Path) -> list[str]:
-        lines = self._memory.file_text(path).splitlines()
-        return [parse_history_line(line) for line in lines] if path.suffix == ".jsonl" else lines
+        wanted, memory = text.casefold().split(), self._memory
+        folder = memory.memory_dir
+        logs = [memory.archive_file, memory.history_file, folder / "history.jsonl"]
+        notes = sorted([*folder.glob("????-??-??.md"), *folder.glob("????-??.md")], reverse=True)
+        matches = []
+        for path in dict.fromkeys([*self._files, *logs, *notes]):
+            for number, line in enumerate(memory.file_text(path).splitlines(), 1):
+                is_json = path.suffix == ".jsonl"
+                shown = "".join(entry.content for entry in entries_of_jsonl(encode_escaped(line))) if is_json else line
+                if wanted and all(word in shown.casefold() for word in wanted):
+                    matches.append(FactMatch(path.name, number, shown.strip()))
+        return matches
 
     def log(self) -> list[Revision]:
         """Return all changes, newest first."""
-        self._memory.record_changes()
-        changes = self._memory.revisions.changes()
-        return [change for change in reversed(changes) if change.is_change or change.dream is None]
+        self._memory.revisions.record()
+        return [change for change in reversed(self._memory.revisions.changes()) if change.is_change or not change.dream]
 
+    @property
     def _files(self) -> list[Path]:
         """The files in this scope's prompts that a person of the scope may change."""
-        memory = self._memory
-        return [memory.memory_file, memory.shared_file] if memory.scope.is_owners else [memory.memory_file]
+        return [file for file in reversed(self._memory.fact_files.values()) if file != self._memory.archive_file]
 
-    def _all_files(self) -> list[Path]:
-        return [*self._files(), self._memory.archive_file]
-
-    def _details(self, fact: Fact, file: str, origin: FactOrigin | None) -> FactDetails:
-        return FactDetails(fact, file, origin, fact_importance(fact, origin, self._clock.now()))
-
-    def _former(self, wanted: str) -> list[FactDetails]:
-        facts = [
-            self._details(Fact(str(origin.details["text"]), key, 0, 0), "", origin)
-            for key, origin in self._memory.revisions.origins().items()
-        ]
-        return _matching(wanted, facts)
-
-    def _explain(self, item: FactDetails) -> Iterator[str]:
-        fact, origin = item.fact, item.origin
-        yield f"{fact.id}  {fact.text}"
-        if not item.file:
-            yield "  It is no longer in memory."
-        if origin is None:
-            yield "  Its origin was not recorded."
-            return
-        change, details = origin.change, origin.details
-        session = f" {details['session']}" if details.get("session") else ""
-        turn = f", turn {details['turn']}" if details.get("turn") else ""
-        yield f"  Since {_format_when(change.at, self._clock.now())}, {_HOW[change.by]}{session}{turn}."
-        if details.get("quote"):
-            said_at = str(details.get("said_at", ""))[:16].replace("T", " ")
-            yield f"  {said_at} {details.get('who', '')}: {details['quote']}"
-        elif details.get("who"):
-            yield f"  By {details['who']}."
-        if details.get("provenance"):
-            yield f"  The words were not the owner's own ({details['provenance']})."
-        words = fact_words(fact.text)
-        for text in change.removed:
-            if len(words & fact_words(text)) * 3 >= len(words):
-                yield f"  It replaced: {clip_line(text, _SHOWN_CHARS)}"
-        again = f"Stated again {count_noun(origin.mentions, 'time')}. " if origin.mentions else ""
-        yield f"  {again}Importance: {item.importance:.1f}."
+    def _edit(
+        self, paths: Iterable[Path], edit: Callable[[str], str | None], by: ChangedBy, **details: Any
+    ) -> list[str]:
+        """Edit the texts of files as one action; None removes a file. Return the names of the files that changed."""
+        files: dict[str, bytes | None] = {}
+        for path in paths:
+            data = self._memory.file_bytes(path)
+            old = decode_escaped(data) if data is not None else None
+            new = edit(old or "")
+            if new != old and (new or old):
+                files[path.name] = encode_escaped(new) if new is not None else None
+        if files:
+            self._memory.revisions.change(files, by, ChangeSource(who=self._who), **details)
+        return [*files]
 
 
 def format_change(change: Revision, now: datetime | None = None) -> str:
@@ -367,7 +336,7 @@ def format_change(change: Revision, now: datetime | None = None) -> str:
     undone = f" of {', '.join(map(str, change.undoes))}" if change.undoes else ""
     who = f" ({change.who})" if change.who else ""
     other = "a fact was pinned or unpinned" if change.by is ChangedBy.PIN else "other text"
-    shown = shown or ("initial content" if is_initial_snapshot(change) else other)
+    shown = shown or ("initial content" if change.is_initial else other)
     return f"{change.number}  {_format_when(change.at, now)}  {change.by}{undone}{who} {change.file}: {shown}"
 
 
@@ -375,21 +344,21 @@ def _take_back_facts(after: bytes | None, before: bytes | None, current: bytes |
     """Take back, fact by fact, a change from `before` to `after` in a text that changed since. Raises NanobotError on a
     conflict.
     """
-    old, new, text = ((side or b"").decode("utf-8", "surrogateescape") for side in (before, after, current))
+    old, new, text = map(decode_escaped, (before, after, current))
     known = {fact.key for fact in parse_facts(text)}
     edits = [
         edit
         for edit in edits_of_update(new, old)
         if fact_key(edit.text) not in known and (edit.text or known.intersection(edit.keys))
     ]
-    result, done = apply_edits(text, edits)
+    result, done = apply_edits(text, edits, by_person=True)
     if conflicts := [edit.text for edit in edits if edit not in done]:
         lines = "\n".join(conflicts[:5])
         raise NanobotError(
             f"What was written in place of these facts was changed later and would be lost:\n{lines}\nTake that back "
             "first (/memory undo, or in an editor), then try again."
         )
-    return result.encode("utf-8", "surrogateescape")
+    return encode_escaped(result)
 
 
 def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:

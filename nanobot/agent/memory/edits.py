@@ -1,33 +1,28 @@
-"""Editing a memory in place: what an edit does not name stays as it is, byte for byte.
-
-Pure, no I/O.
-"""
+"""Editing a memory in place: what an edit does not name stays as it is, byte for byte. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nanobot.agent.memory.facts import (
+    BOM,
     ITEM,
-    Fact,
     add_fact,
     fact_key,
     fact_words,
     find_headings,
     parse_facts,
-    section_end,
+    remove_facts,
 )
 from nanobot.messages.types import Provenance
-
-_MARK = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
 class FactEdit:
     """What becomes of the facts with these keys: `text` replaces the first of them, the others are removed.
 
-    Without `text` all are removed, unless `under` is set: it names an existing heading that the text, or the first fact
-    unchanged, moves to. Without keys `text` is added under that heading, which is created if necessary.
+    Without `text` all are removed, unless `under` is set: it names an existing heading that the text, or that of the
+    first fact, moves to. Without keys `text` is added under that heading, which is created if necessary.
     """
 
     keys: tuple[str, ...] = ()
@@ -42,16 +37,17 @@ class FactEdit:
     """The least trusted of its sources."""
 
 
-def apply_edits(text: str, edits: Sequence[FactEdit]) -> tuple[str, list[FactEdit]]:
+def apply_edits(text: str, edits: Sequence[FactEdit], *, by_person: bool = False) -> tuple[str, list[FactEdit]]:
     """Apply the edits one by one. Return the new text and the edits that were applied.
 
-    An edit is skipped if one of its facts or its heading is missing, or if it would change how another fact is parsed.
+    An edit is skipped if one of its facts or its heading is missing, if it would change how another fact is parsed, or
+    if a fact is pinned, unless it comes from a person.
     """
-    mark, body = (_MARK, text[1:]) if text.startswith(_MARK) else ("", text)
+    mark, body = (BOM, text[1:]) if text.startswith(BOM) else ("", text)
     done = []
     for edit in edits:
-        changed = _apply_edit(body, edit)
-        if not edit.keys and changed is not None and not _keeps_other_facts(body, changed, edit):
+        changed = _apply_edit(body, edit, by_person=by_person)
+        if changed is not None and not edit.keys and not _keeps_other_facts(body, changed, edit):
             changed = f"- {edit.text}\n\n{body}"  # a code block or comment before its place is not closed
         if changed is not None and _keeps_other_facts(body, changed, edit):
             body = changed
@@ -89,30 +85,25 @@ def edits_of_update(memory: str, update: str) -> list[FactEdit]:
     return [*edits, *(FactEdit((key,)) for key in left)]
 
 
-def _apply_edit(text: str, edit: FactEdit) -> str | None:
+def _apply_edit(text: str, edit: FactEdit, *, by_person: bool) -> str | None:
     """Return the text with one edit; None if it cannot be applied."""
     if not edit.keys:
         return add_fact(text, edit.under, edit.text)
-    lines = text.splitlines(keepends=True)
     named = [fact for fact in parse_facts(text) if fact.key in edit.keys]
-    if {fact.key for fact in named} != set(edit.keys) or not named:
+    if {fact.key for fact in named} != set(edit.keys) or (not by_person and any(fact.pinned for fact in named)):
         return None
-    cut = {at for fact in named for at in range(fact.begin, fact.end)}
-    first, place = named[0], named[0].begin
-    new_lines = [_line_for(first, lines, edit.text)] if edit.text else []
+    first, lines = named[0], text.splitlines(keepends=True)
     if edit.under:
-        new_lines = new_lines or lines[first.begin : first.end]
-        end = section_end(lines, edit.under, cut)
-        if end is None:
-            return None
-        place = end
-    kept: list[str] = []
-    for at in range(len(lines) + 1):
-        if at == place:
-            kept += new_lines
-        if at < len(lines) and at not in cut:
-            kept.append(lines[at])
-    return _join(kept)
+        is_known = any(name == edit.under for _, name in find_headings(lines))
+        return add_fact(remove_facts(text, named), edit.under, edit.text or first.text) if is_known else None
+    if not edit.text:
+        return remove_facts(text, named)
+    begin, last = lines[first.begin], lines[first.end - 1]  # the new line looks like the first one
+    item = ITEM.match(begin)
+    lead = begin[: item.start(2)] if item else begin[: len(begin) - len(begin.lstrip())]
+    lines[first.begin] = lead + edit.text + last[len(last.rstrip("\r\n")) :]
+    cut = {at for fact in named for at in range(fact.begin, fact.end)} - {first.begin}
+    return "".join(line for at, line in enumerate(lines) if at not in cut)
 
 
 def _keeps_other_facts(before: str, after: str, edit: FactEdit) -> bool:
@@ -123,16 +114,3 @@ def _keeps_other_facts(before: str, after: str, edit: FactEdit) -> bool:
     if edit.text and key not in edit.keys:
         expected[key] += 1
     return actual == expected and actual[key] < 2
-
-
-def _line_for(fact: Fact, lines: Sequence[str], text: str) -> str:
-    """Format a new text like the line of the fact it replaces."""
-    begin, last = lines[fact.begin], lines[fact.end - 1]
-    item = ITEM.match(begin)
-    lead = begin[: item.start(2)] if item else begin[: len(begin) - len(begin.lstrip())]
-    return lead + text + last[len(last.rstrip("\r\n")) :]
-
-
-def _join(lines: Sequence[str]) -> str:
-    """Join lines, ending each but the last with a newline."""
-    return "".join(f"{line}\n" if line.splitlines() == [line] else line for line in lines[:-1]) + "".join(lines[-1:])

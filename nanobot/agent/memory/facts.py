@@ -58,6 +58,16 @@ class Fact:
         return fact_id(self.key)
 
 
+def decode_escaped(data: bytes | None) -> str:
+    """Decode the content of a file so that invalid bytes round-trip; empty without a file."""
+    return (data or b"").decode("utf-8", "surrogateescape")
+
+
+def encode_escaped(text: str) -> bytes:
+    """Encode a text of `decode_escaped`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def parse_facts(text: str) -> list[Fact]:
     """Return the facts of a text, in order."""
     return list(_parse_facts(text))
@@ -138,21 +148,6 @@ def fact_words(text: str) -> set[str]:
     return words
 
 
-def find_lost_facts(before: str, after: str) -> list[Fact]:
-    """Return the facts of `before` that `after` does not state any more: most of their words, or one of their numbers,
-    are in none of its lines.
-    """
-    kept = {fact.key for fact in parse_facts(after)}
-    words = fact_words(" ".join(line for _, line in _fact_lines(after.splitlines())))
-    lost = []
-    for fact in parse_facts(before):
-        own = fact_words(fact.text)
-        numbers = {word for word in own if any(map(str.isdigit, word))}
-        if fact.key not in kept and (len(own & words) < 0.6 * max(1, len(own)) or not numbers <= words):
-            lost.append(fact)
-    return lost
-
-
 def remove_facts(text: str, removed: Sequence[Fact]) -> str:
     """Return the text without these facts, otherwise byte for byte."""
     lines = text.splitlines(keepends=True)
@@ -181,7 +176,7 @@ def add_fact(text: str, heading: str, item: str) -> str:
             below = []
         above = [end] if at and lines[at - 1].lstrip().startswith("#") else []
         return "".join([*lines[:at], *above, f"- {item}{end}", *below, *lines[at:]])
-    place = section_end(lines, heading)
+    place = _section_end(lines, heading)
     if place is None:
         gap = end if lines and lines[-1].strip() else ""
         return f"{''.join(lines)}{gap}## {heading}{end}{end}- {item}{end}"
@@ -194,13 +189,13 @@ def find_headings(lines: Sequence[str]) -> list[tuple[int, str]]:
     return [(at, line.strip("# \t")) for at, line in bare if line.startswith("#") and line.strip("# \t")]
 
 
-def section_end(lines: Sequence[str], heading: str, ignored: Collection[int] = ()) -> int | None:
-    """Return the line at which a fact is added to a section: after its last one that is not `ignored`."""
+def _section_end(lines: Sequence[str], heading: str) -> int | None:
+    """Return the line at which a fact is added to a section: after its last one."""
     headings = find_headings(lines)
     for number, (at, name) in enumerate(headings):
         if name == heading:
             end = headings[number + 1][0] if number + 1 < len(headings) else len(lines)
-            filled = [line for line in range(at + 1, end) if lines[line].strip() and line not in ignored]
+            filled = [line for line in range(at + 1, end) if lines[line].strip()]
             if filled:
                 return filled[-1] + 1
             return at + 2 if at + 1 < end and not lines[at + 1].strip() else at + 1

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from nanobot.utils.text import json_objects
 
@@ -18,46 +19,28 @@ class HistoryEntry:
     content: str
 
 
-def parse_entries(text: str) -> Iterator[HistoryEntry]:
-    """Parse HISTORY.md. Text before the first stamp is an entry without one."""
-    return (_parse_entry(text[begin:end]) for begin, end in _entry_spans(text))
-
-
-def parse_entries_with_ends(data: bytes, begin: int) -> list[tuple[HistoryEntry, int]]:
-    """Parse the bytes of HISTORY.md from offset `begin` on. Return each entry with the offset where it ends."""
+def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]:
+    """Parse HISTORY.md from offset `begin` on, given its bytes from there. Return each entry with the offset where it
+    ends. Text before the first stamp is an entry without one.
+    """
     text = data.decode("utf-8", "surrogateescape")
+    starts = [0, *(match.start() for match in STAMP.finditer(text)), len(text)]
     entries = []
-    for start, stop in _entry_spans(text):
-        piece = text[start:stop].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        end = begin + len(text[:stop].encode("utf-8", "surrogateescape"))
-        entries.append((_parse_entry(piece), end))
+    for start, stop in pairwise(starts):
+        raw = text[start:stop].encode("utf-8", "surrogateescape")
+        begin += len(raw)
+        if piece := raw.decode("utf-8", "replace").strip():
+            stamp = STAMP.match(piece)
+            when, content = (stamp[1].replace("T", " "), piece[stamp.end() :]) if stamp else ("", piece)
+            entries.append((HistoryEntry(when, content.strip()), begin))
     return entries
 
 
-def _entry_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each entry of HISTORY.md."""
-    starts = [match.start() for match in STAMP.finditer(text)]
-    for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
-        if text[start:end].strip():
-            yield start, end
-
-
-def _parse_entry(piece: str) -> HistoryEntry:
-    piece = piece.strip()
-    stamp = STAMP.match(piece)
-    return HistoryEntry(stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip())
-
-
-def entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
+def entries_of_jsonl(data: bytes) -> Iterator[HistoryEntry]:
     """Parse history.jsonl, one `{cursor, timestamp, content}` per line; other lines are skipped."""
-    for row in json_objects(text.encode()):
+    for row in json_objects(data):
         if isinstance(content := row.get("content"), str):
             yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
-
-
-def parse_history_line(line: str) -> str:
-    """Return the content of a line of history.jsonl; empty if it has none."""
-    return "".join(entry.content for entry in entries_of_jsonl(line))
 
 
 def _minute(timestamp: object) -> str:

@@ -9,12 +9,12 @@ forgotten by a person it is not learned again. No model is involved. Methods blo
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.agent.memory.due import Due, DueTimes
-from nanobot.agent.memory.facts import Fact, add_fact, fact_key, parse_facts, remove_facts
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, is_lesson
+from nanobot.agent.memory.facts import Fact, add_fact, encode_escaped, parse_facts, remove_facts
+from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments
@@ -71,21 +71,10 @@ _KINDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A kind of failed call."""
+    """A kind of failed call, such as "exec `python`: no such command"."""
 
-    tool: str
-    program: str
-    what: str
-    advice: str = ""
-
-    @property
-    def key(self) -> str:
-        return f"{self.tool}|{self.program}|{self.what}"
-
-    @property
-    def text(self) -> str:
-        subject = f"{self.tool} `{self.program}`" if self.program else self.tool
-        return redact_known(f"{subject}: {self.what}")
+    text: str
+    advice: str
 
 
 class Lessons:
@@ -109,71 +98,54 @@ class Lessons:
         self._others_write = others_write
 
     def learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
-        """Count the failures in the rows of a finished turn of the owner's. Raises NanobotError."""
+        """Count the failures in the rows of a finished turn of the owner's, a turn once. Raises NanobotError."""
         asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
         alone = asked_by_person and not self._others_write(session_key)
+        now = self._clock.now()
+        today, turn_id = f"{now:%Y-%m-%d}", str(rows[-1].get("turn_id", "")) if rows else ""
         for failure in find_failures(rows, person_is_owner=alone):
-            self._count(failure, session_key, str(rows[-1].get("turn_id", "")))
+            count = self._counts.get(failure.text)
+            state = {"first": today, "turns": [], "lesson": ""} | count.state
+            if turn_id in state["turns"]:
+                continue  # a resumed turn
+            times = count.failures + 1
+            state["turns"] = [*state["turns"], turn_id][-RECURRING:]
+            if times >= RECURRING and not state["lesson"]:
+                state["lesson"] = f"[{today}] {failure.text} ({times} times since {state['first']}){failure.advice}"
+                self._add(state["lesson"], f"{failure.text} (", session_key)
+            self._counts.put(failure.text, Due(now.timestamp(), times, state))
 
     def drop_old(self) -> None:
-        """Remove lessons and counts of failures that were not seen for `QUIET_DAYS`. Raises NanobotError."""
+        """Remove counts of failures that were not seen for `QUIET_DAYS`, and their lessons, which move to the archive
+        unless a person has edited or pinned them. Raises NanobotError.
+        """
         oldest = self._clock.now().timestamp() - QUIET_DAYS * 86_400
         for key, count in self._counts.all().items():
             if count.at < oldest:
-                if count.state["lesson"]:
-                    self._remove_lesson(count.state["lesson"])
+                with self._memory.revisions.lock():
+                    text, lessons = self._read()
+                    if old := [fact for fact in lessons if fact.text == count.state["lesson"]]:
+                        self._write(remove_facts(text, old), old)
                 self._counts.delete(key)
 
-    def _count(self, failure: Failure, session_key: str, turn_id: str) -> None:
-        now = self._clock.now()
-        today = f"{now:%Y-%m-%d}"
-        count = self._counts.get(failure.key)
-        state = {"first": today, "turns": [], "lesson": ""} | count.state
-        if turn_id in state["turns"]:
-            return  # a resumed turn counts once
-        count = Due(now.timestamp(), count.failures + 1, state | {"turns": [*state["turns"], turn_id][-RECURRING:]})
-        if count.failures >= RECURRING and not state["lesson"]:
-            line = f"[{today}] {failure.text} ({count.failures} times since {state['first']}){failure.advice}"
-            lesson = self._add_lesson(line, f"{failure.text} (", session_key)
-            count = replace(count, state=count.state | {"lesson": lesson})
-        self._counts.put(failure.key, count)
+    def _add(self, line: str, marker: str, session_key: str) -> None:
+        """Add a lesson, unless one with this `marker` was forgotten or is there: killed before it was counted."""
+        with self._memory.revisions.lock():
+            text, lessons = self._read()
+            known = [*self._memory.revisions.forgotten(), *(fact.text for fact in parse_facts(text))]
+            if not any(marker in other for other in known):
+                surplus = lessons[: max(len(lessons) + 1 - MAX_LESSONS, 0)]
+                self._write(add_fact(remove_facts(text, surplus), SECTION, line), surplus, session_key)
 
-    def _add_lesson(self, line: str, marker: str, session_key: str) -> str:
-        """Add a lesson to memory. Return the line, also if it was learned before or forgotten."""
-        memory = self._memory
-        with memory.revisions.lock():
-            if any(marker in forgotten for forgotten in memory.revisions.forgotten()):
-                return line
-            text = memory.file_text(memory.memory_file)
-            existing = next((fact.text for fact in parse_facts(text) if marker in fact.text), "")
-            if existing:  # killed before it was counted as learned, or the counts were lost
-                return existing
-            lessons = self._lessons_in(text)
-            self._replace_lessons(text, lessons[: max(len(lessons) + 1 - MAX_LESSONS, 0)], line, session_key)
-            return line
+    def _read(self) -> tuple[str, list[Fact]]:
+        """Return the memory, and the lessons in it that nobody edited or pinned, oldest first."""
+        text, origins = self._memory.file_text(self._memory.memory_file), self._memory.revisions.origins()
+        facts = [fact for fact in parse_facts(text) if fact.heading == SECTION and not fact.pinned]
+        return text, [fact for fact in facts if fact.key in origins and origins[fact.key].is_lesson]
 
-    def _remove_lesson(self, line: str) -> None:
-        """Move a lesson to the archive, unless a person has edited or pinned it."""
-        memory = self._memory
-        with memory.revisions.lock():
-            text = memory.file_text(memory.memory_file)
-            if lesson := [fact for fact in self._lessons_in(text) if fact.key == fact_key(line)]:
-                self._replace_lessons(text, lesson)
-
-    def _replace_lessons(self, text: str, archived: Sequence[Fact], line: str = "", session_key: str = "") -> None:
-        text = remove_facts(text, archived)
-        data = (add_fact(text, SECTION, line) if line else text).encode("utf-8", "surrogateescape")
-        source = ChangeSource(session=session_key, who="nanobot")
-        self._memory.change(self._memory.memory_file, data, ChangedBy.LESSON, source, archived=archived)
-
-    def _lessons_in(self, text: str) -> list[Fact]:
-        """Return the lessons of a memory that nobody edited or pinned, oldest first."""
-        origins = self._memory.revisions.origins()
-        return [
-            fact
-            for fact in parse_facts(text)
-            if fact.heading == SECTION and is_lesson(origins.get(fact.key)) and not fact.pinned
-        ]
+    def _write(self, text: str, archived: Sequence[Fact], session_key: str = "") -> None:
+        files, source = {self._memory.memory_file.name: encode_escaped(text)}, ChangeSource(session_key, "nanobot")
+        self._memory.revisions.change(files, ChangedBy.LESSON, source, archived=archived)
 
 
 def find_failures(rows: Sequence[ChatMessage], *, person_is_owner: bool = False) -> list[Failure]:
@@ -212,7 +184,8 @@ def _find_kind(tool: str, command: str, row: ChatMessage) -> Failure | None:
         if not program or program not in re.split(r"[^\w.+-]+", command):
             return None  # named by somebody else, or one of several commands
     what, semicolon, advice = kind.partition(";")
-    return Failure(tool, program, what.format(*match.groups()), semicolon + advice)
+    subject = f"{tool} `{program}`" if program else tool
+    return Failure(redact_known(f"{subject}: {what.format(*match.groups())}"), semicolon + advice)
 
 
 def _is_untrusted(row: ChatMessage, *, person_is_owner: bool) -> bool:

@@ -1,15 +1,13 @@
-"""Which facts of an updated memory are kept: each once, none that was forgotten, the most important if room is short.
+"""What a consolidation brings is stored: no fact that was forgotten, the most important ones if room is short."""
 
-Pure, except for reading the revisions.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from math import log2
 
+from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import (
     Fact,
+    decode_escaped,
+    encode_escaped,
     fact_weight,
     fact_words,
     fit_facts,
@@ -17,77 +15,85 @@ from nanobot.agent.memory.facts import (
     parse_facts,
     remove_facts,
 )
-from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, RevisionLog, encodable, is_like
+from nanobot.agent.memory.revisions import (
+    UNKNOWN_SOURCE,
+    ChangedBy,
+    ChangeSource,
+    FactOrigin,
+    Revision,
+    RevisionLog,
+    is_like,
+)
+from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
-from nanobot.utils.clock import Clock
+from nanobot.messages.types import ChatMessage
 
 _LONG_DAYS = 60.0
 _AUTHOR_WEIGHT = {ChangedBy.HAND: 3.0, ChangedBy.SHARE: 3.0, ChangedBy.AGENT: 1.5, ChangedBy.LESSON: -10.0}
 """Importance by author: what a person wrote leaves last, a lesson first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetainedFacts:
-    """The text to keep, the facts to archive, and the keys of facts that were stated again."""
-
-    text: str
-    archived: Sequence[Fact] = ()
-    mentioned: Sequence[str] = ()
-
-
-def apply_budget(
-    update: str, before: str, revisions: RevisionLog, source: ChangeSource, budget: int, clock: Clock
-) -> RetainedFacts:
-    """Merge duplicates, drop forgotten facts, and archive the least important ones beyond `budget` bytes.
-
-    An update without changes is only cut to the budget.
+def read_for_model(revisions: RevisionLog) -> str:
+    """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
+    completely.
     """
-    origins, now = revisions.origins(), clock.now()
-    known = {fact.key for fact in parse_facts(before)}
-    text = merge_facts(update) if update != before else update
-    returning = [fact for fact in parse_facts(text) if fact.key not in known and _is_forgotten(fact, revisions, source)]
-    if returning:
-        text = remove_facts(text, returning)
-    statements = [fact_words(shown_text(row)) for row in source.rows if row.get("role") == "user"]
-    mentioned = [fact.key for fact in parse_facts(text) if fact.key in known and _is_stated(fact, statements)]
+    memory = revisions.files
+    try:
+        text = (memory.file_bytes(memory.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{memory.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
+    lessons = {key for key, origin in revisions.origins().items() if origin.is_lesson}
+    return remove_facts(text, [fact for fact in parse_facts(text) if fact.key in lessons])
 
-    def importance(fact: Fact) -> float:
-        is_repeated = fact.key in mentioned
-        return fact_importance(fact, origins.get(fact.key), now) + (
-            0.5 if is_repeated or fact.key not in known else 0.0
-        )
 
-    text, archived = fit_facts(text, budget, importance)
-    return RetainedFacts(text, archived, [encodable(key) for key in mentioned])
+def store_edits(
+    revisions: RevisionLog, history_entry: str, edits: Sequence[FactEdit], source: ChangeSource = UNKNOWN_SOURCE
+) -> None:
+    """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md.
+
+    Duplicate facts are merged, forgotten facts do not return because of older messages, and the least important facts
+    beyond the budget move to the archive. Raises StorageError, also if a fact to be replaced is not there any more;
+    nothing is written then.
+    """
+    memory, now = revisions.files, revisions.files.clock.now()
+    with revisions.lock():
+        data = memory.file_bytes(memory.memory_file)
+        before = decode_escaped(data)
+        known = {fact.key for fact in parse_facts(before)}
+        if any(edit.text and not known.issuperset(edit.keys) for edit in edits):
+            raise StorageError(
+                "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
+                "session and are consolidated later."
+            )
+        forgotten, origins = revisions.forgotten(), revisions.origins()
+        text, _ = apply_edits(before, [edit for edit in edits if not _is_forgotten(edit.text, forgotten, source.rows)])
+
+        def importance(fact: Fact) -> float:
+            return fact_importance(fact, origins.get(fact.key), now) + (0.5 if fact.key not in known else 0.0)
+
+        text, archived = fit_facts(merge_facts(text) if text != before else text, memory.budget_bytes, importance)
+        memory.append_history(history_entry)
+        files = {memory.memory_file.name: encode_escaped(text) if text != before else data}
+        revisions.change(files, ChangedBy.CONSOLIDATION, source, archived=archived)
 
 
 def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> float:
-    """Rate a fact by what it says, who wrote it, how often it was stated, and its age."""
+    """Rate a fact by what it says, who wrote it, and its age."""
     if origin is None:
         return fact_weight(fact) + _AUTHOR_WEIGHT[ChangedBy.HAND]
     days = max((now.timestamp() - _seconds(origin.change.at, now.timestamp())) / 86_400, 0.0)
-    recency = 1.0 / (1.0 + days / _LONG_DAYS)
-    return fact_weight(fact) + _AUTHOR_WEIGHT.get(origin.change.by, 0.0) + log2(1 + origin.mentions) + recency
+    return fact_weight(fact) + _AUTHOR_WEIGHT.get(origin.change.by, 0.0) + 1.0 / (1.0 + days / _LONG_DAYS)
 
 
-def _is_stated(fact: Fact, statements: Sequence[set[str]]) -> bool:
-    words = fact_words(fact.text)
-    return bool(words) and any(len(words & statement) >= 0.8 * len(words) for statement in statements)
-
-
-def _is_forgotten(fact: Fact, revisions: RevisionLog, source: ChangeSource) -> bool:
-    """Whether it was forgotten after the last message about it."""
-    times = [change.at for text, change in revisions.forgotten().items() if is_like(fact.text, text)]
-    if not times:
-        return False
-    words = fact_words(fact.text)
-    mentions = [
-        str(row.get("timestamp"))
-        for row in source.rows
+def _is_forgotten(text: str, forgotten: Mapping[str, Revision], rows: Sequence[ChatMessage]) -> bool:
+    """Whether a fact was forgotten after the last of these messages in which a person spoke of it."""
+    words = fact_words(text)
+    times = [_seconds(change.at) for other, change in forgotten.items() if words and is_like(text, other)]
+    return bool(times) and not any(
+        _seconds(str(row.get("timestamp"))) > max(times)
+        for row in rows
         if row.get("role") == "user" and len(words & fact_words(shown_text(row))) >= 0.5 * len(words)
-    ]
-    forgotten = max(_seconds(at) for at in times)
-    return not any(_seconds(at) > forgotten for at in mentions)
+    )
 
 
 def _seconds(timestamp: str, default: float = 0.0) -> float:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits
-from nanobot.agent.memory.facts import Fact, fact_key, find_headings, find_lost_facts, parse_facts
+from nanobot.agent.memory.edits import FactEdit
+from nanobot.agent.memory.facts import Fact, fact_key, find_headings, parse_facts
 from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
 from nanobot.errors import NanobotError, ProviderError
@@ -23,7 +23,7 @@ from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response
 from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip_line
 
-_MAX_TEXT_CHARS = 400
+_MAX_TEXT_CHARS, _MAX_TIDY_TEXT_CHARS = 1_200, 400
 _MAX_WHY_CHARS = 200
 _FEW_FACTS = 3
 """Facts that may be lost at once: this many, or a third of a long memory; for Dream, half of a very short one."""
@@ -31,43 +31,25 @@ _SHOWN_CHARS = 60
 _LINE_ENDS = re.compile("\r\n?|[\u2028\u2029]")
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
 """Control characters, bidirectional marks and invisible characters."""
-_HELP = (
-    r"(?:help|assist|comply|provide|fulfill?|process|summari[sz]e|save|continue|access|answer|complete|do th[ai][ts])"
-)
-_NO_ENTRY = (
+_REFUSAL = re.compile(
     r"\s*(?:\[[^\]\n]{0,40}\]\s*)?(?:"  # also after a stamp
     r"(?:i(?:'|’)m|i am) (?:very |so |really )?(?:sorry\b|afraid i\b|unable to\b|not able to\b)"
     r"|(?:sorry|apologies|unfortunately)\b[,.!:]? (?:but )?i\b"
-    rf"|i (?:can(?:'|’)?t|cannot|can not|won(?:'|’)?t|will not|must decline to) {_HELP}\b"
+    r"|i (?:can(?:'|’)?t|cannot|can not|won(?:'|’)?t|will not|must decline to) (?:help|assist|comply|provide"
+    r"|fulfill?|process|summari[sz]e|save|continue|access|answer|complete|do th[ai][ts])\b"
     r"|as an ai\b"
     r"|(?:很?抱歉|对不起|不好意思)[,\uff0c\u3002!\uff01]?\s*(?:我|但)"
     r"|我(?:无法|不能|没办法)(?:协助|帮助|提供|完成|处理|满足|回答|继续|执行|总结)"
     r"|error(?::| \d{3}\b)|http(?: error)? \d{3}\b|traceback \(most recent|\{\s*\"error\"|<!doctype html"
-    r")"
+    r")",
+    re.IGNORECASE,
 )
 """Start of a refusal or an error given instead of a text."""
 _PLACEHOLDERS = frozenset({"none", "null", "n/a", "string", "history_entry", "memory_update"})
-
-
-_FIELDS: dict[str, Any] = {
-    "text": {"type": "string", "description": "For add and replace: the new fact, on one line."},
-    "under": {"type": "string", "description": "The heading it belongs under."},
-    "why": {"type": "string", "description": "A few words."},
-}
-
-
-def edits_schema(*actions: "EditAction") -> dict[str, Any]:
-    """The JSON schema of a list of edits with these actions."""
-    ids = {"type": "array", "items": {"type": "string"}, "description": "The facts it changes, such as f3."}
-    return {
-        "type": "array",
-        "description": "The changes; empty if none are needed.",
-        "items": {
-            "type": "object",
-            "properties": {"action": {"type": "string", "enum": [*actions]}, "ids": ids, **_FIELDS},
-            "required": ["action"],
-        },
-    }
+_NOT = re.compile(
+    r"\b(?:not|no|never|none|nobody|nothing|without|cannot|nicht|keine?|jamais)\b|n['’]t\b|[不没沒無无非未]",
+    re.IGNORECASE,
+)
 
 
 class EditAction(StrEnum):
@@ -76,6 +58,37 @@ class EditAction(StrEnum):
     DROP = "drop"
     ARCHIVE = "archive"
     MOVE = "move"
+
+
+def edits_schema(*actions: EditAction) -> dict[str, Any]:
+    """The JSON schema of a list of edits with these actions."""
+    return {
+        "type": "array",
+        "description": "The changes; empty if none are needed.",
+        "items": {
+            "type": "object",
+            "properties": {
+                "action": {"type": "string", "enum": [*actions]},
+                "ids": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "The facts it changes, such as f3.",
+                },
+                "text": {"type": "string", "description": "For add and replace: the new fact, on one line."},
+                "under": {"type": "string", "description": "The heading it belongs under."},
+                "why": {"type": "string", "description": "A few words."},
+            },
+            "required": ["action"],
+        },
+    }
+
+
+class UnusableAnswerError(ProviderError):
+    """A model's answer failed the checks."""
+
+
+class _RefusedError(Exception):
+    """An edit breaks a rule; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,76 +116,56 @@ class EditRules:
     tidies: bool = False
     """Whether it tidies what is known (Dream) instead of adding what was said."""
 
+    def review(self, value: object) -> tuple[list[FactEdit], list[str]]:
+        """Return the edits that may be applied, and why others were refused. Raises UnusableAnswerError if none can be
+        applied, or too many facts go.
+        """
+        wanted = value
+        if isinstance(wanted, str):  # some models send JSON text
+            with suppress(ValueError):
+                wanted = json.loads(wanted)
+        if isinstance(wanted, dict):  # or a single edit
+            wanted = [wanted]
+        if not isinstance(wanted, list):
+            raise UnusableAnswerError("The model's call has no list of edits.")
+        edits: list[FactEdit] = []
+        refused: list[str] = []
+        for number, edit in enumerate(wanted, 1):
+            try:
+                edits.append(self._check(edit, edits))
+            except _RefusedError as refusal:
+                refused.append(f"edit {number}: {refusal}")
+        knows_all = not self.tidies and all("already says" in refusal for refusal in refused)
+        if wanted and not edits and not knows_all:
+            raise UnusableAnswerError(f"No edit of the model's answer is allowed: {refused[0]}")
+        self.check_losses(edits)
+        return edits, refused
 
-@dataclass(frozen=True, slots=True)
-class EditReview:
-    """The edits that may be applied, and why the others were refused."""
+    def check_losses(self, edits: Sequence[FactEdit]) -> None:
+        """Raise UnusableAnswerError if the edits would remove many facts at once."""
+        removed = [max(len(edit.keys) - bool(edit.text), 0) for edit in edits if not (edit.under or edit.is_archived)]
+        count = len(self.facts)
+        few = max(1, min(_FEW_FACTS, count // 2)) if self.tidies else _FEW_FACTS
+        if sum(removed) > max(few, count // 3):
+            raise UnusableAnswerError(f"The model would remove {sum(removed)} facts from MEMORY.md at once.")
 
-    edits: Sequence[FactEdit]
-    refused: Sequence[str]
-
-
-class _RefusedError(Exception):
-    """An edit breaks a rule; the text says which."""
-
-
-class UnusableAnswerError(ProviderError):
-    """A model's answer failed the checks."""
-
-
-def review_edits(value: object, rules: EditRules) -> EditReview:
-    """Check each edit the model asks for. Raises UnusableAnswerError if none can be applied, or too many facts go."""
-    wanted = _edit_list(value)
-    if wanted is None:
-        raise UnusableAnswerError("The model's call has no list of edits.")
-    checker, edits, refused = _EditChecker(rules), list[FactEdit](), list[str]()
-    for number, edit in enumerate(wanted, 1):
-        try:
-            edits.append(checker.check(edit, edits))
-        except _RefusedError as refusal:
-            refused.append(f"edit {number}: {refusal}")
-    knows_all = not rules.tidies and all("already says" in refusal for refusal in refused)
-    if wanted and not edits and not knows_all:
-        raise UnusableAnswerError(f"No edit of the model's answer is allowed: {refused[0]}")
-    check_losses(rules, [edit for edit in edits if not edit.is_archived])
-    return EditReview(edits, refused)
-
-
-def check_losses(rules: EditRules, edits: Sequence[FactEdit]) -> None:
-    """Raise UnusableAnswerError if the edits would remove many facts at once."""
-    after, _ = apply_edits(rules.memory, edits)
-    lost = {fact.key for fact in find_lost_facts(rules.memory, after)}
-    replaced = sum(bool(edit.text and lost.intersection(edit.keys)) for edit in edits)
-    count = len(parse_facts(rules.memory))
-    few = max(1, min(_FEW_FACTS, count // 2)) if rules.tidies else _FEW_FACTS
-    if len(lost) - replaced > max(few, count // 3):
-        raise UnusableAnswerError(f"The model would remove {len(lost)} facts from MEMORY.md at once.")
-
-
-@dataclass(frozen=True, slots=True)
-class _EditChecker:
-    """Checks edits one by one."""
-
-    rules: EditRules
-
-    def check(self, wanted: object, earlier: Sequence[FactEdit]) -> FactEdit:
-        """Return the edit, which comes after the `earlier` ones. Raises _RefusedError if it breaks a rule."""
+    def _check(self, wanted: object, earlier: Sequence[FactEdit]) -> FactEdit:
+        """Return an edit, which comes after the `earlier` ones. Raises _RefusedError if it breaks a rule."""
         if not isinstance(wanted, Mapping):
             raise _RefusedError("it is not an object")
-        action = _text(wanted.get("action")).lower()
-        actions = {*EditAction} - {EditAction.ADD} if self.rules.tidies else {*EditAction}
-        if action not in actions:
+        values = ((name, wanted.get(name)) for name in ("action", "text", "under", "why"))
+        given = {name: clean_text(value) if isinstance(value, str) else "" for name, value in values}
+        action, under = given["action"].lower(), " ".join(given["under"].strip("# \t").split())
+        if action not in {*EditAction} - ({EditAction.ADD} if self.tidies else set()):
             raise _RefusedError(f"there is no action {clip_line(str(wanted.get('action')), _SHOWN_CHARS)!r}")
-        text, under = clean_text(_text(wanted.get("text"))), _text(wanted.get("under")).strip("# \t")
         if action == EditAction.ADD:
-            return FactEdit((), self._check_text(text, [], []), clip_line(" ".join(under.split()), _SHOWN_CHARS))
+            return FactEdit((), self._check_text(given["text"], [], []), clip_line(under, _SHOWN_CHARS))
         facts, entries = self._sources(wanted.get("ids"))
-        named = {key for edit in earlier for key in edit.keys}
         for known in facts:
             shown = repr(clip_line(known.fact.text, _SHOWN_CHARS))
-            if known.fact.key in named:
+            if any(known.fact.key in edit.keys for edit in earlier):
                 raise _RefusedError(f"another edit already names {shown}")
-            if known.by_hand and self.rules.tidies:
+            if known.by_hand and self.tidies:
                 raise _RefusedError(f"the owner wrote {shown} by hand")
             if known.fact.pinned:
                 raise _RefusedError(f"{shown} is pinned")
@@ -180,81 +173,64 @@ class _EditChecker:
         edit = FactEdit(
             tuple(known.fact.key for known in facts),
             before=tuple(known.fact.text for known in facts),
-            why=clip_line(" ".join(_text(wanted.get("why")).split()), _MAX_WHY_CHARS),
+            why=clip_line(" ".join(given["why"].split()), _MAX_WHY_CHARS),
             provenance=least_trusted([*(known.provenance for known in facts), *marks]),
         )
         if action == EditAction.REPLACE:
-            return replace(edit, text=self._check_text(text, facts, entries))
+            return replace(edit, text=self._check_text(given["text"], facts, entries))
         if action == EditAction.MOVE:
-            return replace(edit, under=self._target_heading(under, facts))
+            shown = repr(clip_line(under, _SHOWN_CHARS))
+            if under not in {name for _, name in find_headings(self.memory.splitlines())}:
+                raise _RefusedError(f"there is no heading {shown}")
+            if len(facts) != 1:
+                raise _RefusedError("it moves several facts; move one at a time")
+            if facts[0].fact.heading == under:
+                raise _RefusedError(f"it changes nothing: the fact is already under {shown}")
+            return replace(edit, under=under)
         if action == EditAction.DROP and not any(known.is_old for known in facts):
-            if self.rules.tidies and not edit.why:
+            if self.tidies and not edit.why:
                 raise _RefusedError("it drops a fact without a reason")
             return edit
         archived = sum(len(other.keys) for other in earlier if other.is_archived) + len(facts)
-        if archived > max(1, len(self.rules.facts) // 2):
+        if archived > max(1, len(self.facts) // 2):
             raise _RefusedError("it would move half of the memory to the archive")
         return replace(edit, is_archived=True)
 
     def _sources(self, ids: object) -> tuple[list[KnownFact], list[HistoryEntry]]:
-        names = re.split(r"[\s,]+", ids.strip()) if isinstance(ids, str) else ids
-        if not isinstance(names, list) or not names:
+        """Return the facts and log entries that an edit names."""
+        names = re.split(r"[\s,]+", ids) if isinstance(ids, str) else ids if isinstance(ids, list) else []
+        facts = {f"f{number}": known for number, known in enumerate(self.facts, 1)}
+        entries = {f"h{number}": entry for number, entry in enumerate(self.entries, 1)}
+        wanted = [*dict.fromkeys(name for id_ in names if (name := str(id_).strip(" []").lower()))]
+        if missing := next((name for name in wanted if name not in facts and name not in entries), ""):
+            raise _RefusedError(f"there is no {clip_line(missing, _SHOWN_CHARS)!r}")
+        if not any(name in facts for name in wanted):
             raise _RefusedError("it names no fact")
-        facts: dict[str, KnownFact] = {}
-        entries = []
-        for name in dict.fromkeys(str(id_).strip().strip("[]").lower() for id_ in names):
-            number = int(name[1:]) if re.fullmatch(r"[fh]\d{1,5}", name) else 0
-            numbered = self.rules.facts if name[:1] == "f" else self.rules.entries
-            if not 1 <= number <= len(numbered):
-                raise _RefusedError(f"there is no {clip_line(name, _SHOWN_CHARS)!r}")
-            if name[0] == "f":
-                known = self.rules.facts[number - 1]
-                facts[known.fact.key] = known
-            else:
-                entries.append(self.rules.entries[number - 1])
-        if not facts:
-            raise _RefusedError("it names no fact")
-        return list(facts.values()), entries
+        return [facts[name] for name in wanted if name in facts], [entries[name] for name in wanted if name in entries]
 
     def _check_text(self, text: str, facts: Sequence[KnownFact], entries: Sequence[HistoryEntry]) -> str:
-        text = text.strip()
         parsed = parse_facts(f"- {text}") if text else []
         if len(parsed) != 1 or text.splitlines() != [text] or parse_facts(text) == []:
             raise _RefusedError("its text is not a single line of words")
         text, key = parsed[0].text, parsed[0].key
-        if len(text) > (limit := _MAX_TEXT_CHARS if self.rules.tidies else 3 * _MAX_TEXT_CHARS):
+        shown = repr(clip_line(text, _SHOWN_CHARS))
+        if len(text) > (limit := _MAX_TIDY_TEXT_CHARS if self.tidies else _MAX_TEXT_CHARS):
             raise _RefusedError(f"its text has {len(text)} characters; the limit is {limit}")
         if is_refusal(text):
             raise _RefusedError("its text is a refusal or an error")
-        if [known.fact.key for known in facts] == [key]:
-            raise _RefusedError(f"it changes nothing: the fact already says {clip_line(text, _SHOWN_CHARS)!r}")
-        named_keys = {known.fact.key for known in facts}
-        if key not in named_keys and any(known.fact.key == key for known in self.rules.facts):
-            raise _RefusedError(f"another fact already says {clip_line(text, _SHOWN_CHARS)!r}")
-        if not self.rules.tidies:
+        named_keys = [known.fact.key for known in facts]
+        if named_keys == [key]:
+            raise _RefusedError(f"it changes nothing: the fact already says {shown}")
+        if key not in named_keys and any(known.fact.key == key for known in self.facts):
+            raise _RefusedError(f"another fact already says {shown}")
+        if not self.tidies:
             return text
-        sources = [*(known.fact.text for known in facts), *(entry.content for entry in entries)]
-        if unknown := find_unknown_word(text, sources):
+        if unknown := find_unknown_word(text, [*(known.fact.text for known in facts), *(e.content for e in entries)]):
             raise _RefusedError(f"{unknown!r} is in none of its sources")
-        for forgotten in self.rules.forgotten:
+        for forgotten in self.forgotten:
             if is_like(text, forgotten) and not any(is_like(known.fact.text, forgotten) for known in facts):
-                raise _RefusedError(f"{clip_line(text, _SHOWN_CHARS)!r} was forgotten on purpose")
+                raise _RefusedError(f"{shown} was forgotten on purpose")
         return text
-
-    def _target_heading(self, heading: str, facts: Sequence[KnownFact]) -> str:
-        if heading not in {name for _, name in find_headings(self.rules.memory.splitlines())}:
-            raise _RefusedError(f"there is no heading {clip_line(heading, _SHOWN_CHARS)!r}")
-        if len(facts) != 1:
-            raise _RefusedError("it moves several facts; move one at a time")
-        if facts[0].fact.heading == heading:
-            raise _RefusedError(f"it changes nothing: the fact is already under {clip_line(heading, _SHOWN_CHARS)!r}")
-        return heading
-
-
-_NOT = re.compile(
-    r"\b(?:not|no|never|none|nobody|nothing|without|cannot|nicht|keine?|jamais)\b|n['’]t\b|[不没沒無无非未]",
-    re.IGNORECASE,
-)
 
 
 def find_unknown_word(text: str, sources: Sequence[str]) -> str:
@@ -273,17 +249,14 @@ def find_unknown_word(text: str, sources: Sequence[str]) -> str:
     return "the text without its negation" if denial is None and denied and all(denied) else ""
 
 
-def _edit_list(value: object) -> list[object] | None:
-    """Return the list of edits. Some models send JSON text of one, or a single edit."""
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = json.loads(value)
-    return [value] if isinstance(value, dict) else value if isinstance(value, list) else None
-
-
 def clean_text(text: str) -> str:
     """Text of a model without characters that steer a screen or that only a model can read."""
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).encode("utf-8", "replace").decode().strip()
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a text is a refusal, an error or a placeholder instead of content."""
+    return bool(_REFUSAL.match(text)) or text.strip(" .`\"'<>").lower() in _PLACEHOLDERS
 
 
 async def ask_model(
@@ -323,12 +296,3 @@ def call_arguments(response: LLMResponse, name: str) -> Mapping[str, object]:
     if not isinstance(arguments, dict):
         raise UnusableAnswerError(f"The model's {name} call has no object as arguments.")
     return arguments
-
-
-def is_refusal(text: str) -> bool:
-    """Whether a text is a refusal, an error or a placeholder instead of content."""
-    return bool(re.match(_NO_ENTRY, text, re.IGNORECASE)) or text.strip(" .`\"'<>").lower() in _PLACEHOLDERS
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -1,36 +1,46 @@
 """Revisions of a memory: every version of its files, who made each change and when, and where each fact came from.
 
-A table of the database of nanobot's state. The memory files stay plain Markdown; a fact is identified by its words.
-
-A revision is written before the file. After a kill in between the file still has the text before it, and the next look
-of `MemoryStore` deletes the revision. Methods block.
+A table of the database of nanobot's state; the files stay plain Markdown, and a fact is identified by its words. One
+action may change several files: its revisions are a group, written in one transaction before the files. After a kill in
+between, the next look takes the action back. Methods block.
 """
 
 import hashlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from nanobot.agent.memory.due import SCHEMA
-from nanobot.agent.memory.facts import Fact, fact_words, parse_facts
+from nanobot.agent.memory.facts import (
+    PIN,
+    Fact,
+    add_fact,
+    decode_escaped,
+    encode_escaped,
+    fact_words,
+    parse_facts,
+    remove_facts,
+)
+from nanobot.agent.memory.files import MemoryFiles
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, is_synthetic
 from nanobot.utils import codec
-from nanobot.utils.clock import Clock, timestamp
+from nanobot.utils.clock import timestamp
 from nanobot.utils.database import reading, writing
 from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import file_lock
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import clip_line
 
-_QUOTED = 300
+ARCHIVE = "ARCHIVE.md"
+_MAX_QUOTE_CHARS = 300
 _KEPT_TEXTS = 1_000
-"""So many of the newest revisions keep their texts."""
+"""So many of the newest revisions keep their texts, and the last two of each file."""
 _ALIKE = 0.7
 """Share of common words from which two facts count as the same when one of them is forgotten."""
 
@@ -47,14 +57,10 @@ class ChangedBy(StrEnum):
     UNDO = "undo"
     SHARE = "share"
     EDIT = "edit"
-    """A person changed the words of a fact."""
     PIN = "pin"
-    """A fact was pinned or unpinned."""
     LESSON = "lesson"
-    """A recurring failure was learned or unlearned."""
     RESET = "reset"
     DREAM = "dream"
-    """A Dream pass."""
     RESTORE = "restore"
     """Back to before a Dream pass."""
 
@@ -74,32 +80,28 @@ class ChangeSource:
         """Return the stored origin of a fact: the message that shares most words with it, users' messages first."""
         if self.origins is not None:
             return dict(self.origins.get(fact.key, {}))
-        details = {"session": self.session} if self.session else {}
-        best_row, best_share, trust = None, 0.0, self.provenance
         words = fact_words(fact.text)
-        for row in self.rows:
-            if row.get("role") not in ("user", "assistant") or is_synthetic(row):
-                continue
-            common = len(words & fact_words(shown_text(row)))
-            share = common + (0.5 if row["role"] == "user" else 0)
-            if common >= 0.6 * len(words) and row["role"] == "user" and row.get("provenance") == Provenance.OWNER:
-                trust = Provenance.OWNER  # the owner stated it
-            if share >= 1 and share > best_share:
-                best_row, best_share = row, share
-        if best_row is None:
-            details |= {"who": self.who} if self.who else {}
-            return details | ({"provenance": trust.value} if is_outside(trust) else {})
-        return details | {
-            name: value
-            for name, value in {
-                "turn": best_row.get("turn_id"),
-                "said_at": best_row.get("timestamp"),
-                "who": best_row.get("sender_id") or self.who or best_row["role"],
-                "quote": clip_line(" ".join(shown_text(best_row).split()), _QUOTED),
-                "provenance": trust.value if is_outside(trust) else "",
-            }.items()
-            if value
-        }
+        candidates = [
+            (len(words & fact_words(shown_text(row))), row)
+            for row in self.rows
+            if row.get("role") in ("user", "assistant") and not is_synthetic(row)
+        ]
+        is_stated_by_owner = any(
+            common and common >= 0.6 * len(words) and row["role"] == "user" and row.get("provenance") == "owner"
+            for common, row in candidates
+        )
+        trust = Provenance.OWNER if is_stated_by_owner else self.provenance
+        common, best = max(candidates, key=lambda item: item[0] + (item[1]["role"] == "user") / 2, default=(0, None))
+        details: dict[str, Any] = {"session": self.session, "who": self.who}
+        if best is not None and common:
+            details |= {
+                "turn": best.get("turn_id"),
+                "said_at": best.get("timestamp"),
+                "who": best.get("sender_id") or self.who or best["role"],
+                "quote": clip_line(" ".join(shown_text(best).split()), _MAX_QUOTE_CHARS),
+            }
+        details["provenance"] = trust.value if is_outside(trust) else ""
+        return {name: value for name, value in details.items() if value}
 
 
 UNKNOWN_SOURCE = ChangeSource()
@@ -153,23 +155,26 @@ class Revision:
     at: str
     by: ChangedBy
     file: str
+    group: int
+    """Number of the first revision of the same action."""
     is_first: bool = False
     """Whether there was no file before."""
     is_change: bool = True
-    """Whether the text changed; otherwise facts were only stated again, or a Dream pass changed nothing."""
+    """Whether the text changed."""
     added: Sequence[dict[str, Any]] = ()
     """Facts: key, text, and the origin of each."""
     removed: Sequence[str] = ()
     who: str = ""
     undoes: Sequence[int] = ()
-    """Numbers of the revisions it takes back, newest first."""
-    group: int | None = None
-    """Number of the first revision of a group that was one action."""
+    """Groups that it takes back, newest first."""
     forgot: Sequence[str] = ()
     """Texts of facts that must not be learned again from older messages."""
-    mentioned: Sequence[str] = ()
-    """Keys of facts that were stated again."""
     dream: DreamPass | None = None
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether it only records the content found at first, by an unknown author."""
+        return self.by is ChangedBy.HAND and self.is_first
 
     def to_json(self) -> dict[str, Any]:
         """The change for programs, without the stored texts."""
@@ -186,37 +191,30 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
-class RevisionTexts:
-    """The texts of a revision, None for no file; `archived` is what it appended to the archive."""
-
-    number: int
-    by: ChangedBy
-    before: bytes | None
-    after: bytes | None
-    archived: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class FactOrigin:
-    """The revision that added a fact, the origin it recorded, and how often the fact was stated again."""
+    """The revision that added a fact, and the origin it recorded."""
 
     change: Revision
     details: Mapping[str, Any]
-    mentions: int = 0
+
+    @property
+    def is_lesson(self) -> bool:
+        """Whether code learned the fact; models do not see it and cannot remove it."""
+        return self.change.by is ChangedBy.LESSON
 
 
 class RevisionLog:
-    """The revisions of one memory, which `memory` names in the database."""
+    """The revisions of some files, which `memory` names in the database; every change of ours goes through it."""
 
-    def __init__(self, database: Path, memory: str, clock: Clock) -> None:
-        self.database = database
+    def __init__(self, files: MemoryFiles, memory: str) -> None:
+        self.files = files
+        self.database = files.database
         self.memory = memory
-        self._clock = clock
         name = hashlib.sha256(memory.encode("utf-8", "replace")).hexdigest()[:16]
-        self._lock_file = database.parent / "memory" / f"{name}.lock"
+        self._lock_file = self.database.parent / "memory" / f"{name}.lock"
         self._known: list[Revision] = []
         """The revisions as last read."""
-        self._last_text: str | None = None
+        self._last_row: str | None = None
         """The last of them as stored."""
         self._mutex = threading.RLock()
         self._depth = 0
@@ -225,37 +223,45 @@ class RevisionLog:
         """Return all revisions, oldest first; none if the database cannot be read. Parses only new ones."""
         try:
             with self._mutex, reading(self.database, SCHEMA) as db:
-                where = "FROM memory_revisions WHERE memory = ? AND number"
-                last = (self.memory, self._known[-1].number if self._known else 0)
-                count, _, text = db.execute(f"SELECT COUNT(*), MAX(number), revision {where} <= ?", last).fetchone()
-                if count != len(self._known) or text != self._last_text:  # a deleted number may be given again
-                    self._known, last = [], (self.memory, 0)
-                rows = [text for (text,) in db.execute(f"SELECT revision {where} > ? ORDER BY number", last)]
-                if rows or not self._known:
-                    self._known = [*self._known, *(codec.from_json(Revision, row) for row in rows)]
-                    self._last_text = rows[-1] if rows else None
+                query = "FROM memory_revisions WHERE memory = ? AND number"
+                last = self._known[-1].number if self._known else 0
+                state = db.execute(f"SELECT COUNT(*), MAX(number), revision {query} <= ?", (self.memory, last))
+                count, _, row = state.fetchone()
+                if (count, row) != (len(self._known), self._last_row):  # a deleted number may be given again
+                    self._known, self._last_row, last = [], None, 0
+                rows = [
+                    row for (row,) in db.execute(f"SELECT revision {query} > ? ORDER BY number", (self.memory, last))
+                ]
+                self._known = [*self._known, *(codec.from_json(Revision, row) for row in rows)]
+                self._last_row = rows[-1] if rows else self._last_row
                 return self._known
         except StorageError:
             return []
 
-    def texts(self, number: int) -> RevisionTexts:
-        """Return the texts of a revision. Raises StorageError if they were dropped."""
-        if (texts := self._texts(number=number)) is None or texts.archived is None:
+    def texts(self, change: Revision) -> tuple[bytes | None, bytes | None]:
+        """Return the content of the file before and after a change, None for no file. Raises StorageError if they are
+        not stored any more.
+        """
+        rows = self._versions(change.file, change.number)
+        if not all(is_kept for _, _, is_kept in rows):
             raise StorageError("This version is no longer stored.")
-        return texts
+        return (rows[1][1] if len(rows) > 1 else None), rows[0][1]
 
-    def last_texts(self, file: str) -> RevisionTexts | None:
-        """Return the texts of a file's newest revision. Raises StorageError."""
-        return self._texts(file=file)
+    def _last(self, file: str) -> tuple[Revision | None, bytes | None, bytes | None]:
+        """Return a file's newest revision, and its content before and after it. Raises StorageError."""
+        rows = [*self._versions(file), (None, None, True), (None, None, True)]
+        return codec.from_json(Revision, rows[0][0]) if rows[0][0] else None, rows[1][1], rows[0][1]
 
-    def _texts(self, *, number: int | None = None, file: str | None = None) -> RevisionTexts | None:
+    def _versions(self, file: str, number: int = 1 << 62) -> list[tuple[str | None, bytes | None, bool]]:
+        """Return the revision of a file at this number and the one before it: as stored, its text, whether it is
+        kept.
+        """
         with reading(self.database, SCHEMA) as db:
-            row = db.execute(
-                "SELECT number, json_extract(revision, '$.by'), before, after, archived FROM memory_revisions"
-                " WHERE memory = ? AND (number = ? OR file = ?) ORDER BY number DESC LIMIT 1",
-                (self.memory, number, file),
-            ).fetchone()
-        return RevisionTexts(row[0], ChangedBy(row[1]), *row[2:]) if row is not None else None
+            return db.execute(
+                "SELECT revision, text, is_kept FROM memory_revisions WHERE memory = ? AND file = ? AND number <= ?"
+                " ORDER BY number DESC LIMIT 2",
+                (self.memory, file, number),
+            ).fetchall()
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -275,138 +281,198 @@ class RevisionLog:
             finally:
                 self._depth -= 1
 
+    @property
     def dream_lock_file(self) -> Path:
         """The lock file that a running Dream holds."""
         return self._lock_file.with_suffix(".dream.lock")
 
-    def add(
+    def record(self, by: ChangedBy = ChangedBy.HAND, source: ChangeSource = UNKNOWN_SOURCE) -> None:
+        """Record what an editor or a tool changed as revisions; an action of ours that a kill or a full disk
+        interrupted is taken back. Raises StorageError.
+        """
+        with self.lock():
+            changes: list[Revision] = []
+            for file in self.files.fact_files.values():
+                data = self.files.file_bytes(file)
+                last, before, after = self._last(file.name)
+                if data == after:
+                    continue
+                if last is not None and last.by not in (ChangedBy.HAND, ChangedBy.AGENT) and data == before:
+                    self._take_back([change for change in self.group(last.group) if change.by is last.by])
+                else:
+                    changes += self.add({file.name: data}, by, source)
+            for change in changes if by is ChangedBy.AGENT else ():
+                self._restore_pinned(change)
+
+    def change(
         self,
-        file: str,
-        data: bytes | None,
+        files: Mapping[str, bytes | None],
         by: ChangedBy,
         source: ChangeSource = UNKNOWN_SOURCE,
         *,
-        archived: bytes = b"",
+        archived: Sequence[Fact] = (),
         **details: Any,
-    ) -> Revision | None:
-        """Store that a file has this content, or is about to. Return the revision, None if there is nothing to store.
-        `details` are further fields of it. Raises StorageError.
+    ) -> None:
+        """Replace the content of memory files, by name (None deletes one), and add facts to the archive, as one action
+        with a revision for each file. `details` are further fields of these. Unrecorded edits are recorded first.
+        Raises StorageError; the files are then unchanged.
+        """
+        with self.lock():
+            self.record()
+            files = {**self._with_archived(archived), **files}
+            changes = self.add(files, by, source, **details)
+            try:
+                for change in changes:
+                    if change.is_change:
+                        self.files.write(self.files.fact_files[change.file], files[change.file])
+            except StorageError:
+                with suppress(StorageError):
+                    self._take_back(changes)
+                raise
+
+    def _take_back(self, changes: Sequence[Revision]) -> None:
+        """Take back an action that was not applied, or only in part. Raises StorageError."""
+        for change in changes:
+            file = self.files.fact_files[change.file]
+            before, after = self.texts(change)
+            if self.files.file_bytes(file) == after != before:
+                self.files.write(file, before)
+        with writing(self.database, SCHEMA) as db:
+            numbers = [(self.memory, change.number) for change in changes]
+            db.executemany("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", numbers)
+
+    def _restore_pinned(self, change: Revision) -> None:
+        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
+        before, after = map(decode_escaped, self.texts(change))
+        text = after
+        for fact in (fact for fact in parse_facts(before) if fact.pinned):
+            facts = parse_facts(text)
+            if not any(other.pinned and other.text == fact.text for other in facts):
+                text = remove_facts(text, [other for other in facts if other.key == fact.key])
+                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
+                text = add_fact(text, heading, f"{fact.text} {PIN}")
+        if text != after:
+            files, source = {change.file: encode_escaped(text)}, ChangeSource(who="nanobot")
+            self.change(files, ChangedBy.PIN, source, group=change.group)
+
+    def _with_archived(self, facts: Sequence[Fact]) -> dict[str, bytes | None]:
+        """Return the archive with facts added under today's date; nothing if it has them all."""
+        text = archive = decode_escaped(self.files.file_bytes(self.files.archive_file) if facts else None)
+        known = {fact.key for fact in parse_facts(archive)}
+        for fact in facts:
+            if fact.key not in known:
+                text = add_fact(text, f"{self.files.clock.now():%Y-%m-%d}", fact.text)
+        return {ARCHIVE: encode_escaped(text)} if text != archive else {}
+
+    def add(
+        self,
+        files: Mapping[str, bytes | None],
+        by: ChangedBy,
+        source: ChangeSource = UNKNOWN_SOURCE,
+        *,
+        group: int | None = None,
+        **details: Any,
+    ) -> list[Revision]:
+        """Store that these files have this content, or are about to, as one action. Return the revisions: one for each
+        file that changes, but with `details`, which are further fields, at least one. Raises StorageError.
         """
         with writing(self.database, SCHEMA) as db:
-            row = db.execute(
-                "SELECT after FROM memory_revisions WHERE memory = ? AND file = ? ORDER BY number DESC LIMIT 1",
-                (self.memory, file),
-            ).fetchone()
-            before = row[0] if row is not None else None
-            if data == before and not (archived or any(details.values())):
-                return None
-            old, new = _facts(before), _facts(data)
-            last = db.execute("SELECT MAX(number) FROM memory_revisions WHERE memory = ?", (self.memory,)).fetchone()
-            change = Revision(
-                number=(last[0] or 0) + 1,
-                at=timestamp(self._clock),
-                by=by,
-                file=file,
-                is_first=before is None,
-                is_change=data != before,
-                added=[
-                    {"key": key, "text": fact.text, **source.origin_of(fact)}
-                    for key, fact in new.items()
-                    if key not in old
-                ],
-                removed=[fact.text for key, fact in old.items() if key not in new],
-                who=source.who,
-                **details,
-            )
-            text = codec.to_json(change, exclude_defaults=True)
+            query = "SELECT text FROM memory_revisions WHERE memory = ? AND file = ? ORDER BY number DESC LIMIT 1"
+            before = {file: (db.execute(query, (self.memory, file)).fetchone() or [None])[0] for file in files}
+            changed = [file for file in files if files[file] != before[file]]
+            if not changed and any(details.values()):
+                changed = [*files][-1:]
+            row = db.execute("SELECT MAX(number) FROM memory_revisions WHERE memory = ?", (self.memory,)).fetchone()
+            first = (row[0] or 0) + 1
+            changes = []
+            for number, file in enumerate(changed, first):
+                old, new = _facts(before[file]), _facts(files[file])
+                change = Revision(
+                    number,
+                    timestamp(self.files.clock),
+                    by,
+                    file,
+                    group or first,
+                    is_first=before[file] is None,
+                    is_change=files[file] != before[file],
+                    added=[
+                        {"key": key, "text": fact.text, **source.origin_of(fact)}
+                        for key, fact in new.items()
+                        if key not in old
+                    ],
+                    removed=[fact.text for key, fact in old.items() if key not in new],
+                    who=source.who,
+                    **details,
+                )
+                row = (self.memory, number, file, files[file], codec.to_json(change, exclude_defaults=True))
+                db.execute("INSERT INTO memory_revisions VALUES (?, ?, ?, ?, 1, ?)", row)
+                changes.append(change)
             db.execute(
-                "INSERT INTO memory_revisions VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (self.memory, change.number, file, before, data, archived, text),
+                "UPDATE memory_revisions AS old SET text = NULL, is_kept = 0"
+                " WHERE memory = ?1 AND number <= ?2 AND is_kept AND (SELECT COUNT(*) FROM memory_revisions AS later"
+                " WHERE later.memory = ?1 AND later.file = old.file AND later.number > old.number) > 1",
+                (self.memory, first - _KEPT_TEXTS),
             )
-            db.execute(
-                "UPDATE memory_revisions SET before = NULL, after = NULL, archived = NULL"
-                " WHERE memory = ?1 AND number <= ?2 AND archived IS NOT NULL AND number NOT IN"
-                " (SELECT MAX(number) FROM memory_revisions WHERE memory = ?1 GROUP BY file)",
-                (self.memory, change.number - _KEPT_TEXTS),
-            )
-        return change
+        return changes
 
-    def delete(self, number: int) -> None:
-        """Delete a revision that was not applied. Raises StorageError."""
-        with writing(self.database, SCHEMA) as db:
-            db.execute("DELETE FROM memory_revisions WHERE memory = ? AND number = ?", (self.memory, number))
+    def group(self, number: int) -> list[Revision]:
+        """Return the revisions of one action, oldest first."""
+        return [change for change in self.changes() if change.group == number]
 
     def undone(self) -> set[int]:
-        """Return the numbers of the revisions that were taken back, and not brought back by undoing a restore."""
+        """Return the groups that were taken back, and not brought back by undoing a restore."""
         undone: set[int] = set()
         for change in reversed(self.changes()):
-            if change.number not in undone:
+            if change.group not in undone:
                 undone.update(change.undoes)
         return undone
 
-    def active_passes(self) -> dict[int, Revision]:
-        """Return the Dream passes that changed something and were not taken back, by pass number, newest first."""
+    def last_undoable(self) -> list[Revision]:
+        """Return the newest action that is neither an undo nor undone; empty if there is none. The initial snapshot of
+        a file cannot be undone.
+        """
         undone = self.undone()
-        return {
-            change.dream.number: change
-            for change in reversed(self.changes())
-            if change.dream is not None and change.is_change and change.number not in undone
-        }
+        for change in reversed(self.changes()):
+            is_undo = change.by is ChangedBy.UNDO or not change.is_change
+            if change.group not in undone and not is_undo and not change.is_initial:
+                return self.group(change.group)
+        return []
 
     def passes(self) -> list[DreamPass]:
         """Return all Dream passes, newest first."""
-        return [change.dream for change in reversed(self.changes()) if change.dream is not None]
+        passes = {change.dream.number: change.dream for change in self.changes() if change.dream is not None}
+        return [*passes.values()][::-1]
 
-    def last_undoable(self) -> list[Revision]:
-        """Return the newest change that is neither an undo nor undone, with the rest of its group; empty if there is
-        none. The initial snapshot of a file cannot be undone, nor can what a look at the archive finds in it: mostly
-        facts that another revision put there.
+    def active_passes(self) -> dict[int, int]:
+        """Return the groups of the Dream passes that changed something and were not taken back, by the number of the
+        pass, newest first.
         """
-        changes, undone = self.changes(), self.undone()
-        for change in reversed(changes):
-            is_snapshot = change.by is ChangedBy.HAND and (change.is_first or change.file == "ARCHIVE.md")
-            is_undo = change.by is ChangedBy.UNDO or not change.is_change or is_snapshot
-            if change.number not in undone and not is_undo:
-                first = change.group or change.number
-                return [
-                    change
-                    for change in changes
-                    if first in (change.number, change.group) and change.number not in undone
-                ]
-        return []
+        undone = self.undone()
+        return {
+            change.dream.number: change.group
+            for change in reversed(self.changes())
+            if change.dream is not None and change.is_change and change.group not in undone
+        }
 
     def origins(self) -> dict[str, FactOrigin]:
         """Return the newest origin of each fact that ever existed, by key."""
         origins: dict[str, FactOrigin] = {}
-        mentions: dict[str, int] = {}
         for change in self.changes():
-            for details in change.added:
+            for details in change.added if change.file != ARCHIVE else ():
                 if change.by not in (ChangedBy.UNDO, ChangedBy.RESTORE) or details["key"] not in origins:
                     origins[details["key"]] = FactOrigin(change, details)
-            for key in change.mentioned:
-                mentions[key] = mentions.get(key, 0) + 1
-        return {key: FactOrigin(origin.change, origin.details, mentions.get(key, 0)) for key, origin in origins.items()}
+        return origins
 
     def forgotten(self) -> dict[str, Revision]:
         """Return the forgotten facts and by which change each was forgotten, without undone ones."""
         undone = self.undone()
-        return {text: change for change in self.changes() if change.number not in undone for text in change.forgot}
+        return {text: change for change in self.changes() if change.group not in undone for text in change.forgot}
 
 
 def is_like(fact: str, other: str) -> bool:
     """Whether two facts say nearly the same, so that forgetting one forgets the other."""
     words, other_words = fact_words(fact), fact_words(other)
     return bool(words and other_words) and len(words & other_words) >= _ALIKE * min(len(words), len(other_words))
-
-
-def is_lesson(origin: FactOrigin | None) -> bool:
-    """Whether code learned the fact; models do not see it and cannot remove it."""
-    return origin is not None and origin.change.by is ChangedBy.LESSON
-
-
-def is_initial_snapshot(change: Revision) -> bool:
-    """Whether it only records the content found at first, by an unknown author."""
-    return change.by is ChangedBy.HAND and change.is_first
 
 
 def encodable(text: str) -> str:

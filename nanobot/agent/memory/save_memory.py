@@ -1,4 +1,4 @@
-"""The `save_memory` call: what a model is shown of old messages, and which of its answers may be kept. No disk here.
+"""The `save_memory` call: a model is asked what to keep of old messages, and its answer is checked. No disk here.
 
 Content from mail and the web is not shown. Content from other people and tool servers goes only into the log entry,
 which is then marked. MEMORY.md is part of every later prompt, so it is built from the owner's content alone.
@@ -6,10 +6,8 @@ which is then marked. MEMORY.md is part of every later prompt, so it is built fr
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import cast
 
 from nanobot.agent.memory.edits import FactEdit, edits_of_update
 from nanobot.agent.memory.facts import ITEM, Fact, parse_facts
@@ -20,38 +18,26 @@ from nanobot.agent.memory.review import (
     UnusableAnswerError,
     ask_model,
     call_arguments,
-    check_losses,
     clean_text,
     edits_schema,
     is_refusal,
-    review_edits,
 )
-from nanobot.messages.shown import shown_text
-from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import (
-    INTERRUPTED,
-    ChatMessage,
-    Provenance,
-    ToolSchema,
-    is_outside,
-    least_trusted,
-    stored_provenance,
-)
+from nanobot.agent.memory.transcript import MemoryTranscript
+from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, is_outside, least_trusted
 from nanobot.providers.base import LLMProvider, LLMResponse
 from nanobot.security.provenance import IN_PART
-from nanobot.utils.text import clip, clip_line
+from nanobot.utils.text import clip
 
 TOOL_NAME = "save_memory"
-
-_MAX_MESSAGE_CHARS = 4_000
-_MAX_RESULT_CHARS = 600
-_MAX_ARGUMENT_CHARS = 200
-"""Characters shown of a message, a tool result and a tool call."""
 _MAX_ENTRY_CHARS = 8_000
 _MAX_HANDOVER_CHARS = 2_000
 _MAX_GROWTH_CHARS = 16_000
 """Limits in characters: a longer entry or a memory growing by more copies the conversation instead of summarising."""
 _EMPTY = "(empty)"
+_WRAPPED = re.compile(r"```(?:markdown|md)?[ \t]*\n(.*)\n```", re.DOTALL)
+"""A text completely wrapped in a code block."""
+_ID = re.compile(r"\[f\d+\] ")
+"""The mark before each fact that the model is shown."""
 
 _SYSTEM = """\
 You keep the memory of a personal AI agent that belongs to one person, the owner. You get its long-term memory \
@@ -94,22 +80,6 @@ SAVE_MEMORY: ToolSchema = {
     },
 }
 
-_ROLES = {"user": "USER", "assistant": "ASSISTANT", "tool": "TOOL"}
-_WRAPPED = re.compile(r"```(?:markdown|md)?[ \t]*\n(.*)\n```", re.DOTALL)
-"""A text completely wrapped in a code block."""
-_ID = re.compile(r"\[f\d+\] ")
-"""The mark before each fact that the model is shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryTranscript:
-    """Rows as shown to a model. `provenance` is the least trusted of them; with an empty text no call is made."""
-
-    text: str
-    provenance: Provenance = Provenance.OWNER
-    rows: int = 0
-    """How many rows have a line in it."""
-
 
 @dataclass(frozen=True, slots=True)
 class SaveMemoryAnswer:
@@ -118,76 +88,6 @@ class SaveMemoryAnswer:
     history_entry: str
     edits: Sequence[FactEdit] = ()
     handover: str = ""
-
-
-def transcript_lines(rows: Sequence[ChatMessage]) -> list[str]:
-    """Format each row as `[YYYY-MM-DDTHH:MM] ROLE: content`; empty if memory must not take it.
-
-    Continuation lines are indented, so that no content can imitate another row.
-    """
-    return [
-        "" if _is_left_out(provenance) else _line(row, provenance)
-        for row, provenance in zip(rows, _provenances(rows), strict=True)
-    ]
-
-
-def add_provenance(rows: Sequence[ChatMessage], session_key: str) -> list[ChatMessage]:
-    """Return the rows with a provenance on every user message, also on those stored without one."""
-    return [
-        {**row, "provenance": stored_provenance(row, session_key)} if row.get("role") == "user" else row for row in rows
-    ]
-
-
-def build_transcript(
-    rows: Sequence[ChatMessage],
-    max_tokens: int = 25_000,
-    *,
-    is_trusted_only: bool = False,
-    person_is_owner: bool = False,
-) -> MemoryTranscript:
-    """Build the transcript of rows, of trusted ones only if wanted; a text beyond `max_tokens` keeps its beginning and
-    end. `person_is_owner`: no owner is configured and only one person writes, so that person is the owner.
-    """
-    if person_is_owner:  # answers to them keep the trust of what precedes them
-        rows = [
-            {**row, "provenance": Provenance.OWNER}
-            if row.get("role") in ("user", "assistant") and row.get("provenance") == Provenance.PERSON
-            else row
-            for row in rows
-        ]
-    if is_trusted_only:
-        rows = [row for row, kind in zip(rows, _provenances(rows), strict=True) if not is_outside(kind)]
-    shown = [(line, kind) for line, kind in zip(transcript_lines(rows), _provenances(rows), strict=True) if line]
-    text = "\n".join(line for line, _ in shown)
-    tokens = estimate_tokens(text)
-    if tokens > max_tokens:
-        text = clip(text, len(text) * max_tokens // tokens)
-    return MemoryTranscript(text, least_trusted(kind for _, kind in shown), len(shown))
-
-
-async def request_save_memory(
-    provider: LLMProvider,
-    model: str,
-    memory: str,
-    transcript: MemoryTranscript,
-    *,
-    max_tokens: int = 8192,
-    handover: str = "",
-) -> SaveMemoryAnswer:
-    """Ask a model for one `save_memory` call, and check it. `handover` is the previous state of the conversation.
-
-    Raises ProviderError; UnusableAnswerError if the answer fails the checks. Cancelling is safe.
-    """
-    before = f"# How it stood before\n\n{handover}\n\n" if handover else ""
-    material = (
-        f"# MEMORY.md as it stands\n\n{_number_facts(memory).strip() or _EMPTY}\n\n{before}"
-        f"# The older part of the conversation\n\n<conversation>\n{transcript.text}\n</conversation>"
-    )
-    request: list[ChatMessage] = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
-    response = await ask_model(provider, model, request, SAVE_MEMORY, max_tokens)
-    saved = check_answer(response, memory)
-    mark = IN_PART.get(transcript.provenance)
-    return replace(saved, history_entry=f"{saved.history_entry}\n{mark}") if mark else saved
 
 
 async def request_consolidation(
@@ -202,24 +102,32 @@ async def request_consolidation(
     handover_trust: Provenance = Provenance.OWNER,
 ) -> SaveMemoryAnswer:
     """Request a log entry of everything said, and memory and handover of the owner's own words: these go into prompts.
-    Takes a second call if others wrote, too. An untrusted handover goes into the log and the next handover only.
+    Takes a second call if others wrote, too. An untrusted handover, which is the previous state of the conversation,
+    goes into the log and the next handover only.
 
-    Raises like `request_save_memory`. Cancelling is safe.
+    Raises ProviderError; UnusableAnswerError if an answer fails the checks. Cancelling is safe.
     """
+
+    async def request(transcript: MemoryTranscript, handover: str) -> SaveMemoryAnswer:
+        before = f"# How it stood before\n\n{handover}\n\n" if handover else ""
+        material = (
+            f"# MEMORY.md as it stands\n\n{_number_facts(memory).strip() or _EMPTY}\n\n{before}"
+            f"# The older part of the conversation\n\n<conversation>\n{transcript.text}\n</conversation>"
+        )
+        messages: list[ChatMessage] = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": material}]
+        saved = check_answer(await ask_model(provider, model, messages, SAVE_MEMORY, max_tokens), memory)
+        mark = IN_PART.get(transcript.provenance)
+        return replace(saved, history_entry=f"{saved.history_entry}\n{mark}") if mark else saved
+
     is_trusted = not is_outside(handover_trust)
     if own.rows == everything.rows and is_trusted:  # nothing untrusted: trust the transcript like the owner's
-        transcript = replace(everything, provenance=own.provenance)
-        return await request_save_memory(provider, model, memory, transcript, max_tokens=max_tokens, handover=handover)
-    everything = replace(everything, provenance=least_trusted([everything.provenance, handover_trust]))
-    saved = await request_save_memory(provider, model, memory, everything, max_tokens=max_tokens, handover=handover)
+        return await request(replace(everything, provenance=own.provenance), handover)
+    least = least_trusted([everything.provenance, handover_trust])
+    saved = await request(replace(everything, provenance=least), handover)
     if not own.text:
         return replace(saved, edits=(), handover=handover)
-    trusted_handover = handover if is_trusted else ""
-    own_saved = await request_save_memory(
-        provider, model, memory, own, max_tokens=max_tokens, handover=trusted_handover
-    )
-    next_handover = own_saved.handover if is_trusted else saved.handover
-    return replace(saved, edits=own_saved.edits, handover=next_handover)
+    own_saved = await request(own, handover if is_trusted else "")
+    return replace(saved, edits=own_saved.edits, handover=own_saved.handover if is_trusted else saved.handover)
 
 
 def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:
@@ -236,13 +144,20 @@ def check_answer(response: LLMResponse, memory: str) -> SaveMemoryAnswer:
     if arguments.get("edits") or arguments.get("memory_update") is None:
         if "edits" not in arguments:
             raise UnusableAnswerError("The model left out edits.")
-        edits = review_edits(arguments["edits"], rules).edits
+        edits, _ = rules.review(arguments["edits"])
     else:  # the documented form: the whole text
-        edits = edits_of_update(memory, _updated_memory(arguments))
-        check_losses(rules, edits)
+        update = _text_argument(arguments, "memory_update")
+        wrapped = _WRAPPED.fullmatch(update)
+        text = "" if update == _EMPTY else _ID.sub("", wrapped[1].strip() if wrapped else update)
+        edits = edits_of_update(memory, text)
+        rules.check_losses(edits)
     if sum(len(edit.text) for edit in edits) > _MAX_GROWTH_CHARS:
         raise UnusableAnswerError("The model would lengthen MEMORY.md by a copy of the conversation.")
-    return SaveMemoryAnswer(entry, edits, _handover(arguments))
+    try:
+        handover = _text_argument(arguments, "handover") if arguments.get("handover") else ""
+    except UnusableAnswerError:  # does not fail the answer
+        handover = ""
+    return SaveMemoryAnswer(entry, edits, clip(handover, _MAX_HANDOVER_CHARS))
 
 
 def _facts(memory: str) -> list[Fact]:
@@ -261,24 +176,6 @@ def _number_facts(memory: str) -> str:
     return "\n".join(lines)
 
 
-def _updated_memory(arguments: Mapping[str, object]) -> str:
-    """Return the whole new text of MEMORY.md that a model sent."""
-    update = _text_argument(arguments, "memory_update")
-    wrapped = _WRAPPED.fullmatch(update)
-    return "" if update == _EMPTY else _ID.sub("", wrapped[1].strip() if wrapped else update)
-
-
-def _handover(arguments: Mapping[str, object]) -> str:
-    """Return the handover; empty if it is unusable, which does not fail the answer."""
-    value = arguments.get("handover")
-    if not value or (isinstance(value, str) and not value.strip()):
-        return ""
-    try:
-        return clip(_text_argument(arguments, "handover"), _MAX_HANDOVER_CHARS)
-    except UnusableAnswerError:
-        return ""
-
-
 def _text_argument(arguments: Mapping[str, object], name: str) -> str:
     """Return an argument as clean text; other types as JSON."""
     value = arguments.get(name)
@@ -292,49 +189,3 @@ def _text_argument(arguments: Mapping[str, object], name: str) -> str:
     if is_refusal(text):
         raise UnusableAnswerError(f"The model's {name} is a refusal or an error: {text[:80]!r}.")
     return text
-
-
-def _provenances(rows: Sequence[ChatMessage]) -> Iterator[Provenance]:
-    """Yield the provenance of each row. A model's words are never more trusted than what it had read before."""
-    least = Provenance.OWNER
-    for row in rows:
-        own = stored_provenance(row)
-        if row.get("role") == "assistant":
-            own = least_trusted([least, own])
-        least = least_trusted([least, own])
-        yield own
-
-
-def _is_left_out(provenance: Provenance) -> bool:
-    return least_trusted([provenance, Provenance.PERSON]) is not Provenance.PERSON
-
-
-def _line(row: ChatMessage, provenance: Provenance) -> str:
-    role = _ROLES.get(str(row.get("role")))
-    is_error_text = row.get("error") not in (None, INTERRUPTED)  # our text for a failed turn
-    if role is None or row.get("_command") or is_error_text:
-        return ""
-    text = shown_text(row).strip()
-    if role == "TOOL":
-        text = f"{row.get('name') or 'tool'}: {clip(text, _MAX_RESULT_CHARS)}" if text else ""
-    else:
-        text = "\n".join(filter(None, [clip(text, _MAX_MESSAGE_CHARS), *_calls_of(row)]))
-    if role == "USER" and provenance is Provenance.PERSON:
-        role = "USER (not the owner)"
-    return f"[{_minute(row.get('timestamp'))}] {role}: {text}".replace("\n", "\n  ") if text else ""
-
-
-def _calls_of(row: ChatMessage) -> Iterator[str]:
-    calls = cast("object", row.get("tool_calls"))
-    for call in calls if isinstance(calls, list) else ():  # old files may hold anything
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            arguments = " ".join(str(function.get("arguments", "")).split())
-            yield f"(calls {function.get('name')} {clip_line(arguments, _MAX_ARGUMENT_CHARS)})"
-
-
-def _minute(timestamp: object) -> str:
-    try:
-        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%dT%H:%M}"
-    except ValueError:
-        return "unknown time"

@@ -3,13 +3,13 @@
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
 turns; consolidation then waits for a short pause in the conversation. Where that is configured, it is also due once it
 was idle for some time; what was missed while nanobot was not running is done before its next prompt is built. Sessions
-archived by `/new` are queued until they are consolidated. Failed or ineffective consolidations are retried with
-exponential backoff. Backoffs and queue are in the database, so the next process goes on with them.
+archived by `/new` are consolidated one after another. Failures are retried with exponential backoff. Due times and
+queue are in the database, so the next process goes on with them.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -35,20 +35,13 @@ KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
 _IDLE_KEEP = 8
 """Messages an idle session keeps, plus the rest of the turn they start in."""
-_MIN_SHARE = 0.15
-"""Share of the window a pass must free to be worth it."""
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
 _ARCHIVE = "archive/"
-"""Begins the keys of archived sessions among those of tasks; the rest is the stem of the file."""
+"""Name of the task for archived sessions; the others are named after their session."""
 _COMPACT_NOW_S = 100.0
 """Time limit of `/compact`, below that of a command."""
-
-_FREES_NOTHING = (
-    "The last messages of this conversation fill the context window: consolidating older ones frees little. From now "
-    "on the oldest are dropped from what I see when room runs out. /new starts a new conversation."
-)
 
 
 class ConsolidationScheduler:
@@ -80,19 +73,20 @@ class ConsolidationScheduler:
         self.pause_s = pause_s
         self._archived = DueTimes(database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
-        self._archive_lock = database.parent / "memory" / "archive.lock"
-        self._archive_turn = asyncio.Lock()
+        self._archive_lock = ProcessLock(database.parent / "memory" / "archive.lock")
+        self._archive_lock_folder = database.parent / "memory"
+        self._is_archive_changed = False
+        """Whether a session was archived since the queue was last read."""
         self._is_resumed = False
         self._stored_backoffs = DueTimes(database, "session")
         self._waits: dict[str, asyncio.Task[None]] = {}
-        """By session, what waits for it to be idle or due."""
+        """What waits for a session to be idle, or for an archived one to be due."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._notices: dict[str, list[str]] = {}
         self._closed = False
 
     @cached_property
     def _backoffs(self) -> dict[str, Due]:
-        """By session; the state has from how many messages on it is due in any case, and the ineffective passes."""
+        """When each session is due again; the state has from how many messages on it is due in any case."""
         with suppress(StorageError):
             return self._stored_backoffs.all()
         return {}
@@ -101,22 +95,20 @@ class ConsolidationScheduler:
         """Check a session after a turn. Neither blocks nor raises."""
         key, count = session.key, session.message_count
         if key not in self._tasks and self._is_due(session):
-            self._begin(key, partial(self._consolidate, key, count))
+            self._begin(key, partial(self._run, key, count, self._rows_to_keep, after_s=self.pause_s))
         if self._idle_s:
-            consolidate = partial(self._run, key, count, self._rows_to_keep_idle)
-            self._begin_after(self._idle_s, key, consolidate)
+            self._begin_after(self._idle_s, key, partial(self._run, key, count, self._rows_to_keep_idle))
         if not self._is_resumed:
             self.resume_archived()
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Queue a session that was moved to this file of the archive. Never raises."""
         self.forget(session_key)
-        due = Due(self._now())
         try:
-            await asyncio.to_thread(self._archived.put, file.stem, due)
-            self._begin_archived(file.stem, due)
+            await asyncio.to_thread(self._archived.put, file.stem, Due(self._now()))
         except NanobotError as error:
             log.warning("%s could not be queued for consolidation: %s", file, error)
+        self.resume_archived()
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session, and clear its backoff."""
@@ -124,23 +116,21 @@ class ConsolidationScheduler:
             if task is not None:
                 task.cancel()
         self._backoffs.pop(session_key, None)
-        self._notices.pop(session_key, None)
 
     async def forget_archived(self, session_key: str) -> int:
         """Drop this session's archived conversations from the queue, and cancel the one in progress. Return how many.
         Raises StorageError.
         """
-        own = f"{stem_of(session_key)}-"
-        for key in [key for key in self._waits if key.startswith(_ARCHIVE + own)]:
-            self._waits.pop(key).cancel()
-        if tasks := [task for key, task in self._tasks.items() if key.startswith(_ARCHIVE + own)]:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        stems = [stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(own)]
-        for stem in stems:
+        if (task := self._tasks.get(_ARCHIVE)) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        own = [
+            stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(f"{stem_of(session_key)}-")
+        ]
+        for stem in own:
             await asyncio.to_thread(self._archived.delete, stem)
-        return len(stems)
+        self.resume_archived()
+        return len(own)
 
     def pending_archived(self) -> Collection[str]:
         """Return the stems of archived sessions that are not consolidated yet. Blocks; raises StorageError."""
@@ -150,17 +140,8 @@ class ConsolidationScheduler:
         """Consolidate the archived sessions in the queue, also those of a previous process. Neither blocks nor
         raises.
         """
-        self._is_resumed = True
-
-        async def begin_all() -> None:
-            for stem, due in (await asyncio.to_thread(self._archived.all)).items():
-                self._begin_archived(stem, due)
-
-        self._begin(_ARCHIVE, begin_all)
-
-    def take_notices(self, session_key: str) -> Sequence[str]:
-        """Return and clear the notices for the person in this session."""
-        return self._notices.pop(session_key, ())
+        self._is_resumed = self._is_archive_changed = True
+        self._begin(_ARCHIVE, self._consolidate_archived)
 
     def failure_count(self, session_key: str) -> int:
         """Return the number of consecutive failures of a session."""
@@ -171,11 +152,11 @@ class ConsolidationScheduler:
     @property
     def is_busy(self) -> bool:
         """Whether a live session is being consolidated."""
-        return any(not key.startswith(_ARCHIVE) for key in self._tasks)
+        return any(key != _ARCHIVE for key in self._tasks)
 
     async def wait_done(self, *, archived: bool = False) -> None:
         """Wait until no live session is being consolidated; with `archived`, no archived one either."""
-        while tasks := [task for key, task in self._tasks.items() if archived or not key.startswith(_ARCHIVE)]:
+        while tasks := [task for key, task in self._tasks.items() if archived or key != _ARCHIVE]:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
@@ -206,7 +187,8 @@ class ConsolidationScheduler:
         return result.reason
 
     def _begin(self, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        if self._closed or key in self._tasks:
+        """Do this in the background, unless the work of this key goes on."""
+        if self._closed or (key in self._tasks and not self._tasks[key].done()):
             return
 
         async def run_safely() -> None:
@@ -215,9 +197,12 @@ class ConsolidationScheduler:
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
 
-        task = asyncio.create_task(run_safely(), name=f"consolidation of {key}")
-        self._tasks[key] = task
-        task.add_done_callback(lambda done: self._tasks.pop(key, None))
+        def end(task: asyncio.Task[None]) -> None:
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
+
+        self._tasks[key] = asyncio.create_task(run_safely(), name=f"consolidation of {key}")
+        self._tasks[key].add_done_callback(end)
 
     def _begin_after(self, seconds: float, key: str, work: Callable[[], Awaitable[object]]) -> None:
         """Begin work after some time by the clock; an earlier wait for the same key ends."""
@@ -251,47 +236,37 @@ class ConsolidationScheduler:
         now = self._clock.now().replace(tzinfo=None)
         return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
 
-    async def _consolidate(self, key: str, count: int) -> None:
-        await self.sleep(self.pause_s)
-        result = await self._run(key, count, self._rows_to_keep)
-        if not result.reason:
-            await self._set_backoff(key, self._due_after_pass(result, key, count))
-
     async def _run(
-        self, key: str, count: int, keep: Callable[[Session], int], held: Session | None = None, **options: int
+        self,
+        key: str,
+        count: int,
+        keep: Callable[[Session], int],
+        *,
+        after_s: float = 0,
+        held: Session | None = None,
+        **options: int,
     ) -> "ConsolidationResult":
-        """Consolidate a session with `count` messages, and set or clear its backoff."""
+        """Consolidate a session with `count` messages. It is due again after a few more, or after some time."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
+        if after_s:
+            await self.sleep(after_s)
         consolidator = await self._open_consolidator()
         result = await consolidator.consolidate(key, keep, held=held, **options)
         before = self._backoffs.get(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
+            wait = self._few_messages * 2 ** min(before.failures, 8)
             due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-            messages = count + self._few_messages * 2 ** min(before.failures, 8)
-            await self._set_backoff(key, replace(due, state={"messages": messages}))
-        elif result.moved and before.failures:
-            await self._set_backoff(key, Due())
-        return result
-
-    async def _set_backoff(self, key: str, due: Due) -> None:
-        self._backoffs[key] = due
+        elif result.moved or not before.failures:
+            due, wait = Due(self._now() + _MAX_BACKOFF_S), self._few_messages
+        else:
+            return result
+        self._backoffs[key] = due = replace(due, state={"messages": count + wait})
         try:
             await asyncio.to_thread(self._stored_backoffs.put, key, due)
         except StorageError as error:
             log.warning("%s", error)
-
-    def _due_after_pass(self, result: "ConsolidationResult", key: str, count: int) -> Due:
-        """Return when it is due again. A second ineffective pass in a row waits longer and notifies the person."""
-        at = self._now() + _MAX_BACKOFF_S
-        if not result.moved:  # the last turns stay, and there are no others yet; no model was asked
-            return Due(at, state={"messages": count + min(self._few_messages, KEPT_TURNS)})
-        before = self._backoffs.get(key, Due())
-        times = before.state.get("ineffective", 0) + 1 if result.share < _MIN_SHARE else 0
-        if times == 2:
-            self._notices.setdefault(key, []).append(_FREES_NOTHING)
-        wait = self._few_messages if times < 2 else max(self._window, self._few_messages)
-        return Due(at, state={"messages": count + wait, "ineffective": times})
+        return result
 
     def _rows_to_keep(self, session: Session) -> int:
         """Return how many of the last messages stay. Blocks if they have to be loaded."""
@@ -306,33 +281,35 @@ class ConsolidationScheduler:
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    def _begin_archived(self, stem: str, due: Due) -> None:
-        """Consolidate an archived session once it is due."""
-        work = partial(self._consolidate_archived, stem)
-        if due.at > self._now():
-            self._begin_after(due.at - self._now(), _ARCHIVE + stem, work)
-        else:
-            self._begin(_ARCHIVE + stem, work)
-
-    async def _consolidate_archived(self, stem: str) -> None:
+    async def _consolidate_archived(self) -> None:
+        """Consolidate the archived sessions that are due, one after another, then wait for the next."""
         await self.sleep(self.pause_s)
-        await asyncio.to_thread(make_private_folder, self._archive_lock.parent)
-        lock = ProcessLock(self._archive_lock)
-        async with self._archive_turn:
-            await lock.acquire()
-            try:
-                await self._consolidate_stem(stem)
-            finally:
-                lock.release()
+        await asyncio.to_thread(make_private_folder, self._archive_lock_folder)
+        await self._archive_lock.acquire()
+        try:
+            while True:
+                self._is_archive_changed = False
+                queue = await asyncio.to_thread(self._archived.all)
+                stem, due = min(queue.items(), key=lambda item: item[1].at, default=("", Due()))
+                if stem and due.at <= self._now():
+                    try:
+                        await self._consolidate_stem(stem, due)
+                    except Exception:  # must not keep other sessions from being consolidated
+                        log.exception("%s could not be moved into memory", stem)
+                        later = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+                        await asyncio.to_thread(self._archived.put, stem, later)
+                elif not self._is_archive_changed:
+                    break
+        finally:
+            self._archive_lock.release()
+        if stem:
+            self._begin_after(due.at - self._now(), _ARCHIVE, self._consolidate_archived)
 
-    async def _consolidate_stem(self, stem: str) -> None:
+    async def _consolidate_stem(self, stem: str, due: Due) -> None:
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        due = (await asyncio.to_thread(self._archived.all)).get(stem)
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
-        if due is None:
-            return  # another process did it
         if session is not None:
             consolidator = await self._open_consolidator()
             session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
@@ -343,7 +320,6 @@ class ConsolidationScheduler:
                 due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
                 if due.failures < _MAX_TRIES:
                     await asyncio.to_thread(self._archived.put, stem, due)
-                    self._begin_archived(stem, due)
                     return
                 await consolidator.note_archived(session, stem)
         await asyncio.to_thread(self._archived.delete, stem)

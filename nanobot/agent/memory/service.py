@@ -7,12 +7,12 @@ import asyncio
 import importlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import date
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanobot.agent.approval.taint import repeated_row
 from nanobot.agent.command import CommandCall, CommandEntry
@@ -61,59 +61,46 @@ class MemoryService:
         others_write: Callable[[str], bool],
         scope_of: Callable[[str, ChatMessage], Scope],
     ) -> None:
-        self._defaults = config.agents.defaults
+        defaults = config.agents.defaults
         self._database = places.database
         self._lessons_checked: date | None = None
         """The day on which old lessons were last removed."""
         self._memory = memory
-        self._sessions = sessions
-        self._models = models
-        self._status = status
         self._clock = clock
         self._others_write = others_write
-        self._scope_of = scope_of
         self._recorded: dict[Scope, tuple[object, ...]] = {}
         """By scope, the stamps of its files when they were last recorded."""
         self._store_of = lru_cache(maxsize=256)(memory.of)
         self._tasks: set[asyncio.Task[None]] = set()
+
+        @cache
+        def consolidator() -> "Consolidator":
+            from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
+
+            return Consolidator(
+                memory,
+                sessions,
+                models,
+                status,
+                clock,
+                background_model=lambda: defaults.background_model,
+                others_write=others_write,
+                scope_of=scope_of,
+            )
+
+        async def open_consolidator() -> "Consolidator":
+            await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
+            return consolidator()
+
         self.consolidation = ConsolidationScheduler(
-            self._open_consolidator,
+            open_consolidator,
             sessions,
             clock,
-            memory_window=self._defaults.memory_window,
+            memory_window=defaults.memory_window,
             database=places.database,
-            idle_s=self._defaults.idle_compact_after_minutes * 60,
+            idle_s=defaults.idle_compact_after_minutes * 60,
         )
-        self.dreams = DreamScheduler(
-            config,
-            places,
-            memory,
-            models,
-            sessions,
-            status,
-            clock,
-            memory_of=self._memory_of,
-        )
-
-    @cached_property
-    def _consolidator(self) -> "Consolidator":
-        from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
-
-        return Consolidator(
-            self._memory,
-            self._sessions,
-            self._models,
-            self._status,
-            self._clock,
-            background_model=lambda: self._defaults.background_model,
-            others_write=self._others_write,
-            scope_of=self._scope_of,
-        )
-
-    async def _open_consolidator(self) -> "Consolidator":
-        """Return the one consolidator. It is imported in a thread, but created by the event loop, so only once."""
-        await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
-        return self._consolidator
+        self.dreams = DreamScheduler(config, places, memory, models, sessions, clock, memory_of=self._memory_of)
 
     @cached_property
     def _lessons(self) -> "Lessons":
@@ -128,38 +115,28 @@ class MemoryService:
 
     def on_session_released(self, session: Session, scope: Scope) -> None:
         """Like `on_session_saved`, for sessions that are not consolidated, such as a subagent's."""
-        if scope.is_owners:
-            self._learn(session)
+        rows = _last_turn(session)
+        if scope.is_owners:  # old lessons leave once a day while nanobot runs
+            today = self._clock.now().date()
+            checked, self._lessons_checked = self._lessons_checked, today
+            if any("failure" in row for row in rows) or checked not in (None, today):
+                parent = session.metadata.get("subagent", {}).get("parent")
+                self._in_background(lambda: self._learn(str(parent or session.key), rows))
         if scope in self._recorded and self._recorded[scope] != self._stamps(scope):  # by a call that failed, perhaps
-            rows = _last_turn(session)
             by_agent = any(
                 "memory" in call["function"]["arguments"].lower() for row in rows for call in row.get("tool_calls", ())
             )
-            self._in_background(asyncio.to_thread(self._record, scope, session.key, rows if by_agent else None))
+            self._in_background(lambda: self._record(scope, session.key, rows if by_agent else None))
 
-    def _learn(self, session: Session) -> None:
-        """Count failures of the last turn; then, and once a day while nanobot runs, remove old lessons."""
-        rows = _last_turn(session)
-        failed, today = any("failure" in row for row in rows), self._clock.now().date()
-        checked, self._lessons_checked = self._lessons_checked, today
-        if not failed and checked in (None, today):
-            return
-        session_key = str(session.metadata.get("subagent", {}).get("parent") or session.key)
-
-        def count() -> None:
+    def _learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
+        try:
             self._lessons.learn(session_key, rows)
             self._lessons.drop_old()
+        except NanobotError as error:
+            log.warning("Failures of a turn could not be counted: %s", error)
 
-        async def learn() -> None:
-            try:
-                await finish(asyncio.to_thread(count))
-            except NanobotError as error:
-                log.warning("Failures of a turn could not be counted: %s", error)
-
-        self._in_background(learn())
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _in_background(self, work: Callable[[], None]) -> None:
+        task = asyncio.create_task(finish(asyncio.to_thread(work)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -205,7 +182,7 @@ class MemoryService:
         stamps = self._stamps(scope)
         try:
             by = ChangedBy.HAND if rows is None else ChangedBy.AGENT
-            self._memory_of(scope).record_changes(by, ChangeSource(session_key, rows=rows or ()))
+            self._memory_of(scope).revisions.record(by, ChangeSource(session_key, rows=rows or ()))
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
         self._recorded[scope] = stamps
@@ -218,7 +195,7 @@ class MemoryService:
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Return stamps that change with the memory files."""
         store = self._memory_of(scope)
-        return tuple(file_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
+        return tuple(file_stamp(os.fspath(path)) for path in store.prompt_files)
 
     async def on_session_archived(self, session_key: str, file: Path) -> None:
         """Consolidate an archived session in the background."""

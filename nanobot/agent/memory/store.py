@@ -16,30 +16,22 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import date, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nanobot.agent.memory.history import STAMP, HistoryEntry, entries_of_jsonl, parse_entries
-from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
-from nanobot.config.paths import DataPaths, get_data_dir
-from nanobot.errors import NanobotError, StorageError
+from nanobot.agent.memory.files import BUDGET_BYTES as BUDGET_BYTES
+from nanobot.agent.memory.files import MemoryFiles
+from nanobot.agent.memory.history import HistoryEntry, entries_of_jsonl, parse_entries
+from nanobot.agent.scope import Scope
+from nanobot.errors import NanobotError
 from nanobot.providers.base import LLMProvider
-from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
-from nanobot.security.files.paths import PathDeniedError, PathPolicy
+from nanobot.security.files.open import Opener, Stamp, stamp_of
 from nanobot.utils.aio import finish
-from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
-from nanobot.utils.storage_error import storage_error
 
 if TYPE_CHECKING:
-    from nanobot.agent.memory.edits import FactEdit
-    from nanobot.agent.memory.facts import Fact
-    from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, Revision, RevisionLog
+    from nanobot.agent.memory.revisions import RevisionLog
     from nanobot.session.manager import Session
 
 log = logging.getLogger(__name__)
@@ -50,67 +42,28 @@ MAX_PROMPT_CHARS = 16_000
 MAX_NOTES_CHARS = 4_000
 NOTES_HEADING = "## Today's Notes"
 
-BUDGET_BYTES = 8192
-"""Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
-_STALE_TEMP_S = 600.0
-"""A temporary file older than this belongs to no running writer."""
 _SECTION_BREAK = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
 """Headings of level 1 and 2, and lines that are a rule or turn the line above into a heading."""
-_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
 
-class MemoryStore:
-    """The memory of one scope of a workspace. Reading never raises; writing raises StorageError.
-
-    `files` opens the files without following links, since a command may have replaced one by a link. The policy of a
-    chat's scope gives no access to any other memory.
-    """
-
-    def __init__(
-        self,
-        workspace: Path,
-        *,
-        clock: Clock | None = None,
-        files: Opener | None = None,
-        scope: Scope = OWNERS,
-        budget_bytes: int = BUDGET_BYTES,
-        database: Path | None = None,
-    ) -> None:
-        """`database` has the revisions; by default that of the configuration in use."""
-        self.budget_bytes = budget_bytes
-        self._database = database
-        self._all_files = files or Opener(PathPolicy(workspace))
-        self.files = replace(self._all_files, policy=restrict_paths(self._all_files.policy, scope))
-        self._workspace = workspace
-        self.scope = scope
-        self.memory_dir = workspace / "memory" / scope.folder
-        self.memory_file = self.memory_dir / "MEMORY.md"
-        self.history_file = self.memory_dir / "HISTORY.md"
-        self.archive_file = self.memory_dir / "ARCHIVE.md"
-        self.shared_file = workspace / "memory" / SHARED
-        self._clock = clock or SystemClock()
+class MemoryStore(MemoryFiles):
+    """The memory of one scope of a workspace. Reading never raises; writing raises StorageError."""
 
     @cached_property
     def revisions(self) -> "RevisionLog":
         """The revisions of this memory."""
         from nanobot.agent.memory.revisions import RevisionLog  # most turns change no memory
 
-        database = self.database
         workspace = Path(os.path.abspath(self._workspace))  # noqa: PTH100 no look at the disk
-        data = database.parent.parent
+        data = self.database.parent.parent
         name = workspace.relative_to(data) if workspace.is_relative_to(data) else workspace
-        return RevisionLog(database, (name / self.scope.folder).as_posix(), self._clock)
-
-    @property
-    def database(self) -> Path:
-        """The database with the revisions."""
-        return self._database or DataPaths(get_data_dir()).database
+        return RevisionLog(self, (name / self.scope.folder).as_posix())
 
     def of(self, scope: Scope) -> "MemoryStore":
         """Return the store for another scope of the same workspace."""
         return MemoryStore(
             self._workspace,
-            clock=self._clock,
+            clock=self.clock,
             files=self._all_files,
             scope=scope,
             budget_bytes=self.budget_bytes,
@@ -126,177 +79,9 @@ class MemoryStore:
         """Return MEMORY.md; empty if there is none."""
         return read_or_empty(self.memory_file, self.files)
 
-    def file_text(self, file: Path) -> str:
-        """Return the text of one of the memory files, with invalid bytes as surrogate escapes so that they round-trip.
-        Empty if it cannot be read.
-        """
-        try:
-            data = self.file_bytes(file) or b""
-        except StorageError:
-            return ""
-        return data.decode("utf-8", "surrogateescape")
-
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md atomically."""
-        self._write(self.memory_file, content.encode("utf-8", "replace"))
-
-    def record_changes(self, by: "ChangedBy | None" = None, source: "ChangeSource | None" = None) -> None:
-        """Record the state of MEMORY.md and SHARED.md as a revision if an editor or a tool changed them.
-
-        Raises StorageError.
-        """
-        from nanobot.agent.memory.revisions import ChangedBy
-
-        with self.revisions.lock():
-            for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
-                change = self._record(file, by or ChangedBy.HAND, source)
-                if change is not None and by is ChangedBy.AGENT:
-                    self._restore_pinned(file, change)
-
-    def _record(self, file: Path, by: "ChangedBy", source: "ChangeSource | None" = None) -> "Revision | None":
-        """Record the content of a file as a revision, if it changed. If it has the text from before the last
-        revision, that one was not applied, because of a kill or a full disk, and is deleted.
-        """
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
-
-        data, last = self.file_bytes(file), self.revisions.last_texts(file.name)
-        if data == (last.after if last is not None else None):
-            return None
-        if last is None or last.by in (ChangedBy.HAND, ChangedBy.AGENT) or data != last.before:
-            return self.revisions.add(file.name, data, by, source or UNKNOWN_SOURCE)
-        self.remove_archived(last.archived)
-        self.revisions.delete(last.number)
-        return None
-
-    def _restore_pinned(self, file: Path, change: "Revision") -> None:
-        """Put back pinned facts that the agent's tools removed or reworded: only a person may. Raises StorageError."""
-        from nanobot.agent.memory.facts import PIN, add_fact, parse_facts, remove_facts
-        from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
-
-        before = (self.revisions.texts(change.number).before or b"").decode("utf-8", "surrogateescape")
-        text = now = self.file_text(file)
-        for fact in (fact for fact in parse_facts(before) if fact.pinned):
-            facts = parse_facts(text)
-            if not any(other.pinned and other.text == fact.text for other in facts):
-                text = remove_facts(text, [other for other in facts if other.key == fact.key])
-                heading = fact.heading if any(other.heading == fact.heading for other in facts) else ""
-                text = add_fact(text, heading, f"{fact.text} {PIN}")
-        if text != now:
-            data = text.encode("utf-8", "surrogateescape")
-            self.change(file, data, ChangedBy.PIN, ChangeSource(who="nanobot"), group=change.number)
-
-    def change(
-        self,
-        file: Path,
-        data: bytes | None,
-        by: "ChangedBy",
-        source: "ChangeSource | None" = None,
-        *,
-        archived: "Sequence[Fact] | bytes" = (),
-        **details: Any,
-    ) -> "Revision | None":
-        """Replace the content of one of the memory files (None deletes it), append facts, or what an earlier revision
-        had appended, to the archive, and record the revision. An unrecorded edit is recorded first, as a revision of
-        its own. Raises StorageError; the files are then unchanged.
-        """
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
-
-        with self.revisions.lock():
-            self._record(file, ChangedBy.HAND)
-            block = archived if isinstance(archived, bytes) else self._archive_block(archived)
-            change = self.revisions.add(file.name, data, by, source or UNKNOWN_SOURCE, archived=block, **details)
-            try:
-                if change is not None and block:
-                    self._append_bytes(self.archive_file, block)
-                if change is not None and change.is_change:
-                    self._put(file, data)
-            except StorageError:
-                with suppress(StorageError):
-                    self._record(file, ChangedBy.HAND)
-                raise
-            return change
-
-    def remove_archived(self, block: bytes) -> None:
-        """Remove from the archive what a revision appended, if it is still there unchanged. Raises StorageError."""
-        archive = self.file_bytes(self.archive_file)
-        if block and archive is not None and archive.count(block) == 1:
-            rest = archive.replace(block, b"")
-            self._put(self.archive_file, rest or None)
-
-    def _archive_block(self, facts: "Sequence[Fact]") -> bytes:
-        """Format facts for the end of the archive, under today's date; empty if all are in it."""
-        from nanobot.agent.memory.facts import parse_facts
-
-        if not facts:
-            return b""
-        archive = self.file_bytes(self.archive_file) or b""
-        known = {fact.key for fact in parse_facts(archive.decode("utf-8", "replace"))}
-        lines = "".join(f"- {fact.text}\n" for fact in facts if fact.key not in known)
-        gap = b"\n" * max(0, 2 - (len(archive) - len(archive.rstrip(b"\r\n")))) if archive else b""
-        return gap + f"## {self._today():%Y-%m-%d}\n\n{lines}".encode("utf-8", "surrogateescape") if lines else b""
-
-    def _put(self, file: Path, data: bytes | None) -> None:
-        if data is None:
-            self._remove(file)
-        else:
-            self._write(file, data)
-
-    def file_bytes(self, file: Path) -> bytes | None:
-        """Return the content of a memory file, None if there is none. Raises StorageError."""
-        with storage_errors(f"{file.name} cannot be read"):
-            try:
-                with self.files.read(file) as opened:
-                    return opened.read()
-            except FileNotFoundError:
-                return None
-
-    def read_for_model(self) -> str:
-        """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
-        completely.
-        """
-        from nanobot.agent.memory.facts import parse_facts, remove_facts
-        from nanobot.agent.memory.revisions import is_lesson
-
-        try:
-            text = (self.file_bytes(self.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
-        except UnicodeDecodeError as error:
-            raise StorageError(f"{self.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
-        origins = self.revisions.origins()
-        return remove_facts(text, [fact for fact in parse_facts(text) if is_lesson(origins.get(fact.key))])
-
-    def apply_edits(
-        self, history_entry: str, edits: "Sequence[FactEdit]", source: "ChangeSource | None" = None
-    ) -> None:
-        """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md. Edits of pinned facts
-        are left out.
-
-        Duplicate facts are merged, forgotten facts do not return because of older messages, and facts beyond the budget
-        move to the archive. Raises StorageError, also if a fact to be replaced is not there any more; nothing is
-        written then.
-        """
-        from nanobot.agent.memory.edits import apply_edits
-        from nanobot.agent.memory.facts import parse_facts
-        from nanobot.agent.memory.retention import apply_budget
-        from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy
-
-        source = source or UNKNOWN_SOURCE
-        with self.revisions.lock():
-            data = self.file_bytes(self.memory_file)
-            current = (data or b"").decode("utf-8", "surrogateescape")
-            facts = {fact.key: fact for fact in parse_facts(current)}
-            pinned = {fact.key for fact in parse_facts(current) if fact.pinned}
-            if any(edit.text and not facts.keys() >= {*edit.keys} for edit in edits):
-                raise StorageError(
-                    "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
-                    "session and are consolidated later."
-                )
-            text, _ = apply_edits(current, [edit for edit in edits if pinned.isdisjoint(edit.keys)])
-            retained = apply_budget(text, current, self.revisions, source, self.budget_bytes, self._clock)
-            self.append_history(history_entry)
-            if retained.text != current:
-                data = retained.text.encode("utf-8", "surrogateescape")
-            by, mentioned = ChangedBy.CONSOLIDATION, retained.mentioned
-            self.change(self.memory_file, data, by, source, archived=retained.archived, mentioned=mentioned)
+        self.write(self.memory_file, content.encode("utf-8", "replace"))
 
     async def consolidate(
         self,
@@ -313,7 +98,9 @@ class MemoryStore:
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
         # most turns consolidate nothing
-        from nanobot.agent.memory.save_memory import build_transcript, request_consolidation
+        from nanobot.agent.memory.retention import read_for_model, store_edits
+        from nanobot.agent.memory.save_memory import request_consolidation
+        from nanobot.agent.memory.transcript import build_transcript
 
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
@@ -321,10 +108,10 @@ class MemoryStore:
         transcript = build_transcript(rows)
         try:
             if transcript.text:
-                memory = await asyncio.to_thread(self.read_for_model)
+                memory = await asyncio.to_thread(read_for_model, self.revisions)
                 own = build_transcript(rows, is_trusted_only=True)
                 saved = await request_consolidation(provider, model, memory, transcript, own)
-                await finish(asyncio.to_thread(self.apply_edits, saved.history_entry, saved.edits))
+                await finish(asyncio.to_thread(store_edits, self.revisions, saved.history_entry, saved.edits))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)
             return False
@@ -381,21 +168,11 @@ class MemoryStore:
         remaining = [line for line in lines if not any(_mentions(words, fact_words(line)) for words in forgotten_words)]
         return text if len(remaining) == len(lines) else "\n".join(remaining)
 
-    def append_history(self, entry: str) -> None:
-        """Append to the log, durably. An entry without `[YYYY-MM-DD HH:MM]` gets the current time."""
-        text = _BLANK_LINES.sub("\n", entry.strip())
-        if not text:
-            return
-        if not STAMP.match(text):
-            text = f"[{self._clock.now():%Y-%m-%d %H:%M}] {text}"
-        self._append(self.history_file, text + "\n\n")
-
     def read_history(self) -> list[HistoryEntry]:
         """Return the log, oldest first: HISTORY.md and the original's later format, `history.jsonl`."""
-        entries = [
-            *entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self.files)),
-            *parse_entries(read_or_empty(self.history_file, self.files)),
-        ]
+        jsonl, log = (self.memory_dir / "history.jsonl", self.history_file)
+        texts = [read_or_empty(path, self.files).encode("utf-8", "replace") for path in (jsonl, log)]
+        entries = [*entries_of_jsonl(texts[0]), *(entry for entry, _ in parse_entries(texts[1]))]
         return sorted(entries, key=lambda entry: entry.timestamp)
 
     def note_file(self, day: date | None = None) -> Path:
@@ -413,7 +190,7 @@ class MemoryStore:
             return
         path = self.note_file()
         heading = "" if read_or_empty(path, self.files).strip() else f"# {path.stem}\n\n"
-        self._append(path, f"{heading}{text}\n")
+        self.append(path, f"{heading}{text}\n")
 
     def archive_today(self) -> bool:
         """Rename today's notes so that no prompt shows them. Return whether there were any."""
@@ -421,8 +198,8 @@ class MemoryStore:
         if not (data := self.file_bytes(path)):
             return False
         number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
-        self._write(path.with_name(f"{path.stem}-{number}.md"), data)
-        self._remove(path)
+        self.write(path.with_name(f"{path.stem}-{number}.md"), data)
+        self.write(path, None)
         return True
 
     def get_recent_memories(self, days: int = 7) -> str:
@@ -432,36 +209,7 @@ class MemoryStore:
         return "\n\n---\n\n".join(note.strip() for note in notes if note.strip())
 
     def _today(self) -> date:
-        return self._clock.now().date()
-
-    def _remove(self, path: Path) -> None:
-        with storage_errors(f"Cannot remove {path.name}"), self.files.own_location(path) as place:
-            place.real.unlink(missing_ok=True)
-
-    def _write(self, path: Path, content: bytes) -> None:
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            remove_stale_temps(place.real, older_than_s=_STALE_TEMP_S)
-            place.replace(content, PRIVATE_FILE)
-
-    def _append_bytes(self, path: Path, data: bytes) -> None:
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            place.append(data)
-
-    def _append(self, path: Path, text: str) -> None:
-        """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
-        with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
-
-
-@contextmanager
-def storage_errors(what: str) -> Iterator[None]:
-    """Raise a StorageError that says `what` failed if the disk fails or the path is denied."""
-    try:
-        yield
-    except PathDeniedError as error:
-        raise StorageError(str(error)) from error
-    except OSError as error:
-        raise storage_error(what, error) from error
+        return self.clock.now().date()
 
 
 def _mentions(fact: set[str], line: set[str]) -> bool:
@@ -497,16 +245,3 @@ def read_capped(path: Path, files: Opener) -> str:
         return text
     note = f"(Cut after {MAX_PROMPT_CHARS} characters. Read the rest with `read_file`: {path})"
     return f"{text[:MAX_PROMPT_CHARS]}\n\n{note}"
-
-
-def _gap_at_end(place: FileLocation) -> str:
-    """Return the newlines missing for a blank line at the end of the file."""
-    try:
-        with place.read() as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - 4))
-            tail = file.read().replace(b"\r\n", b"\n")
-    except FileNotFoundError:
-        return ""
-    newlines = len(tail) - len(tail.rstrip(b"\n"))
-    return "\n" * max(0, 2 - newlines) if tail else ""

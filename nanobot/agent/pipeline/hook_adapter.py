@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nanobot.agent.events import Notice
-from nanobot.agent.hooks.api import Deny, MessageSeen, TurnSeen
+from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
 from nanobot.agent.pipeline.turn import Turn, TurnEnding
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import least_trusted

@@ -300,8 +300,6 @@ class Pipeline:
         turn.model_name = model.name
         model.provider.prepare()
         await turn.request.profile.tools.refresh()
-        for text in self._deps.take_notices(turn.session.key):
-            turn.emit(Notice(text=text))
         return model, rows, window
 
     def _show_again(self, turn: Turn, history: Sequence[ChatMessage]) -> None:

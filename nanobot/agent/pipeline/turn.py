@@ -17,7 +17,7 @@ from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
 from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import Feed
-from nanobot.agent.hooks.api import Hook, TurnFacts
+from nanobot.agent.hooks import Hook, TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -193,8 +193,6 @@ class TurnDeps:
     """Whether answers are reviewed before they are sent."""
     subagents: SessionSubagents | None = None
     goals: TurnGoals | None = None
-    take_notices: Callable[[str], Sequence[str]] = field(default=lambda session_key: ())
-    """Notices for the people of a session, each returned once."""
     failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
     """How many consolidations of a session failed in a row."""
     feed: Feed | None = None

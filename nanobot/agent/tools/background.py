@@ -1,6 +1,7 @@
 """Processes that commands left running on purpose. Each has a sandbox of its own, invisible to later commands."""
 
 import os
+import re
 import select
 import signal
 import sys
@@ -10,7 +11,7 @@ from contextlib import suppress
 from nanobot.agent.tools.base import ToolResult
 from nanobot.utils.process_tree import Process
 
-_SIGNALS = {name.removeprefix("SIG"): number for name, number in signal.Signals.__members__.items()}
+_KILL = re.compile(r"kill(?: -(?:[sn] )?(?P<signal>\w+))?(?: --)?(?P<pids>(?: \d+)+)", re.ASCII)
 
 
 class BackgroundCommands:
@@ -34,10 +35,11 @@ class BackgroundCommands:
 
     def handle_kill(self, words: Sequence[str]) -> ToolResult | None:
         """Carry out a `kill` of held processes; None if these words are no such command."""
-        if sys.platform != "linux" or not self._pidfds or len(words) < 2 or words[0] != "kill":
+        if sys.platform != "linux" or not self._pidfds or (match := _KILL.fullmatch(" ".join(words))) is None:
             return None
-        number, pids = _parse_kill(words[1:])
-        if number is None or not pids or any(pid not in self._pidfds for pid in pids):
+        name, pids = (match["signal"] or "TERM").upper(), [int(pid) for pid in match["pids"].split()]
+        number = int(name) if name.isdigit() else signal.Signals.__members__.get(f"SIG{name.removeprefix('SIG')}", 65)
+        if number > 64 or any(pid not in self._pidfds for pid in pids):
             return None
         gone = []
         for pid in pids:
@@ -61,22 +63,3 @@ def _has_ended(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _parse_kill(words: Sequence[str]) -> tuple[int | None, list[int]]:
-    """Return signal and pids; None if it is not that simple."""
-    number: int | None = signal.SIGTERM
-    pids: list[int] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word in ("-s", "-n") and rest:
-            word = f"-{rest.pop(0)}"
-        if word.startswith("-") and not pids and word != "--":
-            name = word[1:].upper().removeprefix("SIG")
-            number = int(name) if name.isdigit() and 0 <= int(name) < 65 else _SIGNALS.get(name)
-        elif word.isdigit():
-            pids.append(int(word))
-        elif word != "--":
-            return None, []
-    return number, pids

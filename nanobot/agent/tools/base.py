@@ -167,10 +167,14 @@ class Tool(ABC):
         return "ctx" in inspect.signature(self.execute).parameters
 
 
+def call_arguments(tool: Tool, arguments: dict[str, Any], ctx: ToolContext | None) -> dict[str, Any]:
+    """Return the arguments of `execute`: with the turn's context, if the tool wants it."""
+    return {**arguments, "ctx": ctx} if ctx is not None and tool.wants_context else arguments
+
+
 async def delegate_call(tool: Tool, arguments: dict[str, Any], ctx: ToolContext | None) -> ToolResult:
     """Run another tool and return its result. `arguments` fit its schema."""
-    kwargs = {**arguments, "ctx": ctx} if ctx is not None and tool.wants_context else arguments
-    result: str | ToolResult = await tool.execute(**kwargs)
+    result: str | ToolResult = await tool.execute(**call_arguments(tool, arguments, ctx))
     return result if isinstance(result, ToolResult) else ToolResult(result)
 
 

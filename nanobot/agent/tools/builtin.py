@@ -11,7 +11,7 @@ from nanobot.agent.tools.notebook import NotebookEditTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecTool
-from nanobot.agent.tools.web.fetch import BodyReader, WebFetchTool
+from nanobot.agent.tools.web.fetch import WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.security.files.paths import PathPolicy
@@ -61,7 +61,7 @@ def register_builtin(policies: ToolPolicies, registry: ToolRegistry) -> list[Too
     if policies.inbox is not None:
         tools.append(InboxTool(policies.inbox))
     if policies.web is not None:
-        tools += [WebFetchTool(policies.web, reader=BodyReader(paths)), WebSearchTool(policies.web)]
+        tools += [WebFetchTool(policies.web, paths=paths), WebSearchTool(policies.web)]
     for tool in tools:
         registry.register(tool)
     return tools

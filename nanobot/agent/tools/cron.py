@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.access import Access, AccessKind
@@ -158,33 +159,25 @@ def cron_call(words: Sequence[str]) -> dict[str, Any] | None:
 
     Old AGENTS.md files teach the command, and are never overwritten. The options are those of `nanobot cron --help`.
     """
-    rest = list(words)
-    while rest and re.fullmatch(r"(?:.*/)?(?:python[\d.]*|uv|run|-m)", rest[0]):
-        rest.pop(0)
-    if len(rest) < 3 or rest[0].rpartition("/")[2] != "nanobot" or rest[1] != "cron":
+    command = dropwhile(re.compile(r"(?:.*/)?(?:python[\d.]*|uv|run|-m)").fullmatch, words)
+    program, group, action = (*islice(command, 3), "", "", "")[:3]
+    action = _COMMAND_ALIASES.get(action, action)
+    if program.rpartition("/")[2] != "nanobot" or group != "cron" or action not in ACTIONS:
         return None
-    action = _COMMAND_ALIASES.get(rest[2], rest[2])
-    if action not in ACTIONS:
-        return None
-    arguments: dict[str, Any] = {"action": action}
-    rest = rest[3:]
-    while rest:
-        word, equals, value = rest.pop(0).partition("=")
-        if word in _COMMAND_VALUES:
-            if not equals:
-                if not rest:
-                    return None
-                value = rest.pop(0)
-            if name := _COMMAND_VALUES[word]:
-                arguments[name] = value
-        elif word in _COMMAND_FLAGS:
-            arguments["deliver"] = _COMMAND_FLAGS[word]
-        elif word in _COMMAND_IGNORED:
+    arguments: dict[str, Any] = {"action": "disable" if action == "enable" and "--disable" in words else action}
+    for word in command:
+        option, equals, value = word.partition("=")
+        if option in _COMMAND_VALUES:
+            if (given := value if equals else next(command, None)) is None:
+                return None
+            arguments[_COMMAND_VALUES[option]] = given
+        elif option in _COMMAND_FLAGS:
+            arguments["deliver"] = _COMMAND_FLAGS[option]
+        elif option in _COMMAND_IGNORED:
             continue
         elif action in _NEEDS_JOB_ID and not word.startswith("-") and "job_id" not in arguments:
             arguments["job_id"] = word
         else:
             return None
-    if action == "enable" and "--disable" in words:
-        arguments["action"] = "disable"
+    arguments.pop("", None)
     return arguments

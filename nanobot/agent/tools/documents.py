@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from nanobot.agent.tools.base import ToolResult
 from nanobot.utils.extras import install_command
@@ -15,7 +15,8 @@ from nanobot.utils.text import count_noun, human_size
 
 _CHILD = Path(__file__).with_name("document_child.py")
 _MAX_FILE_BYTES = 64 * 1024 * 1024
-_MAX_TEXT = 4 * 1024 * 1024
+_MAX_OUTPUT_BYTES = 8 * 1024 * 1024
+"""Of the child: escaped, a character may take six bytes."""
 _CHUNK = 64 * 1024
 _MAX_CACHED = 4
 _MARKER_FILES = {"word/document.xml": "docx", "xl/workbook.xml": "xlsx", "ppt/presentation.xml": "pptx"}
@@ -79,73 +80,46 @@ class Documents:
                 )
             if stat.st_size > _MAX_FILE_BYTES:
                 return ToolResult.failed(f"{description}, too large to read. Split it with exec first.")
-            output = _ChildOutput()
-            problem = await self._run(file, kind, output)
-            if problem and not output.pages:
-                return ToolResult.failed(f"{description}, but {problem}.")
-            document = output.document(problem)
+            result = await self._read(file, kind)
+            if isinstance(result, str):
+                return ToolResult.failed(f"{description}, but {result}.")
+            document = result
         self._cache[key] = document
         while len(self._cache) > _MAX_CACHED:
             del self._cache[next(iter(self._cache))]
         return document
 
-    async def _run(self, file: BinaryIO, kind: str, output: "_ChildOutput") -> str | None:
-        """Read the document in a child process. Return why it was not read to its end, if so."""
+    async def _read(self, file: BinaryIO, kind: str) -> Document | str:
+        """Read it in a child process, as far as that is possible. Return why there is nothing, if so."""
         argv = [sys.executable, "-I", str(_CHILD), kind]
         env = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
+        output, problem = bytearray(), "reading it took too much time or memory and was stopped"
         try:
-            async with asyncio.timeout(self._timeout_s):
-                async with child_process(argv, cwd=_CHILD.parent, env=env, stdin=file.fileno()) as child:
-                    rest = b""
-                    while chunk := await child.stdout.read(_CHUNK):
-                        *lines, rest = (rest + chunk).split(b"\n")
-                        for line in lines:
-                            if (problem := output.add_line(line)) is not None:
-                                return problem
-                        if len(rest) > _MAX_TEXT:
-                            return "it has more text than can be read at once"
+            async with (
+                asyncio.timeout(self._timeout_s),
+                child_process(argv, cwd=_CHILD.parent, env=env, stdin=file.fileno()) as child,
+            ):
+                while (chunk := await child.stdout.read(_CHUNK)) and len(output) <= _MAX_OUTPUT_BYTES:
+                    output += chunk
+            if len(output) > _MAX_OUTPUT_BYTES:
+                problem = "it has more text than can be read at once"
         except TimeoutError:
-            return f"reading it took longer than {self._timeout_s:g} s and was stopped"
-        return None if output.is_complete else "reading it took too much time or memory and was stopped"
-
-
-class _ChildOutput:
-    """What the child process has printed so far."""
-
-    def __init__(self) -> None:
-        self.pages: list[str] = []
-        self._unit = ""
-        self._total = 0
-        self._size = 0
-
-    @property
-    def is_complete(self) -> bool:
-        return bool(self._unit) and len(self.pages) >= self._total
-
-    def add_line(self, line: bytes) -> str | None:
-        """Process one line of the child. Return why no more is wanted, if so."""
-        message = json.loads(line)
+            problem = f"reading it took longer than {self._timeout_s:g} s and was stopped"
+        message: dict[str, Any] = {}
+        for line in output.split(b"\n")[:-1]:  # the last one is empty or cut off
+            message |= json.loads(line)
+            message.setdefault("pages", []).extend([message.pop("text")] if "text" in message else [])
         if "missing" in message:
-            return f"no reader is installed here: {install_command('docs')}. Tell the owner"
-        if "error" in message:
-            return str(message["error"])
-        if "unit" in message:
-            self._unit, self._total = message["unit"], message["total"]
-            return None
-        self.pages.append(message["text"])
-        self._size += len(message["text"])
-        return "it has more text than can be read at once" if self._size > _MAX_TEXT and not self.is_complete else None
-
-    def document(self, problem: str | None) -> Document:
-        """Return all pages that came, with a line before each."""
-        if self._unit == "document":
-            text = "\n".join(self.pages)
-        else:
-            pages = (f"--- {self._unit} {at} of {self._total} ---\n{page}" for at, page in enumerate(self.pages, 1))
-            text = "\n\n".join(pages)
-        remarks = [] if self._unit == "document" else [f"{count_noun(self._total, self._unit)}."]
-        if not any(self.pages):
+            problem = f"no reader is installed here: {install_command('docs')}. Tell the owner"
+        problem = str(message.get("error", problem))
+        pages, unit, total = message.get("pages", []), message.get("unit", ""), message.get("total", 0)
+        if not pages and (total or not unit):
+            return problem
+        remarks = [] if unit == "document" else [f"{count_noun(total, unit)}."]
+        if not any(pages):
             remarks.append("There is no text in it: it may be scanned.")
-        if problem:
-            remarks.append(f"Only the first {len(self.pages)} are shown: {problem}.")
-        return Document(text, " ".join(remarks))
+        if len(pages) < total:
+            remarks.append(f"Only the first {len(pages)} are shown: {problem}.")
+        if unit != "document":
+            pages = [f"--- {unit} {at} of {total} ---\n{page}" for at, page in enumerate(pages, 1)]
+        return Document("\n\n".join(pages), " ".join(remarks))

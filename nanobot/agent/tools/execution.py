@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -217,8 +216,7 @@ class _Capture:
         self._open_spill = open_spill
         self._report = report
         self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
+        self._tail = b""
         self._spill: SpillFile | None = None
 
     async def read_from(self, stream: asyncio.StreamReader) -> None:
@@ -231,10 +229,7 @@ class _Capture:
             if self._spill is None:
                 self._spill = await asyncio.to_thread(self._open_spill)
                 await asyncio.to_thread(self._spill.write, bytes(self._head))
-            self._tail.append(chunk)
-            self._tail_size += len(chunk)
-            while self._tail_size - len(self._tail[0]) > _BUFFER_BYTES:
-                self._tail_size -= len(self._tail.popleft())
+            self._tail = (self._tail + chunk)[-_BUFFER_BYTES:]
             if self._spill.full:
                 self._spill.write(chunk)  # only counts
                 await asyncio.sleep(_PACE_S)  # the data is dropped: leave the CPU to others
@@ -256,12 +251,10 @@ class _Capture:
 
     def text(self) -> str:
         """Return what the model sees."""
-        if self._spill is None:
-            return _clean(bytes(self._head))
         head = _clean(bytes(self._head))
-        tail = _clean(b"".join(self._tail)) if self._tail else head
-        if not self._tail and len(head) <= _HEAD_CHARS + _TAIL_CHARS:
+        if self._spill is None or (not self._tail and len(head) <= _HEAD_CHARS + _TAIL_CHARS):
             return head
+        tail = _clean(self._tail) if self._tail else head
         left_out = f"{count_noun(self._spill.size, 'byte')} in all"
         return (
             f"{head[:_HEAD_CHARS]}\n\n[The middle is left out, {left_out}. {self._spill.note}]\n\n{tail[-_TAIL_CHARS:]}"

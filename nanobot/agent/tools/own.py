@@ -85,10 +85,9 @@ class OwnTools:
 
     async def _load(self, file: str) -> Tool:
         """Load the tool of a file, or one that reports why there is none."""
-        path = self._folder / file
 
         async def load() -> Tool:
-            return load_tool(path, self._allowed_dirs)
+            return load_tool(self._folder / file, self._allowed_dirs)
 
         try:
             return OwnTool(await self._worker.run(load, _LOAD_TIMEOUT_S), self._worker)
@@ -98,26 +97,24 @@ class OwnTools:
             reason = str(error)
         except Exception as error:  # isolate the user's code
             reason = f"{type(error).__name__}: {error_text(error)[:500]}."
-        return self._broken(re.sub(r"[^A-Za-z0-9_-]+", "_", path.stem)[:64] or "tool", file, reason)
-
-    def _broken(self, name: str, file: str, reason: str) -> Tool:
-        logger.warning("The tool in tools/%s was not loaded. %s", file, reason)
-        return BrokenTool(name, file, reason)
+        return BrokenTool(re.sub(r"[^A-Za-z0-9_-]+", "_", Path(file).stem)[:64] or "tool", file, reason)
 
     def _offer(self, registry: ToolRegistry) -> None:
+        """Register the loaded tools. In the place of one whose name is taken comes one that says so."""
         tools: dict[str, Tool] = {}
         files: dict[str, str] = {}
+
+        def is_free(name: str) -> bool:
+            return name not in tools and (name in self._tools or not registry.has(name))
+
         for file, tool in self._loaded.items():
-            name = tool.name
-            if name in tools or (registry.has(name) and name not in self._tools):
-                reason = f"Another tool has the name {name}; a tool of your own cannot replace it."
-                if name in tools:
-                    reason = f"tools/{files[name]} has the name {name} already."
-                name = f"own_{name}"[:64]
-                if name in tools or (registry.has(name) and name not in self._tools):
-                    continue
-                tool = self._broken(name, file, reason)  # noqa: PLW2901 - in its place
-            tools[name], files[name] = tool, file
+            if not is_free(tool.name):
+                reason = f"Another tool has the name {tool.name}; a tool of your own cannot replace it."
+                if tool.name in tools:
+                    reason = f"tools/{files[tool.name]} has the name {tool.name} already."
+                tool = BrokenTool(f"own_{tool.name}"[:64], file, reason)  # noqa: PLW2901 - in its place
+            if is_free(tool.name):
+                tools[tool.name], files[tool.name] = tool, file
         for name in self._tools.keys() - tools.keys():
             registry.unregister(name)
         for tool in tools.values():
@@ -255,6 +252,7 @@ class BrokenTool(Tool):
     effect = Effect.READ
 
     def __init__(self, name: str, file: str, reason: str) -> None:
+        logger.warning("The tool in tools/%s was not loaded. %s", file, reason)
         self.name = name
         self.parameters = {"type": "object", "properties": {}}
         self.description = f"tools/{file} was not loaded. {reason[:600]} Fix the file to get this tool back."

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol, Self
 
 from nanobot.agent.tools.access import Access, AccessKind
-from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, call_arguments
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolFailure, ToolSchema, text_of
@@ -165,7 +165,10 @@ class ToolRegistry:
             arguments = repair_arguments(tool.translate(given), tool.parameters)
             if problems := tool.validate_params(arguments):
                 return ToolResult.failed(f"{name} was not run. {' '.join(problems)} Correct this and call it again.")
-            result = await _run_tool(tool, arguments, ctx)
+            returned: Any = tool.execute(**call_arguments(tool, arguments, ctx))
+            while inspect.isawaitable(returned):  # a tool that forgot an await
+                returned = await returned
+            result = _to_result(returned)
             if self.reads_back and result.written is not None:
                 result = await asyncio.to_thread(_read_back, result, result.written)
         except (Exception, SystemExit) as error:  # isolate tools, also one that calls sys.exit
@@ -185,31 +188,22 @@ class ToolRegistry:
         return f"There is no tool named {name[:80]!r}.{hint} Tools: {', '.join(known) or 'none'}."
 
 
-async def _run_tool(tool: Tool, arguments: dict[str, Any], ctx: ToolContext | None) -> ToolResult:
-    kwargs = {**arguments, "ctx": ctx} if ctx is not None and tool.wants_context else arguments
-    returned: Any = tool.execute(**kwargs)
-    while inspect.isawaitable(returned):  # a tool that forgot an await
-        returned = await returned
-    return _to_result(returned)
-
-
 def _read_back(result: ToolResult, written: WrittenFile) -> ToolResult:
     """Compare the file on the disk with what the tool wrote; its content is not quoted. Blocks."""
     name = written.real.name
     try:
         there = written.read_again()
     except (OSError, PathDeniedError):
-        return _with_remark(result, "It could not be read back.")
-    if there is not None and there.sha256 == written.sha256:
-        return _with_remark(result, "Read back: as meant.")
-    if there is None or there.stamp != written.stamp:
-        change = "deleted" if there is None else "changed"
-        return _with_remark(result, f"Read back: somebody else has {change} {name} since. Look at it before you go on.")
-    text = f"{name} was written, but what was read back from the disk differs. Look at it, and write it again."
-    return replace(ToolResult.failed(text, ToolFailure.ENDED_BADLY), provenance=result.provenance)
-
-
-def _with_remark(result: ToolResult, remark: str) -> ToolResult:
+        remark = "It could not be read back."
+    else:
+        if there is not None and there.sha256 == written.sha256:
+            remark = "Read back: as meant."
+        elif there is not None and there.stamp == written.stamp:
+            text = f"{name} was written, but what was read back from the disk differs. Look at it, and write it again."
+            return replace(ToolResult.failed(text, ToolFailure.ENDED_BADLY), provenance=result.provenance)
+        else:
+            change = "deleted" if there is None else "changed"
+            remark = f"Read back: somebody else has {change} {name} since. Look at it before you go on."
     return replace(result, content=f"{result.content} ({remark})") if isinstance(result.content, str) else result
 
 

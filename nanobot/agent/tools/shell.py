@@ -131,7 +131,7 @@ class ExecTool(Tool):
         `needs`. A command that means another tool accesses what that tool does.
         """
         command = arguments["command"]
-        decision, has_sandbox = await asyncio.to_thread(self._check, command, self._paths.workspace)
+        _, decision, has_sandbox = await asyncio.to_thread(self._prepare, command, ".", self._paths)
         is_shared = not ctx.scope.is_owners
         if redirect := self._redirect(decision):
             tool, tool_arguments = redirect
@@ -191,62 +191,47 @@ class ExecTool(Tool):
         from nanobot.security.sandbox.sandbox import SandboxUnavailableError
         from nanobot.security.shell.file_runs import prints_no_content
 
-        policy, command, decision, sandboxed = self._policy, prepared.text, prepared.decision, prepared.sandboxed
-        fetched = Provenance.WEB if decision.fetches else None
-        provenance = least_trusted([known for known in (fetched, ctx and ctx.entered) if known])
+        policy, command, sandbox = self._policy, prepared.text, self._sandbox
+        fetched = [Provenance.WEB] if prepared.decision.fetches else []
+        provenance = least_trusted([*fetched, *([ctx.entered] if ctx is not None else [])])
         taint = provenance if is_outside(provenance) else None
         env = command_environment(os.environ, policy)
         try:
-            command_line, before, reading = await asyncio.to_thread(self._start, prepared, taint)
+            line, before, reading = await asyncio.to_thread(self._start, prepared, taint)
             started_ns, printed = time.time_ns(), ""
             try:
                 outcome = await run_command(
-                    command,
-                    command_line,
-                    prepared.folder,
-                    env,
-                    policy,
-                    timeout_s,
-                    self._paths.workspace,
-                    ctx,
-                    provenance,
+                    command, line, prepared.folder, env, policy, timeout_s, self._paths.workspace, ctx, provenance
                 )
                 printed = "" if prints_no_content(command) or not outcome.output_tail.strip() else outcome.text
             finally:
-                command_line.close()
-                read_provenance = await finish(
-                    asyncio.to_thread(self._finish_reading, reading, printed, started_ns, taint, prepared)
-                )
+                line.close()
+                finishing = asyncio.to_thread(self._finish_reading, reading, printed, started_ns, taint, prepared)
+                read_provenance = await finish(finishing)
         except SandboxUnavailableError as error:
             return ToolResult.failed(str(error))
         except StorageError as error:
             return ToolResult.failed(f"It was not run: the provenance of what it writes cannot be recorded. {error}")
         except OSError as error:
-            return ToolResult.failed(self._describe_start_error(error, sandboxed=sandboxed))
-        if sandboxed and outcome.exit_code == 1 and outcome.output_tail.startswith("bwrap: "):
-            await asyncio.to_thread(self._sandbox.forget)
+            hint = sandbox.workspace_problem if error.errno == errno.EACCES and prepared.sandboxed else ""
+            if error.errno == errno.E2BIG:
+                hint = "Put the text into a file with write_file first."
+            return ToolResult.failed(f"The command could not be started: {error.strerror or error}. {hint}".rstrip())
         self.background.remember(outcome.survivors)
         hints = []
-        if sandboxed:
-            sandbox = self._sandbox
+        if prepared.sandboxed:
+            if outcome.exit_code == 1 and outcome.output_tail.startswith("bwrap: "):
+                await asyncio.to_thread(sandbox.forget)
             find_hints = partial(find_sandbox_hints, network=policy.network, uses_landlock=sandbox.uses_landlock)
             hints = await asyncio.to_thread(find_hints, outcome, command, sandbox.tmp, before)
             if ctx is not None and not ctx.turn_id:  # the owner typed it, and reads the result
                 hints = [_FOR_OWNER] if hints and outcome.exit_code else []
-        provenances = [known for known in (fetched, read_provenance if printed else None) if known is not None]
+        trust = [*fetched, *([read_provenance] if printed and read_provenance is not None else [])]
         return ToolResult(
             "\n".join([outcome.text, *hints]),
             error=outcome.exit_code != 0,
-            provenance=least_trusted(provenances) if provenances else None,
+            provenance=least_trusted(trust) if trust else None,
         )
-
-    def _describe_start_error(self, error: OSError, *, sandboxed: bool) -> str:
-        hint = ""
-        if error.errno == errno.E2BIG:
-            hint = "Put the text into a file with write_file first."
-        elif error.errno == errno.EACCES and sandboxed:
-            hint = self._sandbox.workspace_problem
-        return f"The command could not be started: {error.strerror or error}. {hint}".rstrip()
 
     def _finish_reading(
         self,
@@ -297,15 +282,12 @@ class ExecTool(Tool):
         reading = self._marks.watch_reads(command, folder, taint) if self._marks is not None else None
         return command_line, before, reading
 
-    def _check(self, command: str, folder: Path) -> "tuple[GuardDecision, bool]":
-        """Return the guard's decision, and whether the command can run in a sandbox."""
-        sandboxed = self._sandbox.is_available
-        return self._guard.check(command, folder, sandboxed=sandboxed), sandboxed
-
     def _prepare(self, command: str, working_dir: str, paths: PathPolicy) -> "tuple[Path, GuardDecision, bool]":
-        """Return the folder too. Raises PathDeniedError if commands cannot run there."""
-        folder = _resolve_folder(paths, working_dir)
-        return folder, *self._check(command, folder)
+        """Return the folder, the guard's decision, and whether the command can run in a sandbox. Raises PathDeniedError
+        if commands cannot run there.
+        """
+        folder, sandboxed = _resolve_folder(paths, working_dir), self._sandbox.is_available
+        return folder, self._guard.check(command, folder, sandboxed=sandboxed), sandboxed
 
     def _redirect(self, decision: "GuardDecision") -> tuple[Tool, dict[str, Any]] | None:
         """Return the other tool that a command means, with arguments."""
@@ -323,18 +305,20 @@ class ExecTool(Tool):
             return []
         return await asyncio.to_thread(requested_accesses, needs, command, self._paths, network=self._policy.network)
 
-    def allows_folder(self, folder: str) -> bool:
-        """Whether commands may run in this folder."""
-        try:
-            return bool(_resolve_folder(self._paths, folder))
-        except PathDeniedError:
-            return False
-
     def refusal_on_terminal(self, command: str, folder: str) -> str:
         """Return why a command may not run on a person's terminal, which a sandbox would cut off; empty if it may."""
         if self._sandbox.required:
             return "tools.exec.sandbox is bwrap, and on the terminal a program runs without a sandbox."
         return self._guard.check(command, Path(folder), sandboxed=False).refusal
+
+    async def run_for_owner(self, tools: ToolRegistry, command: str, folder: str, ctx: ToolContext) -> ToolResult:
+        """Run a command that the owner typed, which needs no approval, in this folder if tools may read it."""
+        try:
+            await asyncio.to_thread(_resolve_folder, self._paths, folder)
+        except PathDeniedError:
+            folder = "."
+        granted = frozenset({Access(AccessKind.COMMAND, self.target(command, folder)).rule})
+        return await tools.call(self.name, {"command": command, "working_dir": folder}, replace(ctx, granted=granted))
 
     def target(self, command: str, working_dir: str | None) -> str:
         """Return what is approved: the command, and its folder unless that is the workspace."""
@@ -353,16 +337,11 @@ class ExecTool(Tool):
 
 
 async def run_for_owner(tools: ToolRegistry, command: str, folder: str, ctx: ToolContext) -> ToolResult:
-    """Run a command that the owner typed, which needs no approval, in this folder if tools may read it.
-
-    A failure is a result too.
-    """
+    """Run a command that the owner typed. A failure is a result too."""
     tool = tools.get("exec")
-    if not folder or not isinstance(tool, ExecTool) or not tool.allows_folder(folder):
-        folder = "."
-    target = tool.target(command, folder) if isinstance(tool, ExecTool) else command
-    granted = frozenset({Access(AccessKind.COMMAND, target).rule})
-    return await tools.call("exec", {"command": command, "working_dir": folder}, replace(ctx, granted=granted))
+    if isinstance(tool, ExecTool):
+        return await tool.run_for_owner(tools, command, folder, ctx)
+    return await tools.call("exec", {"command": command}, ctx)
 
 
 def check_for_terminal(tools: ToolRegistry, command: str, folder: str) -> str:

@@ -12,15 +12,8 @@ from pathlib import Path
 from nanobot.agent.tools.base import ToolContext
 from nanobot.messages.types import Provenance, is_outside
 from nanobot.security.secrets import RedactedOutput
-from nanobot.utils.files import (
-    O_BINARY,
-    PRIVATE_FILE,
-    PRIVATE_FOLDER,
-    make_private_folder,
-    remove_old_files,
-    write_whole,
-)
-from nanobot.utils.open_no_follow import make_folder
+from nanobot.utils.files import remove_old_files, write_whole
+from nanobot.utils.open_no_follow import open_own, own_folder
 from nanobot.utils.text import clip, human_size
 
 SPILL_CAP = 64 * 1024 * 1024
@@ -108,29 +101,16 @@ def clip_result(text: str, limit: int, ctx: ToolContext, provenance: Provenance 
 def _new_file(workspace: Path, turn_id: str, provenance: Provenance) -> tuple[int, Path]:
     """Create a file for this turn; return its descriptor and path. Removes files older than a week.
 
-    Commands may write in the same folder, so it is held open and no link in its path is followed.
+    Commands may write in the same folder, so no link in its path is followed.
     """
-    folder = workspace / SPILL_FOLDER
+    folder = Path(os.path.realpath(workspace)) / SPILL_FOLDER
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", turn_id)[:80] or "turn"
     if is_outside(provenance):
         stem += f"-{provenance}"
-    if os.name == "nt":
-        descriptor, name = _create(make_private_folder(folder), None, stem)
-        return descriptor, folder / name
-    folder_fd = make_folder(Path(os.path.realpath(workspace)) / SPILL_FOLDER, PRIVATE_FOLDER)
-    try:
-        descriptor, name = _create(Path(), folder_fd, stem)
-        return descriptor, folder / name
-    finally:
-        os.close(folder_fd)
-
-
-def _create(folder: Path, folder_fd: int | None, stem: str) -> tuple[int, str]:
-    """Create a file there; return its descriptor and name."""
-    remove_old_files(folder if folder_fd is None else folder_fd, older_than_s=_RETENTION_DAYS * 86_400)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY | getattr(os, "O_NOFOLLOW", 0)
+    with own_folder(folder) as descriptor:
+        remove_old_files(folder if descriptor is None else descriptor, older_than_s=_RETENTION_DAYS * 86_400)
     for number in range(1, _MAX_NUMBER):
         name = f"{stem}-{number}.txt"
         with suppress(FileExistsError):
-            return os.open(folder / name, flags, PRIVATE_FILE, dir_fd=folder_fd), name
+            return open_own(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL), workspace / SPILL_FOLDER / name
     raise FileExistsError(f"There are too many files of {stem}")

@@ -25,8 +25,6 @@ _SIMPLE = frozenset({
     "type", "enum", "minimum", "maximum", "items", "properties", "required", "additionalProperties", "$defs",
 })  # fmt: skip
 """Keywords that are checked here or forbid nothing."""
-_OPEN = frozenset({"patternProperties", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
-"""Keywords by which a schema may allow names that its `properties` do not list."""
 _KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -46,8 +44,7 @@ _validators: dict[int, tuple[Schema, Draft202012Validator | None]] = {}
 def find_problems(params: Any, schema: Schema) -> list[str]:
     """Return each problem as a sentence; empty if the arguments fit. Never raises, whatever the schema."""
     try:
-        problems = list(_problems(params, schema, "", schema))
-        return list(dict.fromkeys([*problems, *_unknown_names(params, schema)]))
+        return list(_problems(params, schema, "", schema))
     except Exception:  # a third-party schema may be broken in any way; the tool decides then
         return []
 
@@ -124,12 +121,14 @@ def _problems(value: Any, schema: Any, name: str, root: Schema) -> Iterator[str]
                 text = re.split(r"[.;] ", str(_mapping(wanted).get("description", "")))[0].rstrip(".")
                 about = f" ({_type_names(wanted)}{': ' + text if text else ''})" if isinstance(wanted, dict) else ""
                 yield f"{missing} is required{f' in {name}' if name else ''}{about}."
-        is_closed = schema.get("additionalProperties") is False and (name or not properties)
-        if is_closed and not value.keys() <= properties.keys():
-            yield f"{name or 'the call'} takes only: {', '.join(properties) or 'nothing'}."
+        # A tool that ignores a made-up name does something else than meant.
+        takes_others = schema.get("additionalProperties", bool(name) or not properties)
         for key, item in value.items():
             if key in properties:
                 yield from _problems(item, properties[key], f"{name}.{key}" if name else key, root)
+            elif not takes_others:
+                near, known = _did_you_mean(nearest(str(key), properties, 1)), ", ".join(properties) or "none"
+                yield f"{key} is not a parameter{f' of {name}' if name else ''}.{near} Known: {known}."
     elif isinstance(value, list) and "items" in schema:
         for index, item in enumerate(value):
             yield from _problems(item, schema["items"], f"{name}[{index}]", root)
@@ -150,21 +149,6 @@ def _is_simple(schema: Any) -> bool:
         and isinstance(schema.get("additionalProperties", True), bool)
         and all(isinstance(choice, str) for choice in schema.get("enum", ()))
     )
-
-
-def _unknown_names(params: Any, schema: Schema) -> list[str]:
-    """Report names that no property has. A tool that ignores a made-up name does something else than meant."""
-    properties = _properties(schema)
-    if not isinstance(params, dict) or not properties:
-        return []
-    if schema.get("additionalProperties", False) is not False or not _OPEN.isdisjoint(schema):
-        return []
-    known = list(properties)
-    return [
-        f"{name} is not a parameter.{_did_you_mean(nearest(str(name), known, 1))} Known: {', '.join(known)}."
-        for name in params
-        if name not in properties
-    ]
 
 
 def _did_you_mean(near: list[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from nanobot.agent.engine.runner import run
 from nanobot.agent.engine.spec import Model, RunLimits, RunResult, RunSpec
 from nanobot.agent.events import Emitter, TurnEnded, TurnOutcome
-from nanobot.agent.hooks.api import CallSeen, Hook, NewArguments
+from nanobot.agent.hooks import CallSeen, Hook, NewArguments
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry

@@ -321,6 +321,8 @@ class DiscordChannel(ChatChannel):
             attached.close()
             attached.fp.close()  # the SDK leaves this to the caller
 
+    post_url = post_file
+
     async def show_typing(self, to: Address) -> None:
         """Show the typing indicator, which expires after ten seconds."""
         with as_send_errors():

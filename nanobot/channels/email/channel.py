@@ -297,7 +297,7 @@ async def _files(sources: list[str]) -> tuple[list[MailFile], list[str]]:
             if file.path is None:
                 notes.append(f"{file.name}: {file.url}")
                 continue
-            data = await read_outgoing(file.path, largest=left)
+            data = await read_outgoing(file)
         except (MediaError, UndeliverableError) as error:
             notes.append(f"({error})")
             continue

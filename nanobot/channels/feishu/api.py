@@ -4,7 +4,7 @@ Sources: open.feishu.cn/document, server-docs/im-v1 and .../getting-started/serv
 """
 
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from nanobot.channels.errors import ChannelSetupError, ErrorCodes, RefusedError, require_settings
@@ -46,31 +46,23 @@ _FINAL = {
 }
 
 
-class BotIdentity(NamedTuple):
-    """The bot of the app, from `bot/v3/info`."""
-
-    open_id: str = ""
-    name: str = "nanobot"
-
-
 class FeishuApi(RestClient):
-    """The requests of one app."""
-
     codes = ErrorCodes("Feishu", _FINAL, limited=(99991400, 230020, 11232, 11233, 11247), temporary=_BUSY)
     token_ended = (99991661, 99991663, 99991664, 99991665, 99991668)
 
     def __init__(self, section: FeishuConfig) -> None:
         super().__init__(_DOMAINS.get(section.domain, section.domain))
         self.app_id = section.app_id.strip()
-        self.me = BotIdentity()
+        self.bot, self.bot_name = "", "nanobot"
+        """The open_id and the name of the app's bot, once logged in."""
         self._section = section
 
     @property
     def console(self) -> str:
         return f"{self.base}/app/{self.app_id}"
 
-    async def log_in(self) -> BotIdentity:
-        """Return the bot of the app. Raises ChannelSetupError for an app that cannot be used."""
+    async def log_in(self) -> None:
+        """Find out which bot the app has. Raises ChannelSetupError for an app that cannot be used."""
         answer = await self.request("GET", "/open-apis/bot/v3/info")
         bot = answer.body.part("bot")
         if answer.code or not bot.text("open_id"):
@@ -83,8 +75,7 @@ class FeishuApi(RestClient):
                 f"The app is not released. Create a version at {self.console} (Version Management & Release) and have "
                 "it approved; after each change of permissions or events, again."
             )
-        self.me = BotIdentity(bot.text("open_id"), bot.text("app_name") or "nanobot")
-        return self.me
+        self.bot, self.bot_name = bot.text("open_id"), bot.text("app_name") or "nanobot"
 
     async def fetch_endpoint(self) -> tuple[str, int, float]:
         """A URL to connect to, valid once; the number of the service; and how often to ping it, in seconds.

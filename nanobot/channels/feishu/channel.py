@@ -33,7 +33,6 @@ from nanobot.channels.feishu.incoming import (
     read_event,
     read_message,
 )
-from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
@@ -59,8 +58,9 @@ _FILE_TYPES = {
     ".xls": "xls", ".xlsx": "xls", ".ppt": "ppt", ".pptx": "ppt",
 }  # fmt: skip
 """How Feishu shows a file by its suffix; others are a "stream"."""
+_ID_TYPES = {"oc_": "chat_id", "ou_": "open_id", "on_": "union_id"}
 _MOST_BUTTONS = 20
-_MOST_ROOMS, _MOST_CARDS = 60, 256
+_MOST_ROOMS = 60
 _LOOKUP_S = 1.0
 """How long a message waits for the one it quotes."""
 _PAGE, _MOST_PAGES = 50, 4
@@ -81,8 +81,6 @@ class FeishuState:
 
 @dataclass(slots=True)
 class _Card:
-    """A card of a streamed answer."""
-
     id: str = ""
     """Its id in CardKit; empty if it has to be looked up."""
     is_streaming: bool = True
@@ -95,8 +93,6 @@ class _Card:
 
 
 class FeishuChannel(ChatChannel):
-    """Private chats, groups and topics of one app."""
-
     name = "feishu"
     dialect = FEISHU
     largest_file = 30 * 1024 * 1024
@@ -108,19 +104,19 @@ class FeishuChannel(ChatChannel):
     delta_interval_s: ClassVar[float] = 0.5
     """A card may be updated ten times a second, all cards of an app a thousand times a minute."""
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: FeishuConfig
+
+    def __init__(self, config: FeishuConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, FeishuConfig) else FeishuConfig.model_validate(config)
-        self._api = FeishuApi(self._settings)
+        self._api = FeishuApi(config)
         self._state = FeishuState()
         self._catch_up = CatchUp(self.name)
         self._cards: dict[str, _Card] = {}
 
     async def start(self) -> None:
-        """Log in, and receive messages until the connection ends."""
         async with self._api:
-            bot = await self._api.log_in()
-            self._state = await self.load_state(FeishuState(bot.open_id))
+            await self._api.log_in()
+            self._state = await self.load_state(FeishuState(self._api.bot))
             async with keep_saved(self.state_path, self._state):
                 await self._serve()
 
@@ -137,33 +133,27 @@ class FeishuChannel(ChatChannel):
                     continue
                 try:
                     frame = Frame.decode(data)
-                    event = parts.add(frame)
+                    if (event := parts.add(frame)) is not None:
+                        work.create_task(self._process(socket, frame, event))
                 except ValueError as error:
                     log.debug("feishu: a frame cannot be read: %s", error)
-                    continue
-                if event is not None:
-                    work.create_task(self._process(socket, frame, event))
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Show which bot the app is. Raises ChannelSetupError; SendError if Feishu is unreachable."""
+    async def check_login(self) -> str:
         async with self._api:
-            bot = await self._api.log_in()
+            await self._api.log_in()
             await self._api.fetch_endpoint()
-        show(
-            LoginStep(
-                f"The app works. Your bot is {bot.name}: search for it in Feishu and write to it.\n"
-                "Only if you created the app by hand: while nanobot is connected, open\n"
-                f"{self._api.console}\n"
-                "Events & Callbacks: choose the long connection for events and for callbacks, and save."
-            )
+        return (
+            f"The app works. Your bot is {self._api.bot_name}: search for it in Feishu and write to it.\n"
+            "Only if you created the app by hand: while nanobot is connected, open\n"
+            f"{self._api.console}\n"
+            "Events & Callbacks: choose the long connection for events and for callbacks, and save."
         )
-        return True
 
     # receiving
 
     async def _process(self, connection: ClientConnection, frame: Frame, payload: bytes) -> None:
         """Process an event and acknowledge it; if it could not be journaled, Feishu is told to send it again."""
-        incoming = read_event(payload, self._api.me.open_id, topic_isolation=self._settings.topic_isolation)
+        incoming = read_event(payload, self._api.bot, topic_isolation=self.config.topic_isolation)
         code = 200
         try:
             if incoming is not None:
@@ -176,7 +166,7 @@ class FeishuChannel(ChatChannel):
             await connection.send(frame.answer(code))
 
     async def _receive(self, incoming: FeishuIncoming) -> None:
-        is_for_bot = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
+        is_for_bot = incoming.is_private or incoming.is_mentioned or self.config.group_policy != "mention"
         is_allowed = self.services.access.is_allowed(incoming.sender_id)
         if (incoming.parent_id or incoming.is_forward) and is_for_bot and is_allowed:
             incoming = await self._with_others(incoming)
@@ -188,7 +178,7 @@ class FeishuChannel(ChatChannel):
 
     async def _with_others(self, incoming: FeishuIncoming) -> FeishuIncoming:
         """Add the message that it replies to, or the messages that it forwards, if Feishu says them in time."""
-        bot, text, files, quotes = self._api.me.open_id, incoming.text, [*incoming.attachments], incoming.quotes_others
+        bot, text, files, quotes = self._api.bot, incoming.text, [*incoming.attachments], incoming.quotes_others
         with suppress(TimeoutError, SendError):
             async with asyncio.timeout(_LOOKUP_S):
                 if incoming.is_forward:
@@ -202,14 +192,12 @@ class FeishuChannel(ChatChannel):
     async def _process_missed(self, room: str, last: int, *, is_private: bool) -> None:
         """Process the messages of a chat after this time, before any new ones."""
         since = max(last // 1000, int((self.services.clock.now() - MAX_AGE).timestamp()))
-        query = {
-            "container_id_type": "chat", "container_id": room, "start_time": str(since),
-            "sort_type": "ByCreateTimeDesc", "page_size": str(_PAGE),
-        }  # fmt: skip
+        query = {"container_id_type": "chat", "container_id": room, "start_time": str(since)}
+        query |= {"sort_type": "ByCreateTimeDesc", "page_size": str(_PAGE)}
         async with self._catch_up.missed(room):
             for item in reversed(await self._messages("", query)):
                 event = event_of(item, is_private=is_private)
-                incoming = read_message(event, self._api.me.open_id, topic_isolation=self._settings.topic_isolation)
+                incoming = read_message(event, self._api.bot, topic_isolation=self.config.topic_isolation)
                 if incoming is not None and not item.get("deleted"):
                     await self._receive(incoming)
 
@@ -253,13 +241,13 @@ class FeishuChannel(ChatChannel):
         card_id = (await self._api.call("POST", "/cardkit/v1/cards", json=card)).text("card_id")
         posted = await self._send(to, "interactive", {"type": "card", "data": {"card_id": card_id}}, options)
         # after a lost confirmation the message may have the card of the earlier attempt
-        put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id), _MOST_CARDS)
+        put_bounded(self._cards, posted, _Card("" if options.is_retry else card_id))
         return posted
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
         """Replace the text of a card: while it streams its text only, which is shown as it grows."""
         card = self._cards.get(platform_id) or _Card()
-        put_bounded(self._cards, platform_id, card, _MOST_CARDS)
+        put_bounded(self._cards, platform_id, card)
         if card.is_streaming:
             try:
                 path = f"/elements/{_TEXT_ELEMENT}/content"
@@ -276,8 +264,8 @@ class FeishuChannel(ChatChannel):
         if not card.id:
             found = await self._api.call("POST", "/cardkit/v1/cards/id_convert", json={"message_id": message_id})
             card.id = found.text("card_id")
-            if not card.id:
-                raise UndeliverableError("Feishu has no card for this message")
+        if not card.id:
+            raise UndeliverableError("Feishu has no card for this message")
         change["sequence"] = card.next_sequence()
         await self._api.call(method, f"/cardkit/v1/cards/{card.id}{path}", json=change)
 
@@ -295,9 +283,7 @@ class FeishuChannel(ChatChannel):
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Send a file; a larger picture, or one of another format, as a document."""
-        if file.path is None:
-            return await self._send(to, "text", {"text": file.url or file.name}, options)
-        content, suffix = await read_outgoing(file.path, largest=self.largest_file), file.path.suffix.lower()
+        content, suffix = await read_outgoing(file), file.suffix
         if suffix in _IMAGES and file.size <= _LARGEST_IMAGE:
             form: dict[str, Any] = {"data": {"image_type": "message"}, "files": {"image": (file.name, content)}}
             data = await self._api.call("POST", "/im/v1/images", **form)
@@ -324,7 +310,7 @@ class FeishuChannel(ChatChannel):
         if options.nonce is not None:
             unique = f"{self._state.salt}:{to.chat_id}:{options.nonce}"
             body["uuid"] = sha256(unique.encode()).hexdigest()[:40]
-        quoted = options.reply_to if self._settings.reply_to_message else None
+        quoted = options.reply_to if self.config.reply_to_message else None
         for target in [one for one in (quoted, to.thread_id) if one is not None]:
             try:
                 data = await self._api.call("POST", f"/im/v1/messages/{target}/reply", json=body)
@@ -334,9 +320,7 @@ class FeishuChannel(ChatChannel):
             else:
                 return data.text("message_id")
         chat = to.chat_id
-        id_type = {"oc_": "chat_id", "ou_": "open_id", "on_": "union_id"}.get(
-            chat[:3], "email" if "@" in chat else "user_id"
-        )
+        id_type = _ID_TYPES.get(chat[:3], "email" if "@" in chat else "user_id")
         query = {"receive_id_type": id_type}
         data = await self._api.call("POST", "/im/v1/messages", params=query, json=body | {"receive_id": chat})
         return data.text("message_id")

@@ -20,9 +20,8 @@ Fields = list[tuple[int, int | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame, by field number and value."""
-
     fields: Fields
+    """By number."""
 
     @classmethod
     def decode(cls, data: bytes) -> "Frame":
@@ -36,15 +35,13 @@ class Frame:
 
     @property
     def headers(self) -> dict[str, str]:
-        pairs = [dict(_decode(value)) for value in self._values(_HEADER)]
+        headers = [value for number, value in self.fields if number == _HEADER and isinstance(value, bytes)]
+        pairs = [dict(_decode(header)) for header in headers]
         return {_text(pair.get(1)): _text(pair.get(2)) for pair in pairs}
 
     @property
     def payload(self) -> bytes:
-        return next(iter(self._values(_PAYLOAD)), b"")
-
-    def _values(self, wanted: int) -> list[bytes]:
-        return [value for number, value in self.fields if number == wanted and isinstance(value, bytes)]
+        return next((value for number, value in self.fields if number == _PAYLOAD and isinstance(value, bytes)), b"")
 
     def answer(self, code: int) -> bytes:
         """The acknowledgement: the same frame with 200 as its payload; with another code the event comes again."""
@@ -53,7 +50,6 @@ class Frame:
 
 
 def new_frame(service: int, method: int, headers: Mapping[str, str], payload: bytes = b"") -> bytes:
-    """A frame of ours."""
     pairs = [(_HEADER, _encode([(1, key.encode()), (2, value.encode())])) for key, value in headers.items()]
     return _encode([(_SEQUENCE, 0), (_LOG, 0), (_SERVICE, service), (_METHOD, method), *pairs, (_PAYLOAD, payload)])
 
@@ -103,10 +99,8 @@ def _decode(data: bytes) -> Fields:
 def _encode(fields: Fields) -> bytes:
     encoded = bytearray()
     for number, value in fields:
-        if isinstance(value, int):
-            encoded += _varint(number << 3 | _VARINT) + _varint(value)
-        else:
-            encoded += _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+        kind, size, content = (_VARINT, value, b"") if isinstance(value, int) else (_BYTES, len(value), value)
+        encoded += _varint(number << 3 | kind) + _varint(size) + content
     return bytes(encoded)
 
 

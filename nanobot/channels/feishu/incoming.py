@@ -23,8 +23,6 @@ _MAX_FILES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeishuIncoming(Incoming):
-    """A message or button press of a person."""
-
     message_id: str
     room: str = ""
     """The id of the chat at Feishu. Of a private chat ours is the person's."""

@@ -38,11 +38,10 @@ from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import MAX_AGE, keep_saved
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.incoming import Incoming, quoted_lines
-from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.matrix.client import (
     MatrixState,
-    PasswordLogin,
     as_send_errors,
+    ask,
     check,
     is_revoked,
     open_client,
@@ -53,8 +52,9 @@ from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
+from nanobot.channels.rest import download
 from nanobot.config.channels import MatrixConfig
-from nanobot.markdown import Chunk, split_message
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import MATRIX
 from nanobot.utils.aio import task_group
 from nanobot.utils.bounded_dict import put_bounded
@@ -69,7 +69,7 @@ _FILTER = {
     "account_data": {"types": []},
     "room": {"timeline": {"limit": 50}, "ephemeral": {"types": []}, "account_data": {"types": []}},
 }
-_MOST_WAITING, _MOST_REMEMBERED = 200, 500
+_MOST_WAITING = 200
 _LONGEST_EVENT = 44_000
 """A larger one is sent without HTML. Homeservers take 65,536 bytes, and encryption adds a third."""
 _LONGEST_FALLBACK = 200
@@ -87,8 +87,6 @@ _NOT_ENCRYPTING = (
 
 
 class MatrixChannel(ChatChannel):
-    """One Matrix account."""
-
     name = "matrix"
     dialect = MATRIX
     can_edit = True
@@ -105,11 +103,12 @@ class MatrixChannel(ChatChannel):
     delta_interval_s: ClassVar[float] = 3.0
     """Each edit is an event; homeservers take about one in five seconds, after ten at once."""
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: MatrixConfig
+
+    def __init__(self, config: MatrixConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, MatrixConfig) else MatrixConfig.model_validate(config)
         self._state = MatrixState()
-        self._login = PasswordLogin()
+        self._password_token: list[str] = []
         self._current: AsyncClient | None = None
         self._work = asyncio.TaskGroup()
         self._undecrypted: dict[str, tuple[MegolmEvent, float]] = {}
@@ -118,16 +117,15 @@ class MatrixChannel(ChatChannel):
         self._upload_limit: int | None = None
 
     async def start(self) -> None:
-        """Receive messages until the connection breaks."""
         self._state = await self.load_state(self._new_state())
         async with (
             keep_saved(self.state_path, self._state),
-            open_client(self._settings, self._state, self.services.state, self._login) as client,
+            open_client(self.config, self._state, self.services.state, self._password_token) as client,
         ):
             await self.save_state(self._state)  # the device
             self._undecrypted, self._has_new_keys = {}, False
             client.add_to_device_callback(self._note_key, (RoomKeyEvent, ForwardedRoomKeyEvent))
-            if self._settings.e2ee_enabled and not ENCRYPTION_ENABLED:
+            if self.config.e2ee_enabled and not ENCRYPTION_ENABLED:
                 log.warning("matrix: encrypted rooms cannot be read; install nanobot[matrix-e2e] to change that")
             try:
                 async with task_group() as self._work:
@@ -138,21 +136,18 @@ class MatrixChannel(ChatChannel):
             finally:
                 self._current = None
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Log in. Raises ChannelSetupError; SendError if the homeserver is unreachable."""
+    async def check_login(self) -> str:
         state = await self.load_state(self._new_state())
-        async with open_client(self._settings, state, self.services.state, self._login) as client:
+        async with open_client(self.config, state, self.services.state, self._password_token) as client:
             await self.save_state(state)
-            show(LoginStep(f"The login works. Your bot is {client.user_id}; invite it to a chat."))
-        return True
+            return f"The login works. Your bot is {client.user_id}; invite it to a chat."
 
     def _new_state(self) -> MatrixState:
-        return MatrixState(f"{self._settings.user_id.strip()} {self._settings.homeserver.strip()}")
+        return MatrixState(f"{self.config.user_id.strip()} {self.config.homeserver.strip()}")
 
     # receiving
 
     async def _serve(self, client: AsyncClient) -> None:
-        """Process what happens until the connection ends."""
         wait_s = 0.0  # the first sync returns at once and shows whether we are connected
         while True:
             try:
@@ -168,14 +163,14 @@ class MatrixChannel(ChatChannel):
         with as_send_errors():
             response = await client.sync(int(wait_s * 1000), _FILTER, since or None, full_state=is_first or None)
         if is_revoked(response):
-            self._login = PasswordLogin()
-            if self._settings.access_token:
-                raise revoked(self._settings)
+            self._password_token.clear()
+            if self.config.access_token:
+                raise revoked(self.config)
         response = check(response)
         self.status.touch()
         if is_first:
-            with suppress(SendError), as_send_errors():
-                self._upload_limit = check(await client.content_repository_config()).upload_size
+            with suppress(SendError):
+                self._upload_limit = (await ask(client.content_repository_config())).upload_size
         await self._exchange_keys(client)
         if since:
             self._current = client  # it knows the rooms, and which of them are encrypted
@@ -208,8 +203,7 @@ class MatrixChannel(ChatChannel):
         events: list[Any] = []
         while start and len(events) < _MOST_MISSED:
             try:
-                with as_send_errors():
-                    page = check(await client.room_messages(room.room_id, start, since, limit=_PAGE))
+                page = await ask(client.room_messages(room.room_id, start, since, limit=_PAGE))
             except RateLimitedError as error:
                 self.status.touch()
                 await asyncio.sleep(min(error.retry_after_s, self.poll_s))
@@ -239,8 +233,8 @@ class MatrixChannel(ChatChannel):
                 came = self.services.clock.monotonic()
                 put_bounded(self._undecrypted, event.event_id, (event, came), _MOST_WAITING)
                 if client.olm is not None:
-                    with suppress(SendError), as_send_errors():  # one that was asked for already is an error, too
-                        await client.request_room_key(event)
+                    with suppress(SendError):  # one that was asked for already is an error, too
+                        await ask(client.request_room_key(event))
                 return False
             incoming = await self._read(client, room, event)
             return incoming is not None and await self.receive_until_journaled(incoming)
@@ -251,9 +245,8 @@ class MatrixChannel(ChatChannel):
             return False
 
     async def _read(self, client: AsyncClient, room: MatrixRoom, event: Any) -> Incoming | None:
-        """Read a message, with the one that it answers."""
         names = (client.user_id.removeprefix("@").partition(":")[0], room.user_name(client.user_id) or "")
-        bot = Bot(client.user_id, [name for name in names if name], self._settings.allow_room_mentions)
+        bot = Bot(client.user_id, [name for name in names if name], self.config.allow_room_mentions)
         source = Payload.of(event.source)
         incoming = read_message(source, bot)
         oldest = self.services.clock.now().astimezone(UTC) - MAX_AGE
@@ -266,7 +259,7 @@ class MatrixChannel(ChatChannel):
             sender_name=room.user_name(incoming.sender_id) or "",
         )
         answered = "" if incoming.text.startswith("/") else quoted_id(source)  # a command needs no quote
-        is_heard = incoming.is_private or incoming.is_mentioned or self._settings.group_policy != "mention"
+        is_heard = incoming.is_private or incoming.is_mentioned or self.config.group_policy != "mention"
         if answered and is_heard and self.is_allowed(incoming.sender_id):
             quote, is_own = await self._quote(client, room, answered, incoming.sender_id)
             text = "\n".join(filter(None, [quote, incoming.text]))
@@ -289,23 +282,22 @@ class MatrixChannel(ChatChannel):
         return quoted_lines(text, author or event.sender), event.sender in (client.user_id, sender)
 
     async def _send_receipt(self, client: AsyncClient, room_id: str, event_id: str) -> None:
-        with suppress(SendError), as_send_errors():
-            check(await client.update_receipt_marker(room_id, event_id))
+        with suppress(SendError):
+            await ask(client.update_receipt_marker(room_id, event_id))
 
     async def _answer_invitations(self, client: AsyncClient, response: SyncResponse) -> None:
         """Join the rooms to which the bot is invited by people who are allowed, once they are."""
         for room_id in response.rooms.invite:
             room = client.invited_rooms[room_id]
             if (inviter := room.inviter) and room_id not in self._state.invites:
-                put_bounded(self._state.invites, room_id, inviter, _MOST_REMEMBERED)
+                put_bounded(self._state.invites, room_id, inviter)
                 asking = Incoming(inviter, room_id, sender_name=room.user_name(inviter) or "")
                 await self.services.access.decide(asking)  # the owner is asked about a stranger
         for room_id, inviter in [*self._state.invites.items()]:
             if not self.is_allowed(inviter):
                 continue
             try:
-                with as_send_errors():
-                    check(await client.join(room_id))
+                await ask(client.join(room_id))
             except UndeliverableError as error:  # withdrawn
                 log.info("matrix: the invitation to %s is not valid any more: %s", room_id, error)
             except SendError as error:
@@ -356,13 +348,12 @@ class MatrixChannel(ChatChannel):
     async def _say_unreadable(self, client: AsyncClient, room: MatrixRoom, sender: str) -> None:
         if room.room_id in self._state.unreadable or not self.is_allowed(sender):
             return
-        put_bounded(self._state.unreadable, room.room_id, None, _MOST_REMEMBERED)
+        put_bounded(self._state.unreadable, room.room_id, None)
         text = _NOT_ENCRYPTING if client.olm is None else _NOT_DECRYPTED
         log.warning("matrix: a message of %s in %s cannot be decrypted", sender, room.room_id)
-        with suppress(SendError), as_send_errors():  # not by `post`, which writes nothing unencrypted here
-            await client.room_send(
-                room.room_id, "m.room.message", {"msgtype": "m.notice", "body": text}, ignore_unverified_devices=True
-            )
+        notice = {"msgtype": "m.notice", "body": text}
+        with suppress(SendError):  # not by `post`, which writes nothing unencrypted here
+            await ask(client.room_send(room.room_id, "m.room.message", notice, ignore_unverified_devices=True))
 
     # files
 
@@ -381,30 +372,21 @@ class MatrixChannel(ChatChannel):
             raise MediaError("the file cannot be decrypted with the key that came with it") from error
 
     async def _fetch(self, address: str) -> AsyncIterator[bytes]:
-        client = self._client
+        client, size, most = self._client, 0, self.config.max_media_bytes
         server, _, media = address.removeprefix("mxc://").partition("/")
         path = f"/_matrix/client/v1/media/download/{quote(server, safe='')}/{quote(media, safe='')}"
         headers = {"Authorization": f"Bearer {client.access_token}"}
-        response = await client.send("GET", path, headers=headers, timeout=0)  # the media store has one
-        async with response:
-            if response.status != 200:
-                raise MediaError(f"the homeserver answered {response.status}")
-            size = 0
-            async for chunk in response.content.iter_any():
-                size += len(chunk)
-                if size > self._settings.max_media_bytes:
-                    most = human_size(self._settings.max_media_bytes)
-                    raise MediaError(f"it is larger than {most}, which is channels.matrix.maxMediaBytes")
-                yield chunk
+        async for chunk in download("Matrix", f"{client.homeserver}{path}", headers, self.config.proxy):
+            size += len(chunk)
+            if size > most:
+                raise MediaError(f"it is larger than {human_size(most)}, which is channels.matrix.maxMediaBytes")
+            yield chunk
 
     def largest_to(self, to: Address) -> int:
-        return min(self._settings.max_media_bytes, self._upload_limit or self._settings.max_media_bytes)
+        return min(self.config.max_media_bytes, self._upload_limit or self.config.max_media_bytes)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Upload a file, encrypted where the room is, and post it. A URL is posted as text."""
-        if file.path is None:
-            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
-        data = await read_outgoing(file.path, largest=self.largest_to(to))
+        data = await read_outgoing(file)
         client, kind = self._client, mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         content: dict[str, Any] = {
             "msgtype": _TYPES.get(file.kind, "m.file"),
@@ -447,8 +429,7 @@ class MatrixChannel(ChatChannel):
 
     async def show_typing(self, to: Address) -> None:
         """Show the typing indicator until shortly after it would be renewed."""
-        with as_send_errors():
-            check(await self._client.room_typing(to.chat_id, timeout=int(2000 * self.typing_s)))
+        await ask(self._client.room_typing(to.chat_id, timeout=int(2000 * self.typing_s)))
 
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         relation = {"rel_type": "m.annotation", "event_id": message_id, "key": emoji}
@@ -468,14 +449,11 @@ class MatrixChannel(ChatChannel):
             return await self.chat_with(name)
         client = self._client
         if name.startswith("#") and ":" in name:
-            with suppress(UndeliverableError), as_send_errors():
-                return str(check(await client.room_resolve_alias(name)).room_id)
+            with suppress(UndeliverableError):
+                return str((await ask(client.room_resolve_alias(name))).room_id)
             return None
-        named = [
-            room.room_id
-            for room in client.rooms.values()
-            if (room.name or "").casefold() == name.lstrip("#").casefold()
-        ]
+        name = name.lstrip("#").casefold()
+        named = [room.room_id for room in client.rooms.values() if (room.name or "").casefold() == name]
         return named[0] if len(named) == 1 else None
 
     async def chat_with(self, sender_id: str) -> str | None:
@@ -485,25 +463,21 @@ class MatrixChannel(ChatChannel):
             if _is_private(room) and sender_id in room.users and (client.olm is not None or not room.encrypted):
                 return str(room.room_id)
         encryption = {"type": "m.room.encryption", "content": {"algorithm": "m.megolm.v1.aes-sha2"}}
-        with as_send_errors():
-            created = await client.room_create(
-                is_direct=True,
-                invite=[sender_id],
-                preset=RoomPreset.trusted_private_chat,
-                initial_state=[encryption] if client.olm is not None else [],
-            )
-        return str(check(created).room_id)
+        created = client.room_create(
+            is_direct=True,
+            invite=[sender_id],
+            preset=RoomPreset.trusted_private_chat,
+            initial_state=[encryption] if client.olm is not None else [],
+        )
+        return str((await ask(created)).room_id)
 
     async def _send(self, to: Address, content: Mapping[str, Any], options: SendOptions) -> str:
         """Send a message. The homeserver returns the first one again for the same nonce."""
         client = self._client
         self._is_encrypted(client, to.chat_id)
         nonce = f"{self._state.salt}-{options.nonce or secrets.token_hex(8)}"
-        with as_send_errors():
-            answer = await client.room_send(
-                to.chat_id, "m.room.message", dict(content), nonce, ignore_unverified_devices=True
-            )
-        return str(check(answer).event_id)
+        sending = client.room_send(to.chat_id, "m.room.message", dict(content), nonce, ignore_unverified_devices=True)
+        return str((await ask(sending)).event_id)
 
     def _is_encrypted(self, client: AsyncClient, room_id: str) -> bool:
         """Whether messages are encrypted there. Raises UndeliverableError if they must be and cannot."""
@@ -534,7 +508,6 @@ def _membership(event: object, user: str) -> str:
 
 
 def _relation(to: Address, options: SendOptions) -> dict[str, Any]:
-    """The thread of a message, and what it answers."""
     answered = {"m.in_reply_to": {"event_id": options.reply_to or to.thread_id}}
     if to.thread_id:
         thread = {"rel_type": "m.thread", "event_id": to.thread_id, "is_falling_back": options.reply_to is None}

@@ -6,8 +6,8 @@ returns errors of the homeserver, and raises those of the connection.
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
+from nanobot.channels.payload import Payload
 from nanobot.config.channels import MatrixConfig
 from nanobot.net.http import proxy_for, ssl_context
 from nanobot.utils.files import make_private_folder
@@ -45,8 +46,6 @@ _NO_SERVER = "{} is no Matrix homeserver. Set channels.matrix.homeserver to its 
 
 @dataclass(slots=True)
 class MatrixState:
-    """What is kept across connections, of one account."""
-
     bot: str = ""
     """User and homeserver."""
     device_id: str = ""
@@ -61,21 +60,14 @@ class MatrixState:
     """Rooms that were told that the bot cannot decrypt a message."""
 
 
-@dataclass(slots=True)
-class PasswordLogin:
-    """The access token that a password gave, for as long as the process lives."""
-
-    token: str = ""
-    user_id: str = ""
-
-
 @asynccontextmanager
 async def open_client(
-    settings: MatrixConfig, state: MatrixState, folder: Path | None, login: PasswordLogin
+    settings: MatrixConfig, state: MatrixState, folder: Path | None, password_token: list[str]
 ) -> AsyncIterator[AsyncClient]:
     """Log in, with the device of the state. Without a folder there is no encryption.
 
-    Raises ChannelSetupError for wrong credentials, SendError.
+    `password_token`: the user id and the access token that the password gave, for as long as the process lives; set
+    here. Raises ChannelSetupError for wrong credentials, SendError.
     """
     url, user = settings.homeserver.strip().rstrip("/"), settings.user_id.strip()
     if not url.startswith(("https://", "http://")):
@@ -104,17 +96,16 @@ async def open_client(
         ssl=await ssl_context(url) if url.startswith("https:") else None,
         proxy=proxy_for(url, settings.proxy),
     )
-    is_stray = folder is None and not settings.access_token  # a device that nobody will use again
     try:
         with as_send_errors():
             await _find_homeserver(client)
-            await (_use_token(client, settings) if settings.access_token else _use_password(client, settings, login))
+            if settings.access_token:
+                await _use_token(client, settings)
+            else:
+                await _use_password(client, settings, password_token)
         state.device_id = client.device_id
         yield client
     finally:
-        if is_stray and client.logged_in:
-            with suppress(SendError), as_send_errors():
-                await client.logout()
         await client.close()
         if client.store is not None:
             client.store.database.close()
@@ -145,9 +136,10 @@ async def _use_token(client: AsyncClient, settings: MatrixConfig) -> None:
     client.restore_login(me.user_id, device_id, client.access_token)
 
 
-async def _use_password(client: AsyncClient, settings: MatrixConfig, login: PasswordLogin) -> None:
-    if login.token:
-        client.restore_login(login.user_id, client.device_id, login.token)
+async def _use_password(client: AsyncClient, settings: MatrixConfig, password_token: list[str]) -> None:
+    if password_token:
+        user_id, token = password_token
+        client.restore_login(user_id, client.device_id, token)
         return
     answer = await client.login(settings.password, device_name=_DEVICE)
     if isinstance(answer, ErrorResponse) and answer.status_code == "M_FORBIDDEN":
@@ -156,11 +148,10 @@ async def _use_password(client: AsyncClient, settings: MatrixConfig, login: Pass
             "Log in with them at a Matrix app; where the account has no password, set channels.matrix.accessToken."
         )
     me = check(answer)
-    login.token, login.user_id = me.access_token, me.user_id
+    password_token[:] = [me.user_id, me.access_token]
 
 
 def revoked(settings: MatrixConfig) -> ChannelSetupError:
-    """The error for an access token that is not valid any more."""
     return ChannelSetupError(
         f"The homeserver does not take channels.matrix.accessToken of {settings.user_id or 'the account'}. Create "
         "another one, or set channels.matrix.password instead, then run `nanobot channels login matrix`."
@@ -168,13 +159,18 @@ def revoked(settings: MatrixConfig) -> ChannelSetupError:
 
 
 def is_revoked(answer: object) -> bool:
-    """Whether the homeserver does not take the access token."""
     return isinstance(answer, ErrorResponse) and answer.status_code in _BAD_TOKEN
 
 
 def _is_foreign(answer: object) -> bool:
     """Whether something that is no homeserver answered."""
     return isinstance(answer, ErrorResponse) and not answer.status_code and answer.transport_response.status < 500
+
+
+async def ask(request: Awaitable[Any]) -> Any:
+    """Send a request of the SDK and return its answer. Raises SendError; safe to cancel."""
+    with as_send_errors():
+        return check(await request)
 
 
 def check(answer: Any) -> Any:
@@ -185,8 +181,9 @@ def check(answer: Any) -> Any:
     status = response.status if response is not None else 0
     said = " ".join((answer.message or "no reason given").split())[:300]
     text = f"Matrix: {said} ({code or status})"
-    if status == 429 or code == "M_LIMIT_EXCEEDED":
-        raise RateLimitedError(text, _retry_after_s(answer))
+    if status == 429 or code == "M_LIMIT_EXCEEDED":  # the pause is in the body; newer servers have it in a header
+        header = Payload(response.headers if response is not None else {}).number("Retry-After")
+        raise RateLimitedError(text, float(answer.retry_after_ms) / 1000 if answer.retry_after_ms else header or -1.0)
     if code in _BAD_TOKEN:  # the sync ends, too, which tells the owner
         raise NotConnectedError(text)
     if not code or not 400 <= status < 500:
@@ -194,19 +191,8 @@ def check(answer: Any) -> Any:
     raise UndeliverableError(text)
 
 
-def _retry_after_s(answer: ErrorResponse) -> float:
-    """In the body; newer servers have it in a header."""
-    if answer.retry_after_ms:
-        return float(answer.retry_after_ms) / 1000
-    try:
-        return float(answer.transport_response.headers.get("Retry-After", ""))
-    except ValueError:
-        return -1.0
-
-
 @contextmanager
 def as_send_errors() -> Iterator[None]:
-    """Convert what a request raises to SendErrors."""
     try:
         yield
     except aiohttp.ClientConnectorError as error:

@@ -24,8 +24,6 @@ _FALLBACK = re.compile(r"> <@[^\n]*\n(?:>[^\n]*\n)*\n?")
 
 @dataclass(frozen=True, slots=True)
 class Bot:
-    """The bot in a room."""
-
     id: str
     names: Sequence[str] = ()
     """What people call it: display name and the local part of the id."""
@@ -42,7 +40,7 @@ def read_message(event: Payload, bot: Bot) -> Incoming | None:
         return None
     if sender == bot.id or kind == "m.notice" or relation.text("rel_type") == "m.replace":
         return None
-    file = _describe_file(content, kind, event_id) if kind in _FILES else None
+    file = _describe_file(content, kind) if kind in _FILES else None
     text = text_of(event)
     if file is not None and content.text("filename") in ("", text):
         text = ""  # the body is the file's name, not a caption
@@ -88,7 +86,7 @@ def _names(bot: Bot) -> str:
     return "|".join(map(re.escape, (bot.id, *bot.names)))
 
 
-def _describe_file(content: Payload, kind: str, event_id: str) -> Attachment | None:
+def _describe_file(content: Payload, kind: str) -> Attachment | None:
     """A file; its source is its address, or JSON with address and key if it is encrypted."""
     encrypted = content.part("file")
     address = encrypted.text("url") or content.text("url")
@@ -96,9 +94,8 @@ def _describe_file(content: Payload, kind: str, event_id: str) -> Attachment | N
         return None
     return Attachment(
         MediaKind.VOICE if _VOICE in content else _FILES[kind],
-        f"{event_id} {address}",
-        content.text("filename") or content.text("body") or None,
-        content.text("info", "mimetype") or None,
-        int(content.number("info", "size")) or None,
-        json.dumps(encrypted) if encrypted else address,
+        name=content.text("filename") or content.text("body") or None,
+        content_type=content.text("info", "mimetype") or None,
+        size=int(content.number("info", "size")) or None,
+        source=json.dumps(encrypted) if encrypted else address,
     )

@@ -1,11 +1,15 @@
-"""Requests to Microsoft: the bot's token, and the Bot Connector's REST API.
+"""Requests to Microsoft, and the check that a request to us comes from Teams and is meant for this bot.
 
 Source: learn.microsoft.com/azure/bot-service/rest-api (authentication, connector API reference).
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+import jwt
 
 from nanobot.channels.errors import ChannelSetupError, ErrorCodes, SendError, UndeliverableError, require_settings
 from nanobot.channels.media_kinds import MediaError
@@ -13,17 +17,24 @@ from nanobot.channels.payload import Payload
 from nanobot.channels.rest import RestClient, download
 from nanobot.config.channels import TeamsConfig
 from nanobot.net.http import is_loopback
+from nanobot.utils.clock import Clock
+
+log = logging.getLogger(__name__)
 
 _SCOPE = "https://api.botframework.com/.default"
 _ANY_TENANT = "botframework.com"
 _TRY_AGAIN = (408, 412)
 """Besides 429 and 5xx (learn.microsoft.com/microsoftteams/platform/bots/how-to/rate-limit)."""
 _LONGEST_TEXT = 300
+_ISSUER = "https://api.botframework.com"
+_LEEWAY_S = 300
+_KEYS_LAST_S, _KEYS_PAUSE_S = 24 * 3600.0, 60.0
+"""How long the keys are kept, and the shortest time between two requests for them: anybody may send a token that names
+an unknown one.
+"""
 
 
 class TeamsApi(RestClient):
-    """The requests of one bot."""
-
     codes = ErrorCodes("Microsoft Teams", temporary=_TRY_AGAIN)
 
     def __init__(self, settings: TeamsConfig) -> None:
@@ -74,7 +85,6 @@ class TeamsApi(RestClient):
         raise UndeliverableError(f"Teams refuses it: {said}")
 
     async def fetch_json(self, url: str) -> Payload:
-        """Fetch a public document."""
         if not is_secure(url):
             raise SendError(f"{urlsplit(url).hostname} offers no https")
         return (await self.exchange("GET", url)).body
@@ -89,7 +99,6 @@ class TeamsApi(RestClient):
             raise UndeliverableError(f"OneDrive refuses the file ({answer.status})")
 
     async def download(self, url: str) -> AsyncIterator[bytes]:
-        """Yield a file in chunks. Raises MediaError, SendError."""
         if not is_secure(url):
             raise MediaError("Teams named no https address")
         headers = self.authorize(await self.token()) if self.is_trusted(url) else None
@@ -110,3 +119,64 @@ def is_secure(url: str) -> bool:
 def conversation_url(service_url: str, *parts: str) -> str:
     """The URL of a conversation, or of something in it; without parts, that of all conversations."""
     return "/".join((f"{service_url.rstrip('/')}/v3/conversations", *(quote(part, safe="") for part in parts)))
+
+
+class RejectedError(Exception):
+    """The request does not come from Teams. The text says what is wrong."""
+
+
+class TokenChecker:
+    """Checks the tokens of requests with Microsoft's public keys, which it fetches once a day."""
+
+    def __init__(self, openid_url: str, app_id: str, api: TeamsApi, clock: Clock) -> None:
+        self._openid_url = openid_url
+        self._app_id = app_id
+        self._api = api
+        self._clock = clock
+        self._keys: dict[str, Mapping[str, Any]] = {}
+        self._fetched = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def check(self, authorization: str, activity: Mapping[str, Any]) -> None:
+        """Raises RejectedError; SendError if the keys cannot be fetched."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise RejectedError("it has no token")
+        try:
+            key_id = str(jwt.get_unverified_header(token).get("kid"))
+            key = await self._find_key(key_id)
+            if key is None:
+                raise RejectedError("its token is signed with an unknown key")
+            claims = jwt.decode(
+                token,
+                jwt.PyJWK(dict(key), "RS256").key,
+                algorithms=["RS256"],
+                audience=self._app_id,
+                issuer=_ISSUER,
+                leeway=_LEEWAY_S,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.InvalidAudienceError:
+            raise RejectedError("it is for another bot; is channels.msteams.appId the ID of this bot?") from None
+        except jwt.PyJWTError as error:
+            raise RejectedError(f"its token is not valid ({type(error).__name__})") from None
+        endorsed = key.get("endorsements")
+        if isinstance(endorsed, list) and activity.get("channelId") not in endorsed:
+            raise RejectedError("its key is not for this kind of channel")
+        if claims.get("serviceurl") != activity.get("serviceUrl"):
+            raise RejectedError("its serviceUrl is not that of its token")
+
+    async def _find_key(self, key_id: str) -> Mapping[str, Any] | None:
+        async with self._lock:
+            now = self._clock.monotonic()
+            if now > self._fetched + (_KEYS_LAST_S if key_id in self._keys else _KEYS_PAUSE_S):
+                self._fetched = now
+                try:
+                    document = await self._api.fetch_json(self._openid_url)
+                    keys = (await self._api.fetch_json(document.text("jwks_uri"))).parts("keys")
+                    self._keys = {str(key.get("kid")): key for key in keys if key.get("kty") == "RSA"} or self._keys
+                except SendError as error:
+                    log.warning("msteams: the keys of Microsoft cannot be fetched: %s", error)
+            if not self._keys:
+                raise SendError("the keys of Microsoft are not known yet")
+            return self._keys.get(key_id)

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import json
 import logging
+import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -24,18 +25,9 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
 from nanobot.channels.cursors import keep_saved
 from nanobot.channels.errors import ChannelSetupError, SendError
-from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
-from nanobot.channels.msteams.api import TeamsApi, conversation_url
-from nanobot.channels.msteams.auth import RejectedError, TokenChecker
-from nanobot.channels.msteams.incoming import (
-    Upload,
-    conversation_of,
-    is_group_id,
-    read_message,
-    read_upload,
-    without_thread,
-)
+from nanobot.channels.msteams.api import RejectedError, TeamsApi, TokenChecker, conversation_url
+from nanobot.channels.msteams.incoming import GROUP, THREAD, read_message
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.webhooks import Webhooks
@@ -56,15 +48,15 @@ _LARGEST_INLINE = 20_000
 """Of a picture within a message, which may have 28 kB, in Base64."""
 _IMAGES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 _MOST_BUTTONS = 6
-_MOST_CONVERSATIONS, _MOST_FILES = 1000, 20
+_MOST_FILES = 20
+"""Files that wait for their person to agree."""
+_LONGEST_NAME = 100
 _CARD = "application/vnd.microsoft"
 _WEB_CHAT = "webchat.botframework.com"
 
 
 @dataclass(slots=True)
 class Conversation:
-    """Where answers to a conversation go."""
-
     service_url: str
     person: str = ""
     """Who writes there, if it is a private chat."""
@@ -73,25 +65,12 @@ class Conversation:
 
 
 @dataclass(slots=True)
-class WaitingFile:
-    """A file of which the person has not said yet whether to store it in their OneDrive."""
-
-    name: str
-    chat_id: str
-
-
-@dataclass(slots=True)
 class TeamsState:
-    """What is saved of one bot."""
-
     bot: str = ""
     conversations: dict[str, Conversation] = field(default_factory=dict)
-    files: dict[str, WaitingFile] = field(default_factory=dict)
 
 
 class TeamsChannel(ChatChannel):
-    """Private chats, group chats and channels of one bot."""
-
     name = "msteams"
     dialect = TEAMS
     can_edit = True
@@ -101,10 +80,11 @@ class TeamsChannel(ChatChannel):
     login_s: float = 1800.0
     """How often the password is tried, besides whenever a token expires."""
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: TeamsConfig
+
+    def __init__(self, config: TeamsConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, TeamsConfig) else TeamsConfig.model_validate(config)
-        self._api = TeamsApi(self._settings)
+        self._api = TeamsApi(config)
         self._checker: TokenChecker | None = None
         self._state = TeamsState()
         self._order = asyncio.Lock()
@@ -113,7 +93,7 @@ class TeamsChannel(ChatChannel):
 
     async def start(self) -> None:
         """Serve the webhook, until Microsoft no longer accepts the password."""
-        settings, api = self._settings, self._api
+        settings, api = self.config, self._api
         if not settings.validate_inbound_auth and not is_loopback(settings.host):
             raise ChannelSetupError(
                 "channels.msteams.validateInboundAuth is false: then anybody who reaches the webhook could write as "
@@ -140,7 +120,7 @@ class TeamsChannel(ChatChannel):
 
     def _prune_conversations(self) -> None:
         """Drop what is too old or not to be kept over a restart."""
-        settings, conversations = self._settings, self._state.conversations
+        settings, conversations = self.config, self._state.conversations
         oldest = (self.services.clock.now() - timedelta(days=settings.ref_ttl_days)).timestamp()
         for chat_id, kept in [*conversations.items()]:
             is_web_chat = settings.prune_web_chat_refs and urlsplit(kept.service_url).hostname == _WEB_CHAT
@@ -150,7 +130,7 @@ class TeamsChannel(ChatChannel):
     @asynccontextmanager
     async def _serve(self) -> AsyncIterator[None]:
         """Receive requests: at the gateway's HTTP server, or at one of our own."""
-        host, port, path = self._settings.host.strip(), self._settings.port, self._settings.path
+        host, port, path = self.config.host.strip(), self.config.port, self.config.path
         if not host:
             with self.services.webhooks.serve(PATH, self._answer):
                 yield
@@ -169,22 +149,18 @@ class TeamsChannel(ChatChannel):
             serving.cancel()
             await asyncio.wait([serving])
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Test the credentials. Raises ChannelSetupError; SendError if Microsoft is unreachable."""
+    async def check_login(self) -> str:
         async with self._api:
             await self._api.token()
-        host, path = self._settings.host.strip(), self._settings.path
-        where = f"port {self._settings.port}" if host else "gateway.port (18790)"
-        show(
-            LoginStep(
-                "The credentials work. Two steps are left, which the guide of Microsoft Teams describes:\n"
-                f"1. Let a tunnel or a reverse proxy with https lead to {where} of this machine.\n"
-                "   In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
-                f"   https://YOUR-ADDRESS{path if host else PATH}\n"
-                "2. At https://dev.teams.microsoft.com create an app with the bot, and preview it in Teams."
-            )
+        host, path = self.config.host.strip(), self.config.path
+        where = f"port {self.config.port}" if host else "gateway.port (18790)"
+        return (
+            "The credentials work. Two steps are left, which the guide of Microsoft Teams describes:\n"
+            f"1. Let a tunnel or a reverse proxy with https lead to {where} of this machine.\n"
+            "   In the Azure portal, your bot, Configuration, enter as messaging endpoint:\n"
+            f"   https://YOUR-ADDRESS{path if host else PATH}\n"
+            "2. At https://dev.teams.microsoft.com create an app with the bot, and preview it in Teams."
         )
-        return True
 
     # receiving
 
@@ -194,17 +170,17 @@ class TeamsChannel(ChatChannel):
             activity = Payload.of(json.loads(body))
         except (ValueError, RecursionError):
             return 400
-        service_url, chat_id, checker = activity.text("serviceUrl"), conversation_of(activity), self._checker
+        service_url, checker = activity.text("serviceUrl"), self._checker
         if checker is None:
             return 503
         try:
-            if self._settings.validate_inbound_auth:
+            if self.config.validate_inbound_auth:
                 await checker.check(headers.get("authorization", ""), activity)
             if not self._api.is_trusted(service_url):
                 raise RejectedError("its serviceUrl is not in channels.msteams.trustedServiceUrlHosts")
             async with self._order:
                 self.status.touch()
-                self._remember(activity, service_url, chat_id)
+                self._remember(activity, service_url)
                 await self._process(activity)
         except RejectedError as error:
             if str(error) not in self._rejected:  # each reason once: anybody can send requests
@@ -217,28 +193,28 @@ class TeamsChannel(ChatChannel):
         return 200
 
     async def _process(self, activity: Payload) -> None:
-        if activity.get("type") == "invoke" and (upload := read_upload(activity)) is not None:
-            task = asyncio.create_task(self._send_waiting(upload), name="msteams upload")
+        if activity.get("type") == "invoke" and activity.get("name") == "fileConsent/invoke":
+            task = asyncio.create_task(self._send_waiting(activity), name="msteams upload")
             self._uploads.add(task)
             task.add_done_callback(self._uploads.discard)
         if activity.get("type") != "message" or (incoming := read_message(activity)) is None:
             return
-        response, is_empty = self._settings.mention_only_response, not (incoming.text or incoming.attachments)
+        response, is_empty = self.config.mention_only_response, not (incoming.text or incoming.attachments)
         if response and is_empty and not incoming.is_private and self.is_allowed(incoming.sender_id):
             notice = OutboundMessage(self.name, incoming.chat_id, response, kind=OutboundKind.NOTICE)
             await self.bus.publish_outbound(notice)
         else:
             await self.receive(incoming)
 
-    def _remember(self, activity: Payload, service_url: str, chat_id: str) -> None:
-        """Keep where this conversation is answered."""
+    def _remember(self, activity: Payload, service_url: str) -> None:
+        chat_id = activity.text("conversation", "id")
         incoming, now = read_message({**activity, "id": "any"}), self.services.clock.now().timestamp()
         person = incoming.sender_id if incoming is not None and incoming.is_private and incoming.is_verified else ""
         known = self._state.conversations.get(chat_id)
-        is_old = known is not None and now - known.seen >= self._settings.ref_touch_interval_s
+        is_old = known is not None and now - known.seen >= self.config.ref_touch_interval_s
         if chat_id and (known is None or is_old or known.service_url != service_url):
             kept = Conversation(service_url, person, now)
-            put_bounded(self._state.conversations, chat_id, kept, _MOST_CONVERSATIONS)
+            put_bounded(self._state.conversations, chat_id, kept)
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
         return self._api.download(attachment.source)
@@ -246,7 +222,6 @@ class TeamsChannel(ChatChannel):
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        """Post one chunk, with a card for its buttons."""
         activity = _message(chunk)
         if options.buttons:
             activity["attachments"] = [_buttons_card(options)]
@@ -260,25 +235,20 @@ class TeamsChannel(ChatChannel):
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
         """Post a small picture within a message; ask a person whether to store any other file in their OneDrive."""
-        if file.path is None:
-            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
-        kind, folder = _IMAGES.get(file.path.suffix.lower()), self._files
+        kind, folder = _IMAGES.get(file.suffix), self._files
         is_small_picture = kind is not None and file.size <= _LARGEST_INLINE
-        if not is_small_picture and (is_group_id(to.chat_id) or folder is None):
+        if not is_small_picture and (to.chat_id.startswith(GROUP) or folder is None):
             text = f"({file.name} cannot be sent here: Teams takes files from bots in private chats only.)"
             return await self.post(to, split_message(text, self.dialect)[0], options)
-        content, file_id = await read_outgoing(file.path, largest=self.largest_file), secrets.token_hex(16)
+        content, file_id = await read_outgoing(file), secrets.token_hex(16)
         if is_small_picture:
             data_url = f"data:{kind};base64,{base64.b64encode(content).decode()}"
             shown = {"contentType": kind, "contentUrl": data_url, "name": file.name}
             return await self._post(to.chat_id, {"type": "message", "attachments": [shown]})
         assert folder is not None  # noqa: S101 see above
         await asyncio.to_thread(make_private_folder, folder)
-        await asyncio.to_thread((folder / file_id).write_bytes, content)
-        for forgotten in [*self._state.files][: 1 - _MOST_FILES]:
-            await self._forget(forgotten)
-        self._state.files[file_id] = WaitingFile(file.name, to.chat_id)
-        await self.save_state(self._state)
+        waiting = folder / f"{file_id} {file.name[:_LONGEST_NAME]}"
+        await asyncio.to_thread(_keep, waiting, content)
         context = {"file": file_id}
         asked = {"sizeInBytes": file.size, "acceptContext": context, "declineContext": context}
         card = {"contentType": f"{_CARD}.teams.card.file.consent", "name": file.name, "content": asked}
@@ -286,7 +256,7 @@ class TeamsChannel(ChatChannel):
             return await self._post(to.chat_id, {"type": "message", "attachments": [card]})
         except (SendError, ChannelSetupError) as error:
             if not getattr(error, "may_have_arrived", False):
-                await self._forget(file_id)
+                waiting.unlink(missing_ok=True)
             raise
 
     async def chat_with(self, sender_id: str) -> str | None:
@@ -294,8 +264,8 @@ class TeamsChannel(ChatChannel):
         for chat_id, kept in self._state.conversations.items():
             if kept.person == sender_id:
                 return chat_id
-        members = {"isGroup": False, "members": [{"id": sender_id}], "tenantId": self._settings.tenant_id.strip()}
-        opened = await self._api.call("POST", conversation_url(self._settings.service_url), json=members)
+        members = {"isGroup": False, "members": [{"id": sender_id}], "tenantId": self.config.tenant_id.strip()}
+        opened = await self._api.call("POST", conversation_url(self.config.service_url), json=members)
         return opened.text("id") or None
 
     async def _post(self, chat_id: str, activity: object) -> str:
@@ -303,9 +273,9 @@ class TeamsChannel(ChatChannel):
 
     async def _call(self, method: str, chat_id: str, path: tuple[str, ...], activity: object) -> Payload:
         kept = self._state.conversations.get(chat_id)
-        service_url = self._settings.service_url if kept is None else kept.service_url
-        if not self._settings.reply_in_thread:
-            chat_id = without_thread(chat_id)
+        service_url = self.config.service_url if kept is None else kept.service_url
+        if not self.config.reply_in_thread:
+            chat_id = chat_id.partition(THREAD)[0]
         return await self._api.call(method, conversation_url(service_url, chat_id, *path), json=activity)
 
     # files that wait for their person
@@ -314,34 +284,41 @@ class TeamsChannel(ChatChannel):
     def _files(self) -> Path | None:
         return self.services.state / "files" if self.services.state is not None else None
 
-    async def _send_waiting(self, upload: Upload) -> None:
-        """Store a file in the person's OneDrive and show it; forget one that they do not want."""
-        waiting, folder = self._state.files.get(upload.file_id), self._files
-        if waiting is None or folder is None:
+    async def _send_waiting(self, activity: Payload) -> None:
+        """Store a file in the person's OneDrive and show it, if they agree; forget one that they do not want."""
+        value, file_id = activity.part("value"), activity.text("value", "context", "file")
+        is_id = re.fullmatch(r"[0-9a-f]{32}", file_id) is not None
+        waiting = next(self._files.glob(f"{file_id} *"), None) if is_id and self._files is not None else None
+        if waiting is None:
             return
-        if upload.is_accepted:
+        name, chat_id, info = (
+            waiting.name.partition(" ")[2],
+            activity.text("conversation", "id"),
+            value.part("uploadInfo"),
+        )
+        if value.get("action") == "accept":
             shown = {
                 "contentType": f"{_CARD}.teams.card.file.info",
-                "contentUrl": upload.info.get("contentUrl"),
-                "name": upload.info.get("name") or waiting.name,
-                "content": {"uniqueId": upload.info.get("uniqueId"), "fileType": upload.info.get("fileType")},
+                "contentUrl": info.get("contentUrl"),
+                "name": info.get("name") or name,
+                "content": {"uniqueId": info.get("uniqueId"), "fileType": info.get("fileType")},
             }
             try:
-                data = await asyncio.to_thread((folder / upload.file_id).read_bytes)
-                await self._api.upload(upload.url, data)
-                await self._post(waiting.chat_id, {"type": "message", "attachments": [shown]})
+                await self._api.upload(info.text("uploadUrl"), await asyncio.to_thread(waiting.read_bytes))
+                await self._post(chat_id, {"type": "message", "attachments": [shown]})
             except (OSError, SendError, ChannelSetupError) as error:
-                log.warning("msteams: %s is not sent, and waits: %s", waiting.name, error)
-                text = f"{waiting.name} could not be stored in your OneDrive. Ask me to send it again."
-                notice = OutboundMessage(self.name, waiting.chat_id, text, kind=OutboundKind.NOTICE)
-                await self.bus.publish_outbound(notice)
+                log.warning("msteams: %s is not sent, and waits: %s", name, error)
+                text = f"{name} could not be stored in your OneDrive. Ask me to send it again."
+                await self.bus.publish_outbound(OutboundMessage(self.name, chat_id, text, kind=OutboundKind.NOTICE))
                 return
-        await self._forget(upload.file_id)
+        waiting.unlink(missing_ok=True)
 
-    async def _forget(self, file_id: str) -> None:
-        self._state.files.pop(file_id, None)
-        if self._files is not None:
-            await asyncio.to_thread((self._files / file_id).unlink, missing_ok=True)
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file that waits, and delete the oldest where too many wait."""
+    path.write_bytes(content)
+    for old in sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)[:-_MOST_FILES]:
+        old.unlink()
 
 
 def _message(chunk: Chunk) -> dict[str, Any]:

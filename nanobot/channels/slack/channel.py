@@ -167,6 +167,8 @@ class SlackChannel(ChatChannel):
             return await self._api.post(to.chat_id, to.thread_id, file.url or file.name, unfurl_links=1, unfurl_media=1)
         return await self._api.upload(to.chat_id, to.thread_id, file.path, file)
 
+    post_url = post_file
+
     async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction to a message; `emoji` is its name in Slack, such as eyes."""
         await self._api.react(to.chat_id, message_id, emoji.strip(":"))

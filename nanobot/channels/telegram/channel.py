@@ -265,6 +265,8 @@ class TelegramChannel(ChatChannel):
             message = await self._request(to, partial(send, "document"))
         return str(message.message_id)
 
+    post_url = post_file
+
     async def show_typing(self, to: Address) -> None:
         """Show the typing indicator, which expires after five seconds."""
         await self._request(to, partial(self._bot.send_chat_action, action="typing", message_thread_id=_thread(to)))

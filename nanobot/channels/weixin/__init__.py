@@ -1,7 +1,7 @@
-"""WeChat: private chats with the bot of a personal account, which its owner logs in with a QR code.
+"""WeChat: private chats with the bot of a personal account.
 
-`channel` has WeixinChannel, `api` the requests, `cdn` the encrypted files, `incoming` reads messages, `login` is the
-login.
+`channel` has WeixinChannel and reads messages, `api` sends requests and moves files, `login` is the login with a QR
+code.
 """
 
 from nanobot.channels.weixin.channel import WeixinChannel

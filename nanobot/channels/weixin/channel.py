@@ -27,16 +27,23 @@ from nanobot.channels.errors import (
     UndeliverableError,
     require_settings,
 )
-from nanobot.channels.incoming import Incoming
-from nanobot.channels.login import ShowStep
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.media import Attachment
+from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.outgoing import Outgoing, read_outgoing
 from nanobot.channels.payload import Payload
-from nanobot.channels.weixin.api import RestrictedError, WeixinApi, is_trusted
-from nanobot.channels.weixin.cdn import FILE, IMAGE, VIDEO, download, upload
-from nanobot.channels.weixin.incoming import id_of, read_message
+from nanobot.channels.weixin.api import (
+    FILE,
+    IMAGE,
+    VIDEO,
+    RestrictedError,
+    WeixinApi,
+    download_file,
+    file_source,
+    is_trusted,
+)
 from nanobot.config.channels import WeixinConfig
-from nanobot.markdown import Chunk, split_message
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import WEIXIN
 from nanobot.utils.bounded_dict import put_bounded
 
@@ -52,7 +59,16 @@ _LONGEST_POLL_S = 60.0
 _POLL_SLACK_S, _STOP_S, _IDLE_S = 5.0, 2.0, 0.2
 _KINDS = {**dict.fromkeys((".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp"), IMAGE), ".mp4": VIDEO}
 """Of uploads, by suffix; everything else is a file."""
-_MOST_PEOPLE, _MOST_TEXTS = 1000, 500
+_FROM_BOT = 2
+_TEXT, _VOICE = 1, 3
+_ITEMS = {
+    _VOICE: ("voice_item", MediaKind.VOICE),
+    2: ("image_item", MediaKind.IMAGE),
+    4: ("file_item", MediaKind.FILE),
+    5: ("video_item", MediaKind.VIDEO),
+}
+"""By type of an item (src/api/types.ts)."""
+_FORGOTTEN = "(a message that nanobot no longer has)"
 _LATE = "(This had to wait until you wrote: WeChat took no more messages of mine.)"
 _LAST = "(WeChat takes no more messages of mine until you write again.)"
 
@@ -74,8 +90,6 @@ class Context:
 
 @dataclass(slots=True)
 class WeixinState:
-    """What is saved of one login."""
-
     bot: str = ""
     """A hash of its token."""
     cursor: str = ""
@@ -96,19 +110,18 @@ class EarlierLogin:
 
 
 class WeixinChannel(ChatChannel):
-    """Private chats with the bot of one WeChat account."""
-
     name = "weixin"
     dialect = WEIXIN
     pace_s: ClassVar[float] = 1.0
     """Pause after each message: WeChat refuses everything for a while after a burst."""
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: WeixinConfig
+
+    def __init__(self, config: WeixinConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, WeixinConfig) else WeixinConfig.model_validate(config)
-        self._wait_s = min(self._settings.poll_timeout, _LONGEST_POLL_S)
+        self._wait_s = min(config.poll_timeout, _LONGEST_POLL_S)
         """How long WeChat lets a poll wait."""
-        self._current_api: WeixinApi | None = None
+        self._api = WeixinApi(config)
         self._state = WeixinState()
         self._renewed = asyncio.Event()
         """Set for a moment when somebody has written."""
@@ -124,33 +137,26 @@ class WeixinChannel(ChatChannel):
         """What the newest messages say, by id."""
 
     async def start(self) -> None:
-        """Receive messages until the connection breaks."""
-        async with await self._open_api() as api, keep_saved(self.state_path, self._state, self._arrived):
-            await self._announce(api)
-            self._current_api = api
+        await self._log_in()
+        async with self._api, keep_saved(self.state_path, self._state, self._arrived):
+            await self._announce()
             self.mark_up()
-            try:
-                while True:
-                    await self._receive_messages(api)
-            finally:
-                self._current_api = None
+            while True:
+                await self._receive_messages()
 
     async def stop(self) -> None:
-        """Tell WeChat that the bot is away."""
         await super().stop()
         with suppress(ChannelSetupError, SendError):
-            async with await self._open_api() as api:
-                await api.call("msg/notifystop", {}, timeout_s=_STOP_S)
+            await self._api.ask("msg/notifystop", {}, timeout_s=_STOP_S)
 
-    async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
-        """Test the login. Raises ChannelSetupError; SendError if WeChat is unreachable."""
-        async with await self._open_api() as api:
-            await self._announce(api)
-        return True
+    async def check_login(self) -> str:
+        await self._log_in()
+        await self._announce()
+        return ""
 
-    async def _open_api(self) -> WeixinApi:
-        """The API with the token of the config, or of an earlier release; and what is saved of this login."""
-        settings = self._settings
+    async def _log_in(self) -> None:
+        """Take the token of the config, or of an earlier release; and what is saved of this login."""
+        settings = self.config
         token, base_url, earlier = settings.token.strip(), settings.base_url, EarlierLogin()
         if not token:
             earlier = await asyncio.to_thread(load_state, self._earlier_path, EarlierLogin)
@@ -161,12 +167,12 @@ class WeixinChannel(ChatChannel):
             tokens = {person: context for person, context in earlier.context_tokens.items() if isinstance(context, str)}
             contexts = {person: Context(context, self._now) for person, context in tokens.items() if context}
             self._state = await self.load_state(WeixinState(login, earlier.get_updates_buf, contexts))
-        return WeixinApi(settings, token, base_url)
+        self._api = WeixinApi(settings, token, base_url)
 
-    async def _announce(self, api: WeixinApi) -> None:
+    async def _announce(self) -> None:
         """Tell WeChat that the bot is there. Raises ChannelSetupError, NotConnectedError."""
         try:
-            await api.call("msg/notifystart", {})
+            await self._api.ask("msg/notifystart", {})
         except NotConnectedError:
             raise
         except SendError as error:
@@ -174,10 +180,10 @@ class WeixinChannel(ChatChannel):
 
     # receiving
 
-    async def _receive_messages(self, api: WeixinApi) -> None:
+    async def _receive_messages(self) -> None:
         """Process what comes next. Raises StorageError if it could not be journaled: it comes again."""
         about = {"get_updates_buf": self._state.cursor}
-        answer = await api.call("getupdates", about, timeout_s=self._wait_s + _POLL_SLACK_S, waits=True)
+        answer = await self._api.ask("getupdates", about, timeout_s=self._wait_s + _POLL_SLACK_S, waits=True)
         if answer:
             self.status.touch()
         messages = answer.parts("msgs")
@@ -192,13 +198,13 @@ class WeixinChannel(ChatChannel):
             self._wait_s = min(wait_ms / 1000, _LONGEST_POLL_S)
 
     async def _process(self, message: Payload) -> None:
-        incoming = read_message(message, self._texts, self._settings.cdn_base_url)
+        incoming = read_message(message, self._texts, self.config.cdn_base_url)
         if incoming is None:
             return
         self._renew(incoming, message.text("context_token"))
         await self.receive(incoming)
         if incoming.message_id is not None and incoming.text:
-            put_bounded(self._texts, incoming.message_id, incoming.text, _MOST_TEXTS)
+            put_bounded(self._texts, incoming.message_id, incoming.text)
 
     def _renew(self, incoming: Incoming, token: str) -> None:
         """Use the token of this message, unless that of a newer one is in use."""
@@ -206,13 +212,12 @@ class WeixinChannel(ChatChannel):
         known = self._state.contexts.get(incoming.chat_id)
         if token and (known is None or (token != known.token and since >= known.since)):
             self._state.contexts.pop(incoming.chat_id, None)
-            put_bounded(self._state.contexts, incoming.chat_id, Context(token, since), _MOST_PEOPLE)
+            put_bounded(self._state.contexts, incoming.chat_id, Context(token, since))
             self._renewed.set()
             self._renewed.clear()
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        key, _, url = attachment.source.partition(" ")
-        return download(url, key)
+        return download_file(attachment.source)
 
     # sending
 
@@ -234,26 +239,22 @@ class WeixinChannel(ChatChannel):
 
     def _is_open(self, context: Context) -> bool:
         """Whether WeChat takes another message, as far as is known."""
-        return context.sent < self._settings.context_message_budget and self._now - context.since < _USABLE_S
+        return context.sent < self.config.context_message_budget and self._now - context.since < _USABLE_S
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
         """Send a text. A line says if it waited for the person to write, or if it is the last until they do."""
         context = self._context_for(to, options)
         is_late = self._held.get(to.chat_id, context.token) != context.token
-        is_last = context.sent + 1 == self._settings.context_message_budget
+        is_last = context.sent + 1 == self.config.context_message_budget
         text = "\n\n".join([*([_LATE] if is_late else ()), chunk.text, *([_LAST] if is_last else ())])
         message_id = await self._send(to, {"type": 1, "text_item": {"text": text}}, options)
-        put_bounded(self._texts, message_id, chunk.content.text, _MOST_TEXTS)
+        put_bounded(self._texts, message_id, chunk.content.text)
         return message_id
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Upload and send a file. A URL is sent as text."""
-        if file.path is None:
-            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
         self._context_for(to, options)
-        data = await read_outgoing(file.path, largest=self.largest_file)
-        kind = _KINDS.get(file.path.suffix.lower(), FILE)
-        media, size = await upload(self._api, to.chat_id, kind, data)
+        data, kind = await read_outgoing(file), _KINDS.get(file.suffix, FILE)
+        media, size = await self._api.upload(to.chat_id, kind, data)
         if kind == IMAGE:
             item = {"type": 2, "image_item": {"media": media, "mid_size": size}}
         elif kind == VIDEO:
@@ -263,16 +264,15 @@ class WeixinChannel(ChatChannel):
         return await self._send(to, item, options)
 
     async def show_typing(self, to: Address) -> None:
-        """Show for some seconds that the bot types."""
         if (context := self._state.contexts.get(to.chat_id)) is None:
             return
         ticket, given = self._tickets.pop(to.chat_id, ("", 0.0))
         if not ticket or self._now - given > _TICKET_S:
             about = {"ilink_user_id": to.chat_id, "context_token": context.token}
-            ticket = (await self._api.call("getconfig", about)).text("typing_ticket")
+            ticket = (await self._api.ask("getconfig", about)).text("typing_ticket")
             given = self._now
-        await self._api.call("sendtyping", {"ilink_user_id": to.chat_id, "typing_ticket": ticket, "status": 1})
-        put_bounded(self._tickets, to.chat_id, (ticket, given), _MOST_PEOPLE)
+        await self._api.ask("sendtyping", {"ilink_user_id": to.chat_id, "typing_ticket": ticket, "status": 1})
+        put_bounded(self._tickets, to.chat_id, (ticket, given))
 
     def _context_for(self, to: Address, options: SendOptions) -> Context:
         """What a message is sent with. Raises NotConnectedError if it has to wait, UndeliverableError for progress."""
@@ -280,7 +280,7 @@ class WeixinChannel(ChatChannel):
         if context is None or not self._is_open(context) or context.resume_at > self._now:
             raise NotConnectedError(f"{to.chat_id} has to write to the bot first")
         if options.quiet:
-            settings = self._settings
+            settings = self.config
             wanted = settings.reply_progress_messages or settings.send_progress or settings.send_tool_hints
             is_last = context.sent + 1 >= settings.context_message_budget
             if not wanted or is_last or context.progress >= settings.reply_progress_max_messages:
@@ -321,16 +321,15 @@ class WeixinChannel(ChatChannel):
 
     async def _send_with(self, context: Context, message: Mapping[str, Any]) -> Payload:
         """Send a message; once more if it was refused and WeChat gives a fresh token."""
-        api = self._api
         try:
-            return await api.call("sendmessage", {"msg": {**message, "context_token": context.token}})
+            return await self._api.ask("sendmessage", {"msg": {**message, "context_token": context.token}})
         except RestrictedError:
             about = {"ilink_user_id": message["to_user_id"], "context_token": context.token}
-            fresh = (await api.call("getconfig", about)).text("context_token")
+            fresh = (await self._api.ask("getconfig", about)).text("context_token")
             if fresh in ("", context.token):
                 raise
         context.token = fresh
-        return await api.call("sendmessage", {"msg": {**message, "context_token": fresh}})
+        return await self._api.ask("sendmessage", {"msg": {**message, "context_token": fresh}})
 
     @property
     def _now(self) -> float:
@@ -338,14 +337,59 @@ class WeixinChannel(ChatChannel):
 
     @property
     def _earlier_path(self) -> Path | None:
-        """The `account.json` of earlier releases."""
-        if self._settings.state_dir:
-            return Path(self._settings.state_dir).expanduser() / "account.json"
+        if self.config.state_dir:
+            return Path(self.config.state_dir).expanduser() / "account.json"
         path = self.state_path  # state/channels/weixin/weixin.json of the data folder
         return path.parents[3] / "weixin" / "account.json" if path is not None else None
 
-    @property
-    def _api(self) -> WeixinApi:
-        if self._current_api is None:
-            raise NotConnectedError("WeChat is not connected")
-        return self._current_api
+
+def read_message(data: object, texts: Mapping[str, str], cdn_base: str) -> Incoming | None:
+    """Read a person's message (src/api/types.ts). None for others, and for one that does not say who wrote it.
+
+    `texts`: what earlier messages say, by id; newer apps quote by id alone.
+    """
+    message = Payload.of(data)
+    sender, items = message.text("from_user_id"), message.parts("item_list")
+    if not sender or message.get("message_type") == _FROM_BOT or message.get("group_id"):
+        return None
+    ids = (message.get("message_id"), *(item.get("msg_id") for item in items))
+    message_id = next(filter(None, map(id_of, ids)), "")
+    text, files = _read_items(items, cdn_base)
+    reference = next(filter(None, (item.part("ref_msg") for item in items)), Payload())
+    if reference:
+        quoted_item = reference.part("message_item")
+        quoted, quoted_files = _read_items([quoted_item], cdn_base)
+        quoted_id = id_of(reference.get("svr_id")) or id_of(quoted_item.get("msg_id"))
+        inline = " | ".join(filter(None, (reference.text("title").strip(), quoted)))
+        quoted = inline or texts.get(quoted_id, "") or ("" if quoted_files else _FORGOTTEN)
+        text, files = f"{quoted_lines(quoted)}\n{text}", files + quoted_files
+    return Incoming(
+        sender,
+        sender,
+        text,
+        message_id or None,
+        attachments=files,
+        quotes_others=bool(reference),
+        sent_at=message.time("create_time_ms"),
+    )
+
+
+def _read_items(items: list[Payload], cdn_base: str) -> tuple[str, tuple[Attachment, ...]]:
+    words, files = [], []
+    for item in items:
+        kind, heard = item.get("type"), item.text("voice_item", "text").strip()
+        if kind == _TEXT:
+            words.append(item.text("text_item", "text").strip())
+        elif kind == _VOICE and heard:
+            words.append(heard)  # what WeChat heard; the recording, in SILK, says no more
+        elif kind in _ITEMS:
+            name, media_kind = _ITEMS[kind]
+            content = item.part(name)
+            if source := file_source(content.part("media"), content.text("aeskey"), cdn_base):
+                files.append(Attachment(media_kind, name=content.text("file_name") or None, source=source))
+    return "\n".join(filter(None, words)), tuple(files)
+
+
+def id_of(value: object) -> str:
+    """A message's id, which is a number or a text; empty if there is none."""
+    return str(value).strip() if isinstance(value, str | int) and value else ""

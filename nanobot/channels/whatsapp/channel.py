@@ -8,10 +8,11 @@ import asyncio
 import hashlib
 import logging
 import mimetypes
+import re
 import secrets
-import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -19,21 +20,20 @@ from urllib.parse import urlsplit
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import ChatChannel, SendOptions
-from nanobot.channels.errors import ChannelSetupError, MissingSettingsError, NotConnectedError, UndeliverableError
-from nanobot.channels.incoming import Incoming
+from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError, require_settings
+from nanobot.channels.incoming import Incoming, quoted_lines
 from nanobot.channels.login import LoginStep, ShowStep
 from nanobot.channels.media import Attachment
 from nanobot.channels.media_kinds import MediaError, MediaKind
-from nanobot.channels.outgoing import Outgoing, open_outgoing, stream_outgoing
+from nanobot.channels.outgoing import Outgoing, read_outgoing, stream_outgoing
 from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.whatsapp.connection import Connection, connect_bridge
-from nanobot.channels.whatsapp.incoming import address_of, read_message
 from nanobot.channels.whatsapp.process import find_node, install_bridge, run_bridge
 from nanobot.config.channels import WhatsAppConfig
 from nanobot.config.paths import expand, get_data_dir
 from nanobot.errors import NanobotError
-from nanobot.markdown import Chunk, split_message
+from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import WHATSAPP
 from nanobot.net.http import is_loopback
 from nanobot.pairing.senders import Sender
@@ -48,7 +48,6 @@ _MOST_FAILURES = 5
 _EDITABLE_S = 14 * 60.0
 """Phones ignore edits after 15 minutes."""
 _MOST_EDITS = 20
-_MOST_REMEMBERED = 1000
 _LINK = "Run `nanobot channels login whatsapp`."
 _LOST = 2
 """After so many states that are not connected, the first of which is the bridge's own, WhatsApp is out of reach."""
@@ -63,11 +62,11 @@ _ENDS = {
     440: "Another program uses this linked device (440). Stop it, then restart the gateway.",
 }
 """Why the bridge ends for good, by WhatsApp's code."""
+_KINDS = {"image": MediaKind.IMAGE, "sticker": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
+_GROUP, _LID = "@g.us", "@lid"
 
 
 class WhatsAppChannel(ChatChannel):
-    """Private and group chats of one linked account."""
-
     name = "whatsapp"
     dialect = WHATSAPP
     largest_file = 64 * 1024 * 1024
@@ -80,10 +79,11 @@ class WhatsAppChannel(ChatChannel):
     """Between two messages in a chat: accounts that send faster get banned."""
     delta_interval_s: ClassVar[float] = 2.0
 
-    def __init__(self, config: Any, bus: MessageBus) -> None:
+    config: WhatsAppConfig
+
+    def __init__(self, config: WhatsAppConfig, bus: MessageBus) -> None:
         super().__init__(config, bus)
-        self._settings = config if isinstance(config, WhatsAppConfig) else WhatsAppConfig.model_validate(config)
-        self._current: Connection | None = None
+        self._connection = Connection()
         self._ended: ChannelSetupError | None = None
         self._failures = 0
         self._is_ours = False
@@ -102,13 +102,9 @@ class WhatsAppChannel(ChatChannel):
             raise self._ended
         if self._is_managed and not (self._auth / "creds.json").is_file():
             raise ChannelSetupError(f"WhatsApp is not linked yet. {_LINK}")
-        async with self._open_bridge() as connection:
-            self._current = connection
-            try:
-                async for frame in connection.events():
-                    await self._process(frame)
-            finally:
-                self._current = None
+        async with self._open_bridge() as self._connection:
+            async for frame in self._connection.events():
+                await self._process(frame)
 
     async def run_login(self, show: ShowStep, *, force: bool = False) -> bool:
         """Link an account: show a QR code, or the code for `phone`, until it is connected."""
@@ -123,7 +119,7 @@ class WhatsAppChannel(ChatChannel):
 
     async def _link(self, connection: Connection, show: ShowStep, *, force: bool) -> bool:
         """Return whether the account is linked. With `force`, raise ChannelSetupError instead of returning False."""
-        phone = Sender.of(self._settings.phone.strip()).id.lstrip("+")
+        phone = Sender.of(self.config.phone.strip()).id.lstrip("+")
         has_code = is_reached = False
         lost = 0
         async for frame in connection.events():
@@ -153,45 +149,36 @@ class WhatsAppChannel(ChatChannel):
 
     @asynccontextmanager
     async def _open_bridge(self) -> AsyncIterator[Connection]:
-        """Start the bridge, if it is ours, and connect to it."""
-        settings, token = self._settings, self._settings.bridge_token.strip()
-        if not self._is_managed:
-            if not token:
-                raise MissingSettingsError("whatsapp", "bridgeToken")
-            async with connect_bridge(
-                settings.bridge_url, token, beat_s=self.beat_s, touch=self.status.touch
-            ) as connection:
-                yield connection
-            return
-        node, token = await find_node(), token or secrets.token_urlsafe(24)
-        variables = {
-            "BRIDGE_TOKEN": token,
-            "BRIDGE_PORT": str(urlsplit(settings.bridge_url).port or 80),
-            "BRIDGE_STATE": str(self._state),
-            "AUTH_DIR": str(self._auth),
-        }
-        installing = asyncio.create_task(install_bridge(self._state))
+        url, token, is_managed = self.config.bridge_url, self.config.bridge_token.strip(), self._is_managed
         try:
-            while not installing.done():
-                self.status.touch()
-                await asyncio.wait([installing], timeout=self.beat_s)
-            folder = await installing
-        finally:
-            installing.cancel()
-        try:
-            async with (
-                run_bridge(node, folder, variables),
-                connect_bridge(settings.bridge_url, token, beat_s=self.beat_s, touch=self.status.touch) as connection,
-            ):
-                yield connection
+            async with AsyncExitStack() as stack:
+                if is_managed:
+                    node, token = await find_node(), token or secrets.token_urlsafe(24)
+                    variables = {"BRIDGE_TOKEN": token, "BRIDGE_PORT": str(urlsplit(url).port or 80)}
+                    variables |= {"BRIDGE_STATE": str(self._state), "AUTH_DIR": str(self._auth)}
+                    await stack.enter_async_context(run_bridge(node, await self._install(), variables))
+                require_settings("whatsapp", bridgeToken=token)
+                connecting = connect_bridge(url, token, beat_s=self.beat_s, touch=self.status.touch)
+                yield await stack.enter_async_context(connecting)
         except NotConnectedError as error:
-            self._failures += 1
+            self._failures += is_managed
             if self._failures > _MOST_FAILURES:
                 raise ChannelSetupError(
                     f"The WhatsApp bridge fails again and again: {error}. `nanobot gateway -v` shows what it says. "
                     "Trying again every five minutes."
                 ) from error
             raise
+
+    async def _install(self) -> Path:
+        """Install the bridge; that takes longer than the channel may be silent."""
+        installing = asyncio.create_task(install_bridge(self._state))
+        try:
+            while not installing.done():
+                self.status.touch()
+                await asyncio.wait([installing], timeout=self.beat_s)
+            return await installing
+        finally:
+            installing.cancel()
 
     # receiving
 
@@ -224,14 +211,14 @@ class WhatsAppChannel(ChatChannel):
 
     async def _take(self, frame: Payload) -> None:
         """Journal a message, then acknowledge it."""
-        incoming = read_message(frame, self._me, self._settings.lid_mappings)
+        incoming = read_message(frame, self._me, self.config.lid_mappings)
         is_accepted = False
         if incoming is not None and self._is_for_bot(incoming, is_from_me=frame.get("fromMe") is True):
-            put_bounded(self._authors, incoming.message_id or "", frame.text("sender"), _MOST_REMEMBERED)
+            put_bounded(self._authors, incoming.message_id or "", frame.text("sender"))
             is_accepted = await self.receive_until_journaled(incoming)
         if self._is_ours:
             await self._connection.tell({"type": "ack", "id": frame.get("id")})
-            if is_accepted and self._settings.send_read_receipts:
+            if is_accepted and self.config.send_read_receipts:
                 chat = {"to": frame.get("chat"), "sender": frame.get("sender")}
                 await self._connection.tell({"type": "read", "ids": [frame.get("id")], **chat})
 
@@ -240,14 +227,13 @@ class WhatsAppChannel(ChatChannel):
 
         Then the account is a person's own, and strangers who write to it mean that person: they get no pairing code.
         """
-        configured = self._settings.self_chat
+        configured = self.config.self_chat
         is_own = configured if configured is not None else any(map(self.is_allowed, self._me))
         if is_from_me or not is_own or not incoming.is_private:
             return is_own or not is_from_me
         return any(map(self.is_allowed, (incoming.sender_id, *incoming.alternate_ids)))
 
     def download(self, attachment: Attachment) -> AsyncIterator[bytes]:
-        """Read a file that the bridge has downloaded."""
         path = Path(attachment.source)
         folders = (self._state, get_data_dir() / "media")
         if not any(path.is_relative_to(folder) for folder in folders) or ".." in path.parts:
@@ -257,7 +243,7 @@ class WhatsAppChannel(ChatChannel):
     # sending
 
     async def post(self, to: Address, chunk: Chunk, options: SendOptions) -> str:
-        quoted = {"quoted": options.reply_to} if options.reply_to and self._settings.reply_to_message else {}
+        quoted = {"quoted": options.reply_to} if options.reply_to and self.config.reply_to_message else {}
         return await self._send(to, options, {"type": "send", "text": chunk.text, **quoted})
 
     async def edit(self, to: Address, platform_id: str, chunk: Chunk) -> None:
@@ -271,38 +257,31 @@ class WhatsAppChannel(ChatChannel):
             await self._edit(to, platform_id, chunk)
 
     async def post_file(self, to: Address, file: Outgoing, options: SendOptions) -> str:
-        """Send a file. A URL is sent as text."""
-        if file.path is None:
-            return await self.post(to, split_message(file.url or file.name, self.dialect)[0], options)
+        """Send a file: a copy of it, as the bridge would follow a link that replaced the file."""
+        data = await read_outgoing(file)
         folder = await asyncio.to_thread(make_private_folder, self._state / "outbox")
-        copy = folder / f"{secrets.token_hex(8)}{file.path.suffix}"
+        copy = folder / f"{secrets.token_hex(8)}{file.suffix}"
+        sound = file.kind in (MediaKind.VOICE, MediaKind.AUDIO) and file.suffix in (".ogg", ".opus")
+        mimetype = "audio/ogg; codecs=opus" if sound else mimetypes.guess_type(file.name)[0]
+        frame = {"filePath": str(copy), "mimetype": mimetype or "application/octet-stream", "fileName": file.name}
         try:
-            await asyncio.to_thread(_copy, file.path, copy)  # the bridge would follow a link that replaced the file
-            sound = file.kind in (MediaKind.VOICE, MediaKind.AUDIO) and file.path.suffix.lower() in (".ogg", ".opus")
-            mimetype = "audio/ogg; codecs=opus" if sound else mimetypes.guess_type(file.name)[0]
-            frame = {"filePath": str(copy), "mimetype": mimetype or "application/octet-stream", "fileName": file.name}
+            await asyncio.to_thread(copy.write_bytes, data)
             return await self._send(to, options, {"type": "send_media", "ptt": sound, **frame})
-        except OSError as error:
-            raise UndeliverableError(f"{file.path} can no longer be read ({error.strerror})") from error
         finally:
             await asyncio.to_thread(copy.unlink, missing_ok=True)
 
     async def show_typing(self, to: Address) -> None:
-        """Show that the bot writes, for some seconds."""
         if self._is_ours:
             await self._connection.tell({"type": "typing", "to": _chat_of(to), "on": True})
 
     async def react(self, to: Address, message_id: str, emoji: str) -> str:
         """Add a reaction; an empty one takes it back."""
         if self._is_ours:
-            author = self._authors.get(message_id, "")
-            await self._connection.tell(
-                {"type": "react", "to": _chat_of(to), "id": message_id, "sender": author, "emoji": emoji}
-            )
+            reaction = {"sender": self._authors.get(message_id, ""), "emoji": emoji}
+            await self._connection.tell({"type": "react", "to": _chat_of(to), "id": message_id, **reaction})
         return emoji
 
     async def take_back(self, to: Address, message_id: str, reaction: str) -> None:
-        """Remove a reaction."""
         await self.react(to, message_id, "")
 
     async def find(self, name: str) -> str | None:
@@ -310,18 +289,17 @@ class WhatsAppChannel(ChatChannel):
         return address_of(name)
 
     async def chat_with(self, sender_id: str) -> str | None:
-        """The private chat with a person."""
         return address_of(sender_id)
 
     async def _send(self, to: Address, options: SendOptions, frame: dict[str, Any]) -> str:
         chat = _chat_of(to)
         now = self.services.clock.monotonic()
         slot = max(now, self._next_slot.get(chat, 0.0))
-        put_bounded(self._next_slot, chat, slot + self.pause_s, _MOST_REMEMBERED)
+        put_bounded(self._next_slot, chat, slot + self.pause_s)
         await asyncio.sleep(slot - now)
         nonce = options.nonce or secrets.token_hex(16)
         message_id = f"3EB0{hashlib.sha256(nonce.encode()).hexdigest()[:18].upper()}"  # as WhatsApp Web makes them
-        put_bounded(self._posted, message_id, (self.services.clock.monotonic(), 0), _MOST_REMEMBERED)
+        put_bounded(self._posted, message_id, (self.services.clock.monotonic(), 0))
         await self._connection.request({**frame, "id": message_id, "to": chat})
         return message_id
 
@@ -339,7 +317,7 @@ class WhatsAppChannel(ChatChannel):
 
     @property
     def _is_managed(self) -> bool:
-        return self._settings.bridge_managed and is_loopback(urlsplit(self._settings.bridge_url).hostname or "")
+        return self.config.bridge_managed and is_loopback(urlsplit(self.config.bridge_url).hostname or "")
 
     @property
     def _state(self) -> Path:
@@ -349,15 +327,9 @@ class WhatsAppChannel(ChatChannel):
     def _auth(self) -> Path:
         """The folder with the keys of the linked device, also where earlier releases had it."""
         former = get_data_dir() / "whatsapp-auth"
-        if self._settings.auth_dir:
-            return expand(self._settings.auth_dir)
+        if self.config.auth_dir:
+            return expand(self.config.auth_dir)
         return former if former.is_dir() else self._state / "auth"
-
-    @property
-    def _connection(self) -> Connection:
-        if self._current is None:
-            raise NotConnectedError("WhatsApp is not connected")
-        return self._current
 
 
 def _chat_of(to: Address) -> str:
@@ -369,6 +341,70 @@ def _end_of(frame: Payload) -> ChannelSetupError:
     return ChannelSetupError(_ENDS.get(code if isinstance(code, int) else 0, f"WhatsApp ended the session ({code})."))
 
 
-def _copy(source: Path, target: Path) -> None:
-    with open_outgoing(source) as reader, target.open("xb") as writer:
-        shutil.copyfileobj(reader, writer)
+# WhatsApp addresses a person by the phone number (`4915112345678@s.whatsapp.net`), by a LID that hides the number
+# (`272700845121588@lid`), or by both; a group by `...@g.us`.
+
+
+def address_of(person: str) -> str | None:
+    """The address of a person, a LID or a group, however it is written; None if it is none."""
+    sender = Sender.of(person.strip())
+    kind, _, digits = sender.key.partition(":")
+    if kind == "number":
+        return f"{digits}@s.whatsapp.net"
+    return sender.id if sender.id.endswith((_LID, _GROUP)) else None
+
+
+def read_message(data: Mapping[str, object], me: AbstractSet[str], numbers: Mapping[str, str]) -> Incoming | None:
+    """Read a message. None for one that does not say who wrote it where.
+
+    `me` are the ids of the linked account, `numbers` phone numbers by LID.
+    """
+    message = Payload.of(data)
+    author, message_id = message.text("sender"), message.text("id")
+    chat = message.text("chat") or author
+    lid = message.text("lid") or (author if author.endswith(_LID) else "")
+    number = message.text("pn") or numbers.get(lid.removesuffix(_LID), "") or (author if author != lid else "")
+    number = address_of(number) or ""
+    ids = [Sender.of(one).id for one in (number, lid) if one]
+    if not (chat and ids and message_id):
+        return None
+    is_group = message.get("isGroup") is True
+    quote, quotes_others = _read_quote(message.part("quoted"), {*ids, *me}, me)
+    text = message.text("content")
+    for own in me:
+        digits = re.escape(own.strip("+").removesuffix(_LID))
+        text = re.sub(rf"^\s*@{digits}\b\s*|\s*@{digits}\s*$", "", text)
+    return Incoming(
+        ids[0],
+        chat if is_group else number or chat,
+        f"{quote}\n{text}".strip(),
+        message_id,
+        is_private=not is_group,
+        is_mentioned=not is_group or message.get("wasMentioned") is True,
+        alternate_ids=tuple(ids[1:]),
+        sender_name=message.text("pushName"),
+        attachments=_read_files(message.get("media")),
+        quotes_others=quotes_others or message.get("forwarded") is True,
+        sent_at=message.time("timestamp", ticks_per_s=1),
+    )
+
+
+def _read_quote(quoted: Payload, own: AbstractSet[str], me: AbstractSet[str]) -> tuple[str, bool]:
+    """The quoted message for the model, and whether somebody else wrote it than the sender or the bot."""
+    if not (text := quoted.text("text").strip()):
+        return "", False
+    author = Sender.of(quoted.text("sender")).id
+    return quoted_lines(text, "you" if author in me else "a message"), author not in own
+
+
+def _read_files(media: object) -> tuple[Attachment, ...]:
+    files = []
+    for entry in media if isinstance(media, list) else []:
+        # bridges of earlier releases send paths
+        file = Payload.of(entry if isinstance(entry, Mapping) else {"path": entry})
+        kind_name, content_type = file.text("kind"), file.text("mimetype")
+        kind = _KINDS.get(kind_name) or (MediaKind.FILE if kind_name else MediaKind.of_type(content_type))
+        kind = MediaKind.VOICE if file.get("ptt") is True else kind
+        name = file.text("name") or None
+        files.append(Attachment(kind, name=name, content_type=content_type or None, source=file.text("path")))
+    return tuple(files)

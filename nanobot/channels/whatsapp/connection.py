@@ -14,32 +14,27 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 
-from nanobot.channels.errors import (
-    ChannelSetupError,
-    NotConnectedError,
-    RateLimitedError,
-    SendError,
-    UndeliverableError,
-)
+from nanobot.channels.errors import ChannelSetupError, ErrorCodes, NotConnectedError, SendError
 from nanobot.channels.payload import Payload
 from nanobot.channels.sockets import RequestSocket, open_socket, read_messages
 
 _CONFIRM_S = 30.0
 _SILENT_S = 5.0
 """A bridge that says nothing for so long is of an earlier release, and connected."""
-_THROTTLED_S = 30.0
 _LARGEST_FRAME = 16 * 1024 * 1024
 _BAD_TOKEN = (1008, 4001, 4003)
 """Close codes of a bridge that does not take the token."""
-_RATE_LIMITED, _NOT_CONNECTED = 429, 503
-_FINAL = (400, 401, 403, 404, 406, 463, 479)
+_NOT_CONNECTED = 503
+_CODES = ErrorCodes(
+    "WhatsApp", dict.fromkeys((400, 401, 403, 404, 406, 463, 479), "{text}"), limited=(429,), pause_s=30
+)
 
 
 class Connection(RequestSocket):
-    """An open connection."""
+    platform = "the WhatsApp bridge"
 
-    def __init__(self, socket: ClientConnection) -> None:
-        super().__init__("the WhatsApp bridge", socket)
+    def __init__(self, socket: ClientConnection | None = None) -> None:
+        super().__init__(socket)
         self._chats: dict[str, str] = {}
         """The chat of each request without an answer, by id."""
 
@@ -54,7 +49,7 @@ class Connection(RequestSocket):
         while frame is not None:
             yield frame
             frame = await self.next_frame()
-        if self.socket.close_code in _BAD_TOKEN:
+        if self.socket is not None and self.socket.close_code in _BAD_TOKEN:
             raise ChannelSetupError(
                 "The WhatsApp bridge does not take channels.whatsapp.bridgeToken. Set it to the token the bridge was "
                 "started with (BRIDGE_TOKEN)."
@@ -74,7 +69,6 @@ class Connection(RequestSocket):
             del self._chats[frame["id"]]
 
     def answered_by(self, frame: Payload) -> str | None:
-        """The id of the request that a frame answers; None for another frame."""
         if frame.text("type") not in ("sent", "failed"):
             return None if frame else ""
         if "id" in frame:
@@ -91,25 +85,17 @@ async def connect_bridge(
     options = {"ping_interval": None, "max_size": _LARGEST_FRAME}
     async with open_socket(f"the WhatsApp bridge at {url}", url, **options) as socket:
         connection = Connection(socket)
-        frames = read_messages(socket, touch, beat_s)
-        reading = asyncio.create_task(connection.read(frames, connection.answered_by), name="whatsapp frames")
-        try:
+        async with connection.reading(read_messages(socket, touch, beat_s)):
             await connection.tell({"type": "auth", "token": token})
             yield connection
-        finally:
-            reading.cancel()
-            await asyncio.wait([reading])
 
 
 def _check(answer: Payload) -> None:
-    """Raise what a failure means."""
     if answer.text("type") == "sent":
         return
     code, said = answer.get("code"), answer.line("error")[:300] or "no reason given"
-    if code == _RATE_LIMITED:
-        raise RateLimitedError("WhatsApp: too many messages", _THROTTLED_S)
     if code == _NOT_CONNECTED:
         raise NotConnectedError("WhatsApp is not connected")
-    if code in _FINAL:
-        raise UndeliverableError(f"WhatsApp: {said} ({code})")
-    raise SendError(f"WhatsApp: {said}", may_have_arrived=code is None)
+    if not isinstance(code, int):
+        raise SendError(f"WhatsApp: {said}", may_have_arrived=True)
+    raise _CODES.error(code, said)

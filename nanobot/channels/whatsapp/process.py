@@ -34,7 +34,6 @@ _MISCONFIGURED = 78
 
 
 def environment() -> dict[str, str]:
-    """The part of our environment that the bridge and npm need."""
     return {name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith("npm_config_")}
 
 
@@ -90,13 +89,15 @@ async def run_bridge(node: str, folder: Path, settings: Mapping[str, str]) -> As
 
     Raises NotConnectedError when it ends by itself, ChannelSetupError if its owner has to change something.
     """
-    stdin, ours = os.pipe()  # it ends when its input does, so also when we are killed
+    stdin, ours = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
     env = {**environment(), **settings, "BRIDGE_OWNED": "1"}
-    last_lines: deque[str] = deque(maxlen=1)
+    said: deque[str] = deque(maxlen=1)
     broken: NotConnectedError | None = None
-    try:
-        async with child_process([node, str(folder / "bridge.mjs")], cwd=folder, env=env, stdin=stdin) as child:
-            reading = [asyncio.create_task(_log_lines(child.stderr, last_lines))]
+    with stdin, ours:  # the bridge ends when its input does, so also when we are killed
+        async with child_process(
+            [node, str(folder / "bridge.mjs")], cwd=folder, env=env, stdin=stdin.fileno()
+        ) as child:
+            reading = [asyncio.create_task(_log_lines(child.stderr, said))]
             listening = asyncio.create_task(child.stdout.readline())  # it says so
             try:
                 await asyncio.wait([listening], timeout=_START_S)
@@ -107,21 +108,14 @@ async def run_bridge(node: str, folder: Path, settings: Mapping[str, str]) -> As
             except NotConnectedError as error:
                 broken = error
             finally:
-                os.close(ours)
-                ours = -1
+                ours.close()
                 await _end(child, [listening, *reading])
-            if child.returncode == _MISCONFIGURED:
-                raise ChannelSetupError(
-                    f"The WhatsApp bridge cannot run: {last_lines[0] if last_lines else 'no reason'}"
-                )
             if broken is not None and not child.returncode:
                 raise broken
-            said = last_lines[0] if last_lines else f"status {child.returncode}"
-            raise NotConnectedError(f"the WhatsApp bridge has ended ({said})") from broken
-    finally:
-        os.close(stdin)
-        if ours >= 0:
-            os.close(ours)
+            reason = said[0] if said else f"status {child.returncode}"
+            if child.returncode == _MISCONFIGURED:
+                raise ChannelSetupError(f"The WhatsApp bridge cannot run: {reason}")
+            raise NotConnectedError(f"the WhatsApp bridge has ended ({reason})") from broken
 
 
 async def _end(child: Child, reading: "list[asyncio.Task[Any]]") -> None:

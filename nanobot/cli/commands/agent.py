@@ -1,25 +1,21 @@
 """`nanobot agent`: the terminal chat, or with a message one answer."""
 
-import io
-import os
 import re
 import secrets
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
+from nanobot.cli.common import EXIT_INTERRUPTED, Setup, get_data_paths, read_setup, selected
 from nanobot.cli.output import print_line
 from nanobot.cli.terminal import can_redraw, is_terminal, repair_output, strip_control
-from nanobot.config.paths import DataPaths, get_data_dir, use_config
 from nanobot.errors import NanobotError, StorageError, UsageError
 from nanobot.gateway.control.backend import CHANNEL, DEFAULT_SESSION
 
@@ -66,13 +62,13 @@ def agent(
     ] = True,
     logs: Annotated[bool, typer.Option("--logs/--no-logs", help="Show log messages.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print turn events as JSON lines.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Chat with the agent. With a message, print one answer and exit.
 
     `nanobot` alone does the same: `nanobot --continue`, `cat error.log | nanobot "Why?"`.
     """
+    import asyncio  # slow; not needed for --help
+
     if session is not None and continue_latest:
         raise UsageError("--session and --continue cannot be combined. Leave one out.")
     if session is not None and not session.strip():
@@ -81,94 +77,83 @@ def agent(
         raise UsageError("The message is given twice: as TEXT and with --message. Leave one out.")
     try:
         text = _read_message(" ".join(words) if words else message)
-        media = _resolve_attachments(attach or ())
+        media = [_resolve_attachment(file) for file in attach or ()]
         if text is None and (as_json or media):
             raise UsageError(f"{'--json' if as_json else '--attach'} needs a message. Give one, or pipe one in.")
         key = None if session is None else repair_output(session)
         if key is None and text is not None and not continue_latest and not _COMMAND.match(text):
             key = f"{CHANNEL}:{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"  # a session of its own
-        options = ChatOptions(config, workspace, key, continue_latest, here, model, logs)
+        backends = Backends(key, continue_latest, here, model, logs, is_chat=text is None)
         if text is not None:
-            code = options.ask(text, media, as_json=as_json, markdown=markdown)
+            code = asyncio.run(_ask(backends, text, media, as_json=as_json, markdown=markdown))
+        elif can_redraw(sys.stdout):
+            code = asyncio.run(_chat(backends, markdown=markdown))
         else:
-            code = options.chat(markdown=markdown)
+            from nanobot.cli.chat.plain import plain_chat
+
+            code = plain_chat(backends.open())
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     if code:
         raise typer.Exit(code)
 
 
-@dataclass(frozen=True, slots=True)
-class ChatOptions:
-    """Which bot and which session to talk to."""
+async def _ask(backends: "Backends", text: str, media: Sequence[str], *, as_json: bool, markdown: bool) -> int:
+    """Run one turn; return the exit code."""
+    from nanobot.cli.chat.oneshot import ask
 
-    config: Path | None
-    workspace: Path | None
+    async with backends.open() as (bot, key):
+        return await ask(bot, text, key, media=media, as_json=as_json, markdown=markdown)
+
+
+async def _chat(backends: "Backends", *, markdown: bool) -> int:
+    """Run the chat; return the exit code."""
+    from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
+    from nanobot.gateway.control.client import GatewayBackend
+
+    async with backends.open() as (bot, key):
+        open_local = backends.open_local if isinstance(bot, GatewayBackend) else None
+        history = get_data_paths().cli_history
+        return await ChatSession(bot, key, history, markdown=markdown, open_local=open_local).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """Opens the bot and the session that the command line selects."""
+
     session: str | None
     continue_latest: bool
     here: bool
     model: str | None
     logs: bool
-
-    def ask(self, text: str, media: Sequence[str], *, as_json: bool, markdown: bool) -> int:
-        """Run one turn; return the exit code."""
-        import asyncio  # slow; not needed for --help
-
-        from nanobot.cli.chat.oneshot import ask
-
-        async def ask_once() -> int:
-            async with self._open_backend() as (bot, key):
-                return await ask(bot, text, key, media=media, as_json=as_json, markdown=markdown)
-
-        return asyncio.run(ask_once())
-
-    def chat(self, *, markdown: bool) -> int:
-        """Run the chat as this terminal can show it; return the exit code."""
-        import asyncio  # slow; not needed for --help
-
-        if not can_redraw(sys.stdout):
-            from nanobot.cli.chat.plain import plain_chat
-
-            return plain_chat(self._open_backend(is_chat=True))
-
-        async def run_chat() -> int:
-            from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
-            from nanobot.gateway.control.client import GatewayBackend
-
-            async with self._open_backend(is_chat=True) as (bot, key):
-                history = DataPaths(get_data_dir()).cli_history
-                open_local = partial(self._local_backend, is_chat=True) if isinstance(bot, GatewayBackend) else None
-                return await ChatSession(bot, key, history, markdown=markdown, open_local=open_local).run()
-
-        return asyncio.run(run_chat())
+    is_chat: bool
+    """A chat also runs the terminal's jobs where no gateway does."""
 
     @asynccontextmanager
-    async def _open_backend(self, *, is_chat: bool = False) -> "AsyncIterator[tuple[ChatBackend, str]]":
+    async def open(self) -> "AsyncIterator[tuple[ChatBackend, str]]":
         """The bot of the running gateway of this data folder, else one in this process; and the session key.
 
         Another model or workspace, --here and a visible log need a bot in this process; session locks keep both apart.
         """
-        use_config(self.config)
-        if self.model is None and self.workspace is None and not self.here and not self.logs:
+        if self.model is None and selected.workspace is None and not self.here and not self.logs:
             from nanobot.gateway.control.client import find_backend
 
-            state = DataPaths(get_data_dir()).state
-            remote = await find_backend(state, self.session, continue_latest=self.continue_latest)
-            if remote is not None:
+            state = get_data_paths().state
+            if remote := await find_backend(state, self.session, continue_latest=self.continue_latest):
                 yield remote, remote.session_key
                 return
-        async with self._local_backend(is_chat=is_chat) as local:
+        async with self.open_local() as local:
             yield local
 
     @asynccontextmanager
-    async def _local_backend(self, *, is_chat: bool) -> "AsyncIterator[tuple[ChatBackend, str]]":
-        """A bot in this process; a chat also runs the terminal's jobs, as a gateway does otherwise."""
+    async def open_local(self) -> "AsyncIterator[tuple[ChatBackend, str]]":
+        """A bot in this process."""
         from nanobot.gateway.control.backend import LocalBackend
         from nanobot.runtime.build import build_runtime  # takes 200 ms
         from nanobot.security.secrets import redact_all
         from nanobot.utils.log import LogTarget, set_up_logging
 
-        setup = read_setup(self.config, self.workspace)
+        setup = read_setup()
         if self.here:
             _allow_current_folder(setup)
         log = LogTarget(setup.paths.logs / "agent.log", "WARNING", "DEBUG" if self.logs else None)
@@ -178,18 +163,13 @@ class ChatOptions:
         ) as runtime:
             bot = LocalBackend(runtime)
             bot.register_message_tool()
-            backend = bot, bot.session_of(self.session, continue_latest=self.continue_latest)
-            if not is_chat:
-                yield backend
-            else:
-                from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
+            async with AsyncExitStack() as stack:
+                if self.is_chat:
+                    from nanobot.gateway.jobs import jobs_of_the_terminal  # imports the cron scheduler
 
-                try:
-                    async with jobs_of_the_terminal(runtime):
-                        yield backend
-                finally:
-                    if note := _pending_reminders(runtime):
-                        print_line(note, err=True)
+                    stack.callback(_print_pending_reminders, runtime)
+                    await stack.enter_async_context(jobs_of_the_terminal(runtime))
+                yield bot, bot.session_of(self.session, continue_latest=self.continue_latest)
             if running := runtime.background.list_running():
                 names = " and ".join(running)
                 print_line(f"Still running: {names}. It resumes in the next chat or in the gateway.", err=True)
@@ -224,58 +204,49 @@ def _allow_current_folder(setup: Setup) -> None:
     tools.allowed_paths.append(str(folder))
 
 
-def _pending_reminders(runtime: "Runtime") -> str:
-    """That reminders of the terminal will not come while no chat is open; empty if there are none or a gateway runs."""
+def _print_pending_reminders(runtime: "Runtime") -> None:
+    """Say that reminders of the terminal will not come while no chat is open, if there are any and no gateway runs."""
     service = runtime.cron()
     try:
         jobs = [] if service.is_served() else service.list_jobs()
     except StorageError:  # `cron list` says why
-        return ""
+        return
     pending = [
         f"{job.name} ({datetime.fromtimestamp(job.state.next_run_at_ms / 1000):%Y-%m-%d %H:%M})"
         for job in jobs
         if job.payload.deliver and job.payload.channel in (None, "", CHANNEL) and job.state.next_run_at_ms is not None
     ]
-    if not pending:
-        return ""
-    names = ", ".join(pending[:_MAX_NAMED]) + (f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else "")
-    return (
-        f"Note: while no chat is open, nobody reminds you: {strip_control(names)}. `nanobot gateway` does, and "
-        "`nanobot gateway install` runs it always."
-    )
+    if pending:
+        rest = f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else ""
+        print_line(
+            f"Note: while no chat is open, nobody reminds you: {strip_control(', '.join(pending[:_MAX_NAMED]))}{rest}. "
+            "`nanobot gateway` does, and `nanobot gateway install` runs it always.",
+            err=True,
+        )
 
 
 def _read_message(value: str | None) -> str | None:
     """The message of the command line, with what is piped in. None means: start a chat. Raises UsageError if empty."""
-    if value is None and is_terminal(sys.stdin):
+    at_terminal, is_piped = is_terminal(sys.stdin), value in (None, "-")
+    if value is None and at_terminal:
         return None
-    if value in (None, "-"):
-        text = _decode(_read_stdin())
-        if not text.strip():
-            raise UsageError(f"There is no message on stdin. {_EXAMPLE}")
-    else:
-        text = value or ""
-        piped = "" if is_terminal(sys.stdin) else _decode(_read_stdin(_STDIN_WAIT_S))
-        if not text.strip() and not piped.strip():
-            raise UsageError(f"The message is empty. {_EXAMPLE}")
-        text = "\n\n".join(part for part in (text, piped) if part.strip())
+    piped = "" if at_terminal and not is_piped else _read_stdin(None if is_piped else _STDIN_WAIT_S)
+    text = "\n\n".join(part for part in ("" if is_piped else value or "", piped) if part.strip())
+    if not text:
+        raise UsageError(f"{'There is no message on stdin' if is_piped else 'The message is empty'}. {_EXAMPLE}")
     return repair_output(text)
 
 
-def _read_stdin(wait_s: float | None = None) -> bytes:
+def _read_stdin(wait_s: float | None) -> str:
     """Stdin to its end. If nothing arrives in `wait_s` seconds, as from an open pipe that nobody writes to, nothing."""
     if sys.stdin is None or sys.stdin.closed:
-        return b""
-    try:
-        number = sys.stdin.fileno()
-    except io.UnsupportedOperation:  # replaced by a text in memory
-        return sys.stdin.buffer.read()
+        return ""
     chunks: list[bytes] = []
     has_begun = threading.Event()
 
     def read() -> None:
-        with suppress(OSError):
-            while chunk := os.read(number, 1 << 16):
+        with suppress(OSError, ValueError):
+            while chunk := sys.stdin.buffer.read1(1 << 16):  # type: ignore[union-attr]
                 chunks.append(chunk)
                 has_begun.set()
         has_begun.set()
@@ -285,21 +256,13 @@ def _read_stdin(wait_s: float | None = None) -> bytes:
     if not has_begun.wait(wait_s):
         note = f"Note: nothing was piped in within {wait_s:g} s; continuing without it. `</dev/null` skips the wait."
         print_line(note, err=True)
-        return b""
+        return ""
     reader.join()
-    return b"".join(chunks)
+    return b"".join(chunks).decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
 
 
-def _decode(piped: bytes) -> str:
-    return piped.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
-
-
-def _resolve_attachments(files: Sequence[Path]) -> list[str]:
-    paths = []
-    for file in files:
-        path = file.expanduser().absolute()
-        if not path.is_file():
-            kind = "is not a file" if path.exists() else "does not exist"
-            raise UsageError(f"{file} {kind}. Give a file with --attach.")
-        paths.append(str(path))
-    return paths
+def _resolve_attachment(file: Path) -> str:
+    path = file.expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"{file} {'is not a file' if path.exists() else 'does not exist'}. Give a file with --attach.")
+    return str(path)

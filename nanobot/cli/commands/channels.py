@@ -1,7 +1,6 @@
 """`nanobot channels`: connection status, setup, and test messages."""
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,18 +8,17 @@ import typer
 from nanobot.channels.errors import ChannelSetupError, MissingSettingsError
 from nanobot.channels.registry import CHANNELS, check_channel, find, load_channel, plugin_names
 from nanobot.cli.common import (
-    EXIT_INTERRUPTED,
     NO_GATEWAY,
-    ConfigOption,
     JsonOption,
     Setup,
     ask_gateway,
     get_data_paths,
     read_setup,
     require_gateway,
+    selected,
     unknown_name_error,
 )
-from nanobot.cli.output import print_json, print_line, print_list, to_one_line, when
+from nanobot.cli.output import Column, print_json, print_line, print_list, to_one_line, when
 from nanobot.config.keypath import camel
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError, UsageError
@@ -33,30 +31,25 @@ BUILTIN_CHANNELS = tuple(spec.name for spec in CHANNELS)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=f"The channel: {', '.join(BUILTIN_CHANNELS)}.")]
 
 
-def status(config: ConfigOption = None, json: JsonOption = False) -> None:
+def status(json: JsonOption = False) -> None:
     """Show each enabled channel: its state, last messages received and sent, and last error."""
-    places = get_data_paths(config)
-    report = ask_gateway(places, {"do": "report"})
-    channels = (
-        report["channels"] if report is not None else offline_status(read_setup(config, None, secrets=False).config)
-    )
+    report = ask_gateway({"do": "report"})
+    channels = report["channels"] if report is not None else offline_status(read_setup(secrets=False).config)
     if json:
         print_json({"running": report is not None, "channels": channels})
         return
-    print_list(
-        [{"name": name, "lastReceived": "", "lastSent": "", **row} for name, row in channels.items()],
-        {
-            "Channel": "name",
-            "State": "state",
-            "Last received": when("lastReceived"),
-            "Last sent": when("lastSent"),
-            "Last error": lambda row: (row["lastError"] or "").removeprefix(f"{row['name']}: "),
-        },
-        as_json=False,
-        empty=f"No channel is enabled. Set one up with `nanobot channels login NAME`: {', '.join(BUILTIN_CHANNELS)}.",
-    )
+    columns: dict[str, Column] = {
+        "Channel": "name",
+        "State": "state",
+        "Last received": when("lastReceived"),
+        "Last sent": when("lastSent"),
+        "Last error": lambda row: (row["lastError"] or "").removeprefix(f"{row['name']}: "),
+    }
+    rows = [{"name": name, "lastReceived": "", "lastSent": "", **row} for name, row in channels.items()]
+    names = ", ".join(BUILTIN_CHANNELS)
+    print_list(rows, columns, empty=f"No channel is enabled. Set one up with `nanobot channels login NAME`: {names}.")
     if report is None and channels:
-        print_line(NO_GATEWAY.format(data=places.data), err=True)
+        print_line(NO_GATEWAY.format(data=get_data_paths().data), err=True)
 
 
 def offline_status(config: Config) -> dict[str, dict[str, Any]]:
@@ -85,18 +78,17 @@ def login(
     phone: Annotated[
         str, typer.Option("--phone", metavar="NUMBER", help="WhatsApp: link by a code for this number, not a QR code.")
     ] = "",
-    config: ConfigOption = None,
 ) -> None:
     """Set up a channel step by step. If it is set up already, check that it can connect. Without a name, ask which."""
     from nanobot.channels.login import print_step
     from nanobot.channels.platforms import find_platform
     from nanobot.channels.setup import is_set_up, log_in  # slow to import
 
-    setup = read_setup(config, None)
-    name, places = (name or _ask_name(setup.config)).lower(), setup.paths
+    setup = read_setup()
+    name = (name or _ask_name(setup.config)).lower()
     platform = find_platform(name)
     if platform is not None and (force or not is_set_up(platform, setup.config)):
-        _run_setup(platform, setup, config, force=force, phone=phone)
+        _run_setup(platform, setup, force=force, phone=phone)
         return
     setup.config.channels.whatsapp.phone = phone or setup.config.channels.whatsapp.phone
     known = dict.fromkeys([*BUILTIN_CHANNELS, *plugin_names(), *setup.config.channels.enabled])
@@ -104,7 +96,7 @@ def login(
         raise unknown_name_error("channel", name, known, hint=f"Channels: {', '.join(known)}.")
     load_channel(name, setup.config.plugins.disabled)  # reports a missing package before `log_in` also logs it
     try:
-        asyncio.run(log_in(name, setup.config, places, print_step, force=force))
+        asyncio.run(log_in(name, setup.config, setup.paths, print_step, force=force))
     except ChannelSetupError as error:
         again = f"nanobot channels login {name} --force"
         hint = f" To enter it again: {again}" if platform is not None and again not in str(error) else ""
@@ -119,33 +111,26 @@ def _ask_name(config: Config) -> str:
     from nanobot.cli.setup import prompts
 
     rows = [
-        (
-            known.name,
-            f"{known.title}: {'set up' if is_set_up(known, config) else f'not set up (needs {known.requires})'}",
-        )
-        for known in PLATFORMS
+        (it.name, f"{it.title}: {'set up' if is_set_up(it, config) else f'not set up (needs {it.requires})'}")
+        for it in PLATFORMS
     ]
     rows += [(name, f"{name}: enabled, of a plugin") for name in config.channels.enabled if find(name) is None]
-    try:
-        return prompts.choose("Which channel?", rows)
-    except EOFError:
-        raise UsageError(f"Which channel? For example: nanobot channels login {BUILTIN_CHANNELS[0]}") from None
-    except KeyboardInterrupt:
-        typer.echo("Nothing was changed.", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    with prompts.on_interrupt("Nothing was changed."):
+        try:
+            return prompts.choose("Which channel?", rows)
+        except EOFError:
+            raise UsageError(f"Which channel? For example: nanobot channels login {BUILTIN_CHANNELS[0]}") from None
 
 
-def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, force: bool, phone: str) -> None:
+def _run_setup(platform: "PlatformSetup", setup: Setup, *, force: bool, phone: str) -> None:
     from nanobot.channels.setup import sdk_problem
+    from nanobot.cli.setup import prompts
     from nanobot.cli.setup.channels import ask_channel_setup, next_steps, start_instructions
     from nanobot.config.loader import load_config
 
-    places, flag = setup.paths, f" -c {config}" if config else ""
     try:
-        channel_setup = ask_channel_setup(platform, load_config, places, ask_all=force, phone=phone)
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\nNothing was saved.", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        with prompts.on_interrupt("Nothing was saved."):
+            channel_setup = ask_channel_setup(platform, load_config, ask_all=force, phone=phone)
     except EOFError:
         keys = ", ".join(f"channels.{platform.name}.{camel(field.name)}" for field in platform.required)
         raise NanobotError(
@@ -154,30 +139,29 @@ def _run_setup(platform: "PlatformSetup", setup: Setup, config: Path | None, *, 
         ) from None
     if channel_setup is None:
         raise NanobotError("Nothing was saved.")
-    channel_setup.save(load_config, setup.config_path, places)
+    channel_setup.save(load_config, setup.config_path, setup.paths)
     print_line(f"Config saved: {setup.config_path}")
     if sdk_problem(platform.name):
-        print_line(f"Install its package, then start (or restart) the gateway: nanobot gateway{flag}")
+        print_line(f"Install its package, then start (or restart) the gateway: nanobot gateway{selected.config_flag}")
     else:
-        print_line(start_instructions(places, flag))
-    print_line(next_steps(channel_setup, places, flag))
+        print_line(start_instructions())
+    print_line(next_steps(channel_setup))
 
 
 def test(
     name: NameArgument,
     to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The chat; default: its owners.")] = None,
-    config: ConfigOption = None,
 ) -> None:
     """Send a test message through the running gateway and print the ids the platform gave it."""
     from nanobot.pairing.store import PairingStore
 
-    places, name = get_data_paths(config), name.lower()
+    places, name = get_data_paths(), name.lower()
     chats = [to] if to is not None else [*PairingStore(places).load().owners.get(name, ())]
     if not chats:
         raise NanobotError(f"{name} has no owner to write to. Give a chat with --to, or pair as its owner first.")
     text = "This is a test of nanobot. It works."
     request = {"do": "send", "channel": name, "text": text, "person": to is None}
-    sent = {chat: require_gateway(places, request | {"to": chat})["ids"] for chat in chats}
+    sent = {chat: require_gateway(request | {"to": chat})["ids"] for chat in chats}
     for chat, ids in sent.items():
         shown = ", ".join(to_one_line(str(sent_id)) for sent_id in ids)
         print_line(f"Sent to {name}:{to_one_line(chat)}{f' as {shown}' if shown else ''}.")

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 
-from nanobot.cli.common import ConfigOption, JsonOption
+from nanobot.cli.common import JsonOption, selected
 from nanobot.cli.output import print_error, print_json, print_line, print_text
 from nanobot.cli.setup import prompts
 from nanobot.config import keypath, paths
@@ -22,29 +21,24 @@ from nanobot.errors import ConfigError, NanobotError, UsageError
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="For example agents.defaults.model.")]
 
 
-def path(config: ConfigOption = None) -> None:
+def path() -> None:
     """Print the path of the config file, also if it does not exist yet."""
-    paths.use_config(config)
     typer.echo(str(paths.get_config_path()))
 
 
 def get(
     key: Annotated[str | None, typer.Argument(metavar="KEY", help="For example agents.defaults.model.")] = None,
-    config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print a value as it applies, with defaults; without KEY what the file contains. Secrets are masked."""
-    paths.use_config(config)
-    loaded = load_config(must_exist=config is not None, secrets=False)
+    loaded = load_config(must_exist=selected.config is not None, secrets=False)
     if key is None:
         print_json(mask_value((), to_document(loaded)))
         return
     key_path = find_key(key)
-    value = keypath.get(loaded, key_path)
+    value = keypath.get(loaded.model_dump(by_alias=True), key_path)
     if value is MISSING:
         raise NanobotError(f"{dotted(key_path)} is not set.")
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", by_alias=True)
     plain = mask_value(key_path, value)
     if isinstance(plain, str) and not json:
         print_text(plain)
@@ -55,19 +49,16 @@ def get(
 def set_(
     key: KeyArgument,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Text, or JSON for numbers, lists and objects.")],
-    config: ConfigOption = None,
 ) -> None:
     """Set a value. It is checked before it is saved."""
-    paths.use_config(config)
     key_path = find_key(key)
     set_key(paths.get_config_path(), key_path, _candidates(value))
     shown = mask_value(key_path, value) if is_secret(key_path) else value
     typer.echo(f"{dotted(key_path)} = {shown}")
 
 
-def edit(config: ConfigOption = None) -> None:
+def edit() -> None:
     """Open the config file in $VISUAL or $EDITOR. What does not load is not saved."""
-    paths.use_config(config)
     file = paths.get_config_path()
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
     if not editor:

@@ -6,20 +6,12 @@ Every change takes the store's lock; a running gateway sees it within seconds.
 import asyncio
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import (
-    ConfigOption,
-    JsonOption,
-    Setup,
-    WorkspaceOption,
-    print_warnings,
-    read_setup,
-)
-from nanobot.cli.output import Column, print_json, print_line, print_list, print_table, print_text, to_one_line
+from nanobot.cli.common import JsonOption, Setup, print_warnings, read_setup
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cron.format import format_job, format_next, format_schedule, parse_schedule, parse_seconds
 from nanobot.cron.schedule import from_ms, seconds_between_runs
 from nanobot.cron.service import CronService
@@ -50,9 +42,6 @@ CronOption = Annotated[
 AtOption = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Run once, e.g. at 2026-12-24T18:00.")]
 ZoneOption = Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron or --at.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The job's id or name, from `nanobot cron list`.")]
-LongConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="Use this config file; its folder is the data folder.")
-]
 
 
 @dataclass(frozen=True)
@@ -108,8 +97,6 @@ def add(
         str | None, typer.Option("--within", metavar="SECONDS", help="Maximum delay for run_if_within.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow an interval below a minute.")] = False,
-    config: LongConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Add a job and print its next three runs."""
@@ -122,7 +109,7 @@ def add(
         raise UsageError('What should the agent do or say then? For example: nanobot cron add 18:00 "Call Ann"')
     if [every, cron, at].count(None) != 2:
         raise UsageError(f"When should it run? Give one of -e SECONDS, -c EXPR and --at TIME, for example {_EXAMPLE}.")
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     schedule = jobs.parse_schedule(every, cron, at, tz, is_forced=force)
     has_target = channel is not None or to is not None
     chat = _default_chat(jobs.setup) if deliver is not False and not has_target else None
@@ -158,11 +145,9 @@ def edit(
     cron: CronOption = None,
     at: AtOption = None,
     tz: ZoneOption = None,
-    config: LongConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Change what a job does, or when, and print its next three runs. What is not given stays."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     job, schedule = jobs.service.find_job(job_id), None
     if (every, cron, at) != (None, None, None):
         schedule = jobs.parse_schedule(every, cron, at, tz)
@@ -174,12 +159,10 @@ def edit(
 
 def list_(
     include_disabled: Annotated[bool, typer.Option("-a", "--all", help="Include disabled jobs.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the jobs, next to run first."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     selected, zone_of = jobs.service.list_jobs(include_disabled=include_disabled), jobs.service.zone_of
     columns: dict[str, Column] = {
         "Job": "id",
@@ -193,24 +176,24 @@ def list_(
     print_warnings(jobs.service.unreadable())
 
 
-def remove(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def remove(job_id: IdArgument) -> None:
     """Remove a job. Its history is kept."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     job = jobs.service.find_job(job_id)
     jobs.service.remove_job(job.id)
     print_text(f'Removed job {job.id} "{to_one_line(job.name)}".', wraps=True)
 
 
-def enable(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def enable(job_id: IdArgument) -> None:
     """Enable a job and print its next three runs."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     jobs.service.enable_job(jobs.service.find_job(job_id).id, enabled=True)
     jobs.show(jobs.service.find_job(job_id))
 
 
-def disable(job_id: IdArgument, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def disable(job_id: IdArgument) -> None:
     """Disable a job. Runs missed meanwhile are not made up for."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     job = jobs.service.find_job(job_id)
     jobs.service.enable_job(job.id, enabled=False)
     print_text(f'Job {job.id} "{to_one_line(job.name)}" is disabled.', wraps=True)
@@ -219,11 +202,9 @@ def disable(job_id: IdArgument, config: ConfigOption = None, workspace: Workspac
 def run(
     job_id: IdArgument,
     force: Annotated[bool, typer.Option("-f", "--force", help="Run it even if it is disabled.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Run a job now, in the gateway if one is running. The schedule is not affected."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     job = jobs.service.find_job(job_id)
     if not (job.enabled or force):
         raise NanobotError(f"Job {job.id} is disabled. Run it anyway with `nanobot cron run {job.id} -f`.")
@@ -239,12 +220,10 @@ def run(
 def history(
     job_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A job's id or name; default: all jobs.")] = None,
     last: Annotated[int, typer.Option("-n", "--last", metavar="N", min=1, help="Show the last N runs.")] = 50,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show past runs and their results (ran, skipped with the reason, failed), newest first."""
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     rows = jobs.service.history(job_id)
     if not rows and job_id is not None:
         job_id = jobs.service.find_job(job_id).id
@@ -264,7 +243,8 @@ def history(
         if job_id in (None, job.id) and (run := job.runs.running) is not None
     ]
     ended = [(due(existing.get(row.job_id), row.at_ms), row.job_id, row.name, _result(row)) for row in shown]
-    print_table(("Due", "Job", "Name", "Result"), [*running, *ended], empty="No job has run yet.")
+    columns = {"Due": 0, "Job": 1, "Name": 2, "Result": 3}
+    print_list([*running, *ended], columns, empty="No job has run yet.")
     if len(rows) > last:
         print_line(f"{len(rows) - last} older runs; show them with -n {len(rows)}.", err=True)
 
@@ -272,14 +252,12 @@ def history(
 def rehearse(
     days: Annotated[float, typer.Option("--days", min=0.01, max=3660, help="How many days to simulate.")] = 7,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most N runs.")] = 200,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Simulate the schedule: what will run in the coming days. Marks collisions and clock changes."""
     from nanobot.cron.simulate import simulate
 
-    jobs = _open_jobs(config, workspace)
+    jobs = _open_jobs()
     events = list(islice(simulate(jobs.service.list_jobs(), days, jobs.service.timezone), limit + 1))
     shown = events[:limit]
     columns: dict[str, Column] = {
@@ -304,9 +282,9 @@ def _default_chat(setup: Setup) -> "Address | None":
     return owners_chat(setup.config, PairingStore(setup.paths), sessions)
 
 
-def _open_jobs(config: Path | None, workspace: Path | None) -> CronContext:
+def _open_jobs() -> CronContext:
     """Open the workspace's job store; one in the data folder (earlier releases) is moved there first."""
-    setup = read_setup(config, workspace, secrets=False)
+    setup = read_setup(secrets=False)
     service = CronService(
         setup.workspace / "cron" / "jobs.json",
         timezone=setup.config.agents.defaults.timezone,

@@ -1,41 +1,51 @@
-"""`nanobot gateway`: run the gateway process, with its signals and its restart."""
+"""`nanobot gateway`: run it, install it as a service, watch it; and `nanobot send` and `web`, which ask it."""
 
 import os
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from nanobot.cli.common import ConfigOption, Setup, WorkspaceOption, read_setup
-from nanobot.cli.terminal import is_terminal, wants_colour
-from nanobot.errors import ConfigError
+from nanobot.cli.common import (
+    NO_GATEWAY,
+    JsonOption,
+    Setup,
+    ask_gateway,
+    get_data_paths,
+    read_setup,
+    require_gateway,
+    selected,
+)
+from nanobot.cli.output import print_json, print_line, print_warning, to_one_line
+from nanobot.cli.terminal import is_terminal, repair_output, strip_control, wants_colour
+from nanobot.config.paths import absolute
+from nanobot.errors import ConfigError, NanobotError, UsageError
+from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
+from nanobot.gateway.lock import find_lock_holder
+from nanobot.utils.text import duration
 
 HARD_EXIT_S = 5.0
 """The process is ended this long after a shutdown request; all durable state is on disk by then."""
-
-AllowEmptyOption = Annotated[
-    bool, typer.Option("--allow-empty", help="Run even if no channel works, for the page, the terminal and jobs.")
-]
+_TAIL_BYTES = 256 * 1024
 
 
 def run(
-    port: Annotated[
-        int | None,
-        typer.Option("-p", "--port", min=0, max=65535, help="Port of the HTTP server."),
-    ] = None,
+    port: Annotated[int | None, typer.Option("-p", "--port", min=0, max=65535, help="Port of the HTTP server.")] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
-    allow_empty: AllowEmptyOption = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Run even if no channel works, for the page, the terminal and jobs.")
+    ] = False,
     env_file: Annotated[Path | None, typer.Option("--env-file", hidden=True)] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Run the gateway: chat apps, reminders and jobs. Ctrl+C stops it."""
     if env_file is not None:
         _set_variables(env_file)
-    setup = read_setup(config, workspace, warns=False)  # the gateway logs the warnings
+    setup = read_setup(warns=False)  # the gateway logs the warnings
     run_process(setup, verbose=verbose, port=port, allow_empty=allow_empty)
 
 
@@ -51,8 +61,7 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
 
     level = "DEBUG" if verbose else "INFO"
     is_short = is_terminal(sys.stderr) and not verbose
-    target = LogTarget(setup.paths.gateway_log, level, level, is_short, wants_colour(sys.stderr))
-    set_up_logging(target, redact_all)
+    set_up_logging(LogTarget(setup.paths.gateway_log, level, level, is_short, wants_colour(sys.stderr)), redact_all)
 
     async def run_gateway() -> ExitReason:
         requests = ShutdownRequests()
@@ -71,14 +80,9 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
 
         with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], on_signal):
             enforcing = asyncio.create_task(enforce_exit())
+            places = {"data_dir": setup.data_dir, "workspace": setup.workspace}
             try:
-                return await serve(
-                    setup.config,
-                    data_dir=setup.data_dir,
-                    workspace=setup.workspace,
-                    options=Options(**options),
-                    shutdown=requests,
-                )
+                return await serve(setup.config, **places, options=Options(**options), shutdown=requests)
             finally:
                 enforcing.cancel()
 
@@ -106,3 +110,158 @@ def _restart() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 our own command
+
+
+def status(json: JsonOption = False) -> None:
+    """Show whether the gateway is running and healthy; exits with 1 if it is not."""
+    report = ask_gateway({"do": "report"})
+    if report is None:
+        holder = find_lock_holder(get_data_paths())
+        problem = NO_GATEWAY.format(data=get_data_paths().data)
+        if holder is not None:
+            problem = f"The gateway (pid {holder.pid}) is running but does not answer. See `nanobot gateway logs`."
+        if not json:
+            raise NanobotError(problem)
+        print_json({"running": holder is not None, "status": "silent" if holder else "off", "problems": [problem]})
+        raise typer.Exit(1)
+    if json:
+        print_json({"running": True, **report})
+    else:
+        states = (f"{to_one_line(name)} {channel['state']}" for name, channel in report["channels"].items())
+        counts, lag_ms = report["messages"], report["loopLagS"] * 1000
+        received = ", ".join(f"{counts[name]} {name}" for name in ("received", "answered", "refused", "queued"))
+        print_line(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {duration(report['uptimeS'])}")
+        print_line(f"Channels: {', '.join(states) or 'none'}")
+        print_line(f"Messages: {received}; {counts['waitingOut']} to be sent, {counts['failedOut']} not delivered")
+        print_line(f"Turns: {report['runningTurns']} running; event loop lag {lag_ms:.0f} ms at most")
+        for problem in report["problems"]:
+            print_line(f"Problem: {to_one_line(problem)}")
+    if report["status"] != "ok":
+        raise typer.Exit(1)
+
+
+def logs(
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, metavar="N", help="Show the last N lines.")] = 50,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines.")] = False,
+) -> None:
+    from nanobot.utils.log import short_lines
+
+    file = get_data_paths().gateway_log
+    if not file.exists():
+        raise NanobotError(f"There is no log at {file} yet. Start the gateway first: `nanobot gateway`.")
+    shown = _read_lines(file, lines, follow)
+    if is_terminal(sys.stdout):
+        shown = short_lines(shown, is_coloured=wants_colour(sys.stdout))
+    for line in shown:
+        typer.echo(line)
+
+
+def _read_lines(file: Path, last: int, follow: bool) -> Iterator[str]:
+    """The last lines, then those that are appended, until Ctrl+C. A rotated log is read from its start."""
+    with open(file, "rb") as log:
+        stat = os.fstat(log.fileno())
+        log.seek(max(stat.st_size - _TAIL_BYTES, 0))
+        yield from _decode_lines(log.read())[-last:]
+        offset, inode = log.tell(), stat.st_ino
+    while follow:
+        time.sleep(0.3)
+        try:
+            stat = file.stat()
+        except FileNotFoundError:
+            continue
+        if stat.st_ino != inode or stat.st_size < offset:
+            offset, inode = 0, stat.st_ino
+        if stat.st_size > offset:
+            with open(file, "rb") as log:
+                log.seek(offset)
+                yield from _decode_lines(log.read())
+                offset = log.tell()
+
+
+def _decode_lines(data: bytes) -> list[str]:
+    return strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n") if data else []
+
+
+def install() -> None:
+    """Install the gateway as a user service that starts at boot and restarts after a crash."""
+    config = None if selected.config is None else absolute(selected.config)
+    for line in require_daemon().install(ServiceSpec(nanobot_command(), config, read_setup(secrets=False).data_dir)):
+        print_line(line)
+
+
+def uninstall() -> None:
+    """Stop and remove the service. Config, sessions and memory are kept."""
+    for line in require_daemon().uninstall():
+        print_line(line)
+
+
+def start() -> None:
+    daemon = require_daemon()
+    if not daemon.is_installed():
+        raise NanobotError("The gateway is not installed as a service. Run `nanobot gateway install` first.")
+    daemon.start()
+    print_line("Started.")
+
+
+def stop() -> None:
+    """Shut the gateway down cleanly: the service, or the one that runs in a terminal."""
+    daemon = find_daemon()
+    if daemon is not None and daemon.is_active():  # it would restart a gateway that ends by itself
+        daemon.stop()
+        print_line("Stopped.")
+    else:
+        require_gateway({"do": "stop gateway"})
+        print_line("The gateway is shutting down.")
+
+
+def restart() -> None:
+    daemon = find_daemon()
+    if daemon is not None and daemon.is_active():
+        daemon.restart()
+        print_line("Restarted.")
+    else:
+        require_gateway({"do": "restart gateway"})
+        print_line("The gateway is restarting.")
+
+
+def send(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message; `-` reads it from stdin.")],
+    channel: Annotated[str, typer.Option("--channel", metavar="C", help="The channel, such as telegram.")],
+    to: Annotated[str, typer.Option("--to", metavar="ID", help="The chat id on that platform.")],
+    thread: Annotated[
+        str | None, typer.Option("--thread", metavar="ID", help="A thread or topic of that chat.")
+    ] = None,
+    attach: Annotated[
+        list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be repeated.")
+    ] = None,
+) -> None:
+    """Send a message and print the ids the platform gave it."""
+    content = sys.stdin.buffer.read().decode("utf-8", "replace").rstrip("\r\n") if text == "-" else repair_output(text)
+    if not content.strip() and not attach:
+        raise UsageError("There is nothing to send. Give a text, or a file with --attach.")
+    media = [str(file.expanduser().resolve()) for file in attach or ()]
+    request = {"do": "send", "channel": channel.lower(), "to": to, "text": content, "thread": thread, "media": media}
+    for platform_id in require_gateway(request)["ids"]:
+        typer.echo(to_one_line(str(platform_id)))
+
+
+def web(
+    no_open: Annotated[bool, typer.Option("--no-open", help="Only print the link.")] = False,
+    qr: Annotated[bool, typer.Option("--qr", help="Show it as a QR code too, for a phone.")] = False,
+) -> None:
+    """Print a link that signs one browser in, valid for ten minutes, and open it."""
+    url = str(require_gateway({"do": "web link"})["url"])
+    typer.echo(url)
+    if qr:
+        from urllib.parse import urlsplit
+
+        from nanobot.net.http import is_loopback
+        from nanobot.utils.qr_code import qr_code
+
+        typer.echo(qr_code(url))
+        if is_loopback(urlsplit(url).hostname or ""):
+            print_warning("Only this computer can open this address. For a phone, set gateway.web.publicUrl.")
+    if not (no_open or qr):
+        import webbrowser
+
+        webbrowser.open(url)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli.chat.typed_lines import next_line
-from nanobot.cli.common import ConfigOption, read_setup
+from nanobot.cli.common import read_setup
 from nanobot.cli.output import print_line, to_one_line
 from nanobot.cli.terminal import strip_control
 from nanobot.config.provider_table import ProviderSpec, find_by_name
@@ -38,13 +38,11 @@ def login(
     authority: Annotated[
         str, typer.Option("--authority", metavar="URL", help="Log in at this server, e.g. GitHub Enterprise.")
     ] = "",
-    config: ConfigOption = None,
 ) -> None:
-    """Log in to a provider that uses an account instead of an API key."""
     spec = _get_login_provider(name)
     if authority and (problem := address_problem(authority)):
         raise UsageError(f"--authority {to_one_line(authority)} cannot be used: {problem}.")
-    setup = read_setup(config, None)
+    setup = read_setup()
     store = AccountStore.in_state(setup.paths.state)
     screen = TerminalLoginScreen(browser=not no_browser and has_browser())
 
@@ -56,10 +54,9 @@ def login(
     screen.say(f"To use it by default: set agents.defaults.provider to {spec.config_key} in {setup.config_path}")
 
 
-def logout(name: NameArgument, config: ConfigOption = None) -> None:
-    """Delete the tokens of an account."""
+def logout(name: NameArgument) -> None:
     spec = _get_login_provider(name)
-    store = AccountStore.in_state(read_setup(config, None, secrets=False).paths.state)
+    store = AccountStore.in_state(read_setup(secrets=False).paths.state)
 
     async def delete() -> bool:
         async with store.lock(spec.name):  # a concurrent token renewal would write it again

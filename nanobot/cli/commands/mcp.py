@@ -12,9 +12,9 @@ import typer
 
 from nanobot.agent.tools.mcp.server import McpServer, ServerFailedError
 from nanobot.agent.tools.mcp.source import McpServers
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.doctor.connections import connect_once, known_servers
-from nanobot.cli.output import print_json, print_line, print_list, print_table, print_text, to_one_line
+from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.config.keypath import put
 from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
@@ -26,9 +26,9 @@ from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
 
 
-def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List the configured servers and the tools each offered last time. Starts no server."""
-    setup = read_server_setup(config, workspace)
+    setup = read_server_setup()
     print_list(
         [_facts(server) for server in asyncio.run(known_servers(_servers(setup)))],
         {
@@ -43,13 +43,10 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
 
 
 def test(
-    name: Annotated[str, typer.Argument(help="The server's name, from `nanobot mcp list`.")],
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
+    name: Annotated[str, typer.Argument(help="The server's name, from `nanobot mcp list`.")], json: JsonOption = False
 ) -> None:
     """Connect to a server, list its tools, and remember them. Exits with the reason if it fails."""
-    setup = read_setup(config, workspace)
+    setup = read_setup()
     try:
         server, took_s = asyncio.run(connect_once(name, _servers(setup)))
     except ServerFailedError as error:
@@ -76,8 +73,6 @@ def add(
         list[str] | None, typer.Option("--header", metavar="'NAME: VALUE'", help="A header for the URL; repeatable.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the server of this name.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Connect to a server, list its tools, and add it to the config. A server that fails is not added.
 
@@ -100,7 +95,7 @@ def add(
     if header:
         entry["headers"] = _pairs("--header", "'NAME: VALUE'", header)
     entry = {key: value for key, value in entry.items() if value}
-    setup = read_setup(config, workspace, secrets=False)
+    setup = read_setup(secrets=False)
     if name in setup.config.tools.mcp_servers and not replace:
         raise NanobotError(f"There is an MCP server {name!r} already. Replace it with --replace.")
     key = ("tools", "mcpServers", name)
@@ -120,10 +115,9 @@ def add(
 
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The server's name, from `nanobot mcp list`.")],
-    config: ConfigOption = None,
 ) -> None:
     """Remove a server from the config."""
-    setup = read_setup(config, None, secrets=False)
+    setup = read_setup(secrets=False)
     servers = setup.config.tools.mcp_servers
     if name not in servers:
         raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
@@ -144,12 +138,12 @@ def _pairs(option: str, form: str, values: Sequence[str]) -> dict[str, str]:
 
 def _show_listing(server: McpServer, took_s: float) -> None:
     """Print what a connected server offers."""
-    listing, name = server.listing, server.settings.name
+    listing, name = server.listing, server.name
     assert listing is not None  # noqa: S101 - a connected server has a listing
     extras = [word for word, there in (("resources", listing.resources), ("prompts", listing.prompts)) if there]
     print_text(
         f"{listing.server or name} answered in {took_s:.1f} s (protocol {listing.protocol}): "
-        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}.",
+        f"{', '.join((count_noun(len(listing.tools), 'tool'), *extras))}."
     )
     if listing.left_out:
         print_text(f"Left out {count_noun(listing.left_out, 'more tool', 'more tools')}: too many.")
@@ -158,20 +152,21 @@ def _show_listing(server: McpServer, took_s: float) -> None:
         print_text(f"Excluded by enabledTools: {', '.join(unwanted)}.")
     if unknown := server.unknown_tools():
         print_text(f"In enabledTools, but the server does not have them: {', '.join(unknown)}.")
-    print_table(
-        ("Tool", "Effect", "What it does"),
-        [(tool.name, "read" if tool.reads else "acts", to_one_line(tool.description)[:200]) for tool in listing.tools],
-        empty="It offers no tools.",
-    )
+    columns: dict[str, Column] = {
+        "Tool": "name",
+        "Effect": lambda tool: "read" if tool.reads else "acts",
+        "What it does": lambda tool: to_one_line(tool.description)[:200],
+    }
+    print_list(listing.tools, columns, empty="It offers no tools.")
 
 
-def read_server_setup(config: Path | None, workspace: Path | None) -> Setup:
+def read_server_setup() -> Setup:
     """The setup to find remembered tools with: they are stored by command and URL, whose secrets are resolved."""
-    setup = read_setup(config, workspace, secrets=False)
+    setup = read_setup(secrets=False)
     servers = setup.config.tools.mcp_servers.values()
     parts = [part for server in servers for part in (server.command, *server.args, server.url)]
     needs_secret = any("${file:" in part or "${cmd:" in part for part in parts)
-    return read_setup(config, workspace, warns=False) if needs_secret else setup
+    return read_setup(warns=False) if needs_secret else setup
 
 
 def _servers(setup: Setup) -> McpServers | None:
@@ -179,11 +174,11 @@ def _servers(setup: Setup) -> McpServers | None:
 
 
 def _facts(server: McpServer) -> dict[str, object]:
-    settings, listing = server.settings, server.listing
+    listing = server.listing
     return {
-        "name": settings.name,
-        "transport": settings.transport,
-        "location": redact_named(settings.location),
+        "name": server.name,
+        "transport": server.config.transport,
+        "location": redact_named(server.config.location),
         "met": listing is not None,
         "server": listing.server if listing else None,
         "protocol": listing.protocol if listing else None,

@@ -6,7 +6,6 @@ The person at this machine is the owner, so `--chat` opens the memory of any cha
 import asyncio
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup
+from nanobot.cli.common import JsonOption, read_setup
 from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line
 from nanobot.utils.clock import SystemClock, find_zone
 
@@ -27,14 +26,9 @@ TextArgument = Annotated[str, typer.Argument(metavar="TEXT", help="Words that a 
 CountOption = Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N.")]
 
 
-def show(
-    chat: ChatOption = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
-) -> None:
+def show(chat: ChatOption = None, json: JsonOption = False) -> None:
     """Print MEMORY.md, each fact with its id."""
-    store, editor = _open_editor(config, workspace, chat)
+    store, editor = _open_editor(chat)
     facts = editor.facts()
     text = store.read_long_term()
     if json:
@@ -52,31 +46,18 @@ def show(
     print_line(f"{editor.state()}: {to_one_line(str(store.memory_file))}", err=True)
 
 
-def search(
-    text: TextArgument,
-    limit: CountOption = 100,
-    chat: ChatOption = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
-) -> None:
+def search(text: TextArgument, limit: CountOption = 100, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Search all memory files (facts, archive, log, notes) for lines that contain all the words."""
-    hits = _open_editor(config, workspace, chat)[1].search(text)[:limit]
+    hits = _open_editor(chat)[1].search(text)[:limit]
     empty = f"No line of the memory contains {to_one_line(text)!r}."
     print_list(hits, {"File": "file", "Line": "line", "Text": "text"}, as_json=json, empty=empty)
     if not hits:
         sys.exit(1)
 
 
-def log(
-    limit: CountOption = 50,
-    chat: ChatOption = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
-) -> None:
+def log(limit: CountOption = 50, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Show the last changes of the memory, newest first."""
-    changes = _open_editor(config, workspace, chat)[1].log()[:limit]
+    changes = _open_editor(chat)[1].log()[:limit]
     if json:
         print_json([change.to_json() for change in changes])
     elif changes:
@@ -85,53 +66,41 @@ def log(
         print_line("Nothing has changed yet.", err=True)
 
 
-def why(
-    fact: FactArgument,
-    chat: ChatOption = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
-) -> None:
+def why(fact: FactArgument, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Show when a fact was stored, from which conversation, and who said it. Also finds deleted facts."""
-    editor = _open_editor(config, workspace, chat)[1]
+    editor = _open_editor(chat)[1]
     if json:
         print_json([details.to_json() for details in editor.find(fact)])
     else:
         print_text(editor.why(fact), wraps=True)
 
 
-def forget(
-    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
-) -> None:
+def forget(fact: FactArgument, chat: ChatOption = None) -> None:
     """Delete a fact. It is not learned again from past conversations; `memory undo` restores it."""
-    for deleted in _open_editor(config, workspace, chat)[1].forget(fact):
+    for deleted in _open_editor(chat)[1].forget(fact):
         print_text(f"Forgotten: {deleted.text}", wraps=True)
     print_line("HISTORY.md and stored conversations may still mention it, and a search finds it there.", err=True)
 
 
-def pin(
-    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
-) -> None:
+def pin(fact: FactArgument, chat: ChatOption = None) -> None:
     """Keep a fact as it is: consolidation, Dream and the size limit do not change or remove it."""
-    print_text(f"Pinned: {_open_editor(config, workspace, chat)[1].pin(fact).text}", wraps=True)
+    print_text(f"Pinned: {_open_editor(chat)[1].pin(fact).text}", wraps=True)
 
 
-def unpin(
-    fact: FactArgument, chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None
-) -> None:
+def unpin(fact: FactArgument, chat: ChatOption = None) -> None:
     """Remove the pin from a fact."""
-    print_text(f"Unpinned: {_open_editor(config, workspace, chat)[1].pin(fact, pinned=False).text}", wraps=True)
+    print_text(f"Unpinned: {_open_editor(chat)[1].pin(fact, pinned=False).text}", wraps=True)
 
 
-def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def undo(chat: ChatOption = None) -> None:
     """Undo the last change, whoever made it. The file is restored byte for byte."""
-    for change in _open_editor(config, workspace, chat)[1].undo():
+    for change in _open_editor(chat)[1].undo():
         print_text(f"Undone: {format_change(change)}", wraps=True)
 
 
-def _open_editor(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
+def _open_editor(chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
     """The memory selected on the command line, and its editor, which shows times in the user's zone."""
-    setup = read_setup(config, workspace, secrets=False)
+    setup = read_setup(secrets=False)
     defaults = setup.config.agents.defaults
     clock = SystemClock(find_zone(defaults.timezone))
     store = MemoryStore(
@@ -149,12 +118,12 @@ NumberArgument = Annotated[
 ]
 
 
-def dream(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
+def dream(chat: ChatOption = None) -> None:
     """Run Dream now: tidy the memory, from what was said since its last pass. Asks no model if nothing is new."""
     from nanobot.agent.memory.dream import DreamOutcome
     from nanobot.runtime.build import build_runtime  # slow to import
 
-    setup = read_setup(config, workspace)
+    setup = read_setup()
 
     async def tidy() -> tuple[DreamOutcome, str]:
         async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
@@ -166,18 +135,12 @@ def dream(chat: ChatOption = None, config: ConfigOption = None, workspace: Works
         sys.exit(1)
 
 
-def dream_log(
-    limit: CountOption = 10,
-    chat: ChatOption = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-    json: JsonOption = False,
-) -> None:
+def dream_log(limit: CountOption = 10, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Show the last Dream passes, newest first: when, cost, and what changed."""
     from nanobot.agent.memory.dream_texts import format_log
 
-    store, _ = _open_editor(config, workspace, chat)
-    store.record_changes()
+    store, _ = _open_editor(chat)
+    store.revisions.record()
     if json:
         print_json([asdict(dream_pass) for dream_pass in store.revisions.passes()[:limit]])
     elif text := format_log(store.revisions, limit):
@@ -186,12 +149,7 @@ def dream_log(
         print_line("No Dream pass has run here yet.", err=True)
 
 
-def dream_restore(
-    number: NumberArgument = None,
-    chat: ChatOption = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-) -> None:
+def dream_restore(number: NumberArgument = None, chat: ChatOption = None) -> None:
     """Restore the memory to before a Dream pass, undoing later changes too. `memory undo` reverts this."""
-    restored = _open_editor(config, workspace, chat)[1].restore(number)
+    restored = _open_editor(chat)[1].restore(number)
     print_text(f"Restored the memory to before pass {restored}.", wraps=True)

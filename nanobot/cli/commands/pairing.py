@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from nanobot.channels.access import AccessPolicy
-from nanobot.cli.common import ConfigOption, JsonOption, ask_gateway, read_setup
+from nanobot.cli.common import JsonOption, ask_gateway, read_setup
 from nanobot.cli.output import print_line, print_list, to_one_line
 from nanobot.errors import NanobotError
 from nanobot.pairing.commands import WELCOME
@@ -21,9 +21,8 @@ OwnerOption = Annotated[
 ]
 
 
-def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """List who has paired, and who is waiting with a code."""
-    store = PairingStore(read_setup(config, None, secrets=False).paths)
+def list_(json: JsonOption = False) -> None:
+    store = PairingStore(read_setup(secrets=False).paths)
     print_list(
         _rows(store.load()),
         {
@@ -39,15 +38,14 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     )
 
 
-def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None) -> None:
-    """Approve the person who was shown this code."""
-    setup = read_setup(config, None, secrets=False)
+def approve(code: CodeArgument, owner: OwnerOption = False) -> None:
+    setup = read_setup(secrets=False)
     store = PairingStore(setup.paths)
     pending = store.approve(code, owner=owner)
     if pending.chat_id:
         welcome = {"do": "send", "channel": pending.channel, "to": pending.chat_id, "text": WELCOME}
         with suppress(NanobotError):  # they are paired whether or not they hear of it
-            ask_gateway(setup.paths, welcome)
+            ask_gateway(welcome)
     print_line(f"{to_one_line(str(pending))} may talk to the bot now{', as owner' if owner else ''}.")
     if not store.people(pending.channel).owners:
         print_line(
@@ -57,19 +55,16 @@ def approve(code: CodeArgument, owner: OwnerOption = False, config: ConfigOption
         )
 
 
-def deny(code: CodeArgument, config: ConfigOption = None) -> None:
-    """Reject a pairing code."""
-    pending = PairingStore(read_setup(config, None, secrets=False).paths).deny(code)
+def deny(code: CodeArgument) -> None:
+    pending = PairingStore(read_setup(secrets=False).paths).deny(code)
     print_line(f"{to_one_line(str(pending))} is denied; the code is no longer valid.")
 
 
 def revoke(
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel, such as telegram.")],
     sender_id: Annotated[str, typer.Argument(metavar="ID", help="Their id, from `nanobot pairing list`.")],
-    config: ConfigOption = None,
 ) -> None:
-    """Remove a paired person."""
-    setup, channel = read_setup(config, None, secrets=False), channel.lower()
+    setup, channel = read_setup(secrets=False), channel.lower()
     role = PairingStore(setup.paths).revoke(channel, sender_id)
     print_line(f"{to_one_line(sender_id)} on {channel} is removed (was: {role}).")
     section = getattr(setup.config.channels, channel, None)

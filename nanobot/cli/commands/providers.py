@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.cli.common import ConfigOption, JsonOption, read_setup
+from nanobot.cli.common import JsonOption, read_setup
 from nanobot.cli.output import Column, print_list
 from nanobot.config.keypath import mask_value
 from nanobot.config.paths import DataPaths
@@ -55,9 +55,8 @@ class ProviderFacts:
         return f"{self.logged_in}{f', token until {self.token_until}' if self.token_until else ''}"
 
 
-def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """List model providers with their keys, base URLs and default models."""
-    setup = read_setup(config, None, secrets=False)
+def list_(json: JsonOption = False) -> None:
+    setup = read_setup(secrets=False)
     columns: dict[str, Column] = {
         "Provider": "name",
         "Key": lambda facts: facts.key_words,

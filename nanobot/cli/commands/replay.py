@@ -19,16 +19,9 @@ from nanobot.agent.trace.replay import Difference, Replay, first_difference, fir
 from nanobot.agent.trace.replay import replay as replay_turn
 from nanobot.agent.trace.store import TraceStore
 from nanobot.cli.chat.event_lines import clip_output, diff_paint
-from nanobot.cli.common import (
-    EXIT_INTERRUPTED,
-    ConfigOption,
-    JsonOption,
-    Setup,
-    WorkspaceOption,
-    read_setup,
-    unknown_name_error,
-)
+from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import Column, columns, format_timestamp, print_json, print_list, to_one_line, when
+from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import Paint, strip_control, wants_colour
 from nanobot.errors import NanobotError, UsageError
 from nanobot.messages.shown import shown_text
@@ -54,19 +47,15 @@ def replay(
         bool, typer.Option("--prompt", help="Show the system prompt and the messages that were sent.")
     ] = False,
     against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="MODEL", help="Run the turn again with this model; no tool runs."),
+        str | None, typer.Option("--against", metavar="MODEL", help="Run the turn again with this model; no tool runs.")
     ] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a turn step by step, or replay it with another model."""
     if turn is not None and turn.startswith("-") and not turn[1:].isdigit():
         raise UsageError(f"There is no option {turn}. A turn is an id, the beginning of an id, or -1, -2 and so on.")
     if sum((list_, prompt, against is not None)) > 1 or (list_ and turn is not None):
         raise UsageError("--list takes no turn, and --list, --prompt and --against cannot be combined. Leave one out.")
-    setup = read_setup(config, workspace)
+    setup = read_setup()
     traces = TraceStore(setup.paths.traces)
     recording = _load_recording(session, setup, traces)
     printer = TurnPrinter(Paint(wants_colour(sys.stdout)), max(columns(sys.stdout) or 200, 40))
@@ -77,35 +66,28 @@ def replay(
     if prompt:
         sent = recording.prompt(recorded, traces)
         messages = asyncio.run(first_request(recorded, sent, clock=SystemClock()))
-        if json:
-            rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
-            facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
-            print_json(redact_texts(facts))
-        else:
-            typer.echo("\n".join(printer.prompt(sent, messages)))
+        rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
+        facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
+        value, lines = redact_texts(facts), printer.prompt(sent, messages)
     elif against is not None:
-        try:
+        with prompts.on_interrupt("(stopped)"):
             replayed = asyncio.run(_replay(recorded, recording.prompt(recorded, traces), against, setup))
-        except KeyboardInterrupt:
-            typer.echo("(stopped)", err=True)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
         difference = first_difference(recorded.model_steps, replayed.turn.model_steps)
-        if json:
-            comparison = {
-                "recorded": recorded.to_json(),
-                "replayed": replayed.turn.to_json(),
-                "first_difference": asdict(difference) if difference else None,
-                "unrecorded": [asdict(call) for call in replayed.unrecorded],
-            }
-            print_json(redact_value(comparison))
-        else:
-            typer.echo("\n".join(printer.comparison(recorded, replayed.turn, difference)))
-        if replayed.turn.outcome == "failed":
-            raise typer.Exit(1)
-    elif json:
-        print_json(redact_value(recorded.to_json()))
+        comparison = {
+            "recorded": recorded.to_json(),
+            "replayed": replayed.turn.to_json(),
+            "first_difference": asdict(difference) if difference else None,
+            "unrecorded": [asdict(call) for call in replayed.unrecorded],
+        }
+        value, lines = redact_value(comparison), printer.comparison(recorded, replayed.turn, difference)
     else:
-        typer.echo("\n".join(printer.turn(recorded)))
+        value, lines = redact_value(recorded.to_json()), printer.turn(recorded)
+    if json:
+        print_json(value)
+    else:
+        typer.echo("\n".join(lines))
+    if against is not None and replayed.turn.outcome == "failed":
+        raise typer.Exit(1)
 
 
 async def _replay(turn: RecordedTurn, prompt: RecordedPrompt, model_name: str, setup: Setup) -> Replay:

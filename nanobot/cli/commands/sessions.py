@@ -6,14 +6,13 @@ A live session is named by its key, an archived one by its file name. No command
 import json as json_text
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import print_json, print_line, print_list, print_text, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.errors import NanobotError, StorageError
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from nanobot.session.search.index import SearchIndex
 
 SNIPPET_BEFORE, SNIPPET_AFTER = 40, 100
+_MAX_PROBLEMS = 10
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The session, from `nanobot sessions list`.")]
 
@@ -42,23 +42,21 @@ class ExportFormat(StrEnum):
     MARKDOWN = "markdown"
 
 
-@dataclass(frozen=True)
-class SessionHit:
+class SessionHit(NamedTuple):
     name: str
     timestamp: str
     role: str
     snippet: str
 
 
-def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List all conversations, newest first, archived ones included."""
     rows = [
         {
-            **{key: row[key] for key in ("name", "key", "updated_at", "messages", "archived")},
-            "title": session_title(Path(row["path"])),
-            "path": row["path"],
+            **{key: row[key] for key in ("name", "key", "updated_at", "messages", "archived", "path")},
+            "title": session_title(Path(row["path"]), row["metadata"]),
         }
-        for row in _open_sessions(config, workspace)[1].list_sessions()
+        for row in _open_sessions()[1].list_sessions()
     ]
     columns = {"Session": "name", "Last used": when("updated_at"), "Messages": "messages", "Title": "title"}
     print_list(rows, columns, as_json=json, empty="There are no sessions yet. Start one with `nanobot agent`.")
@@ -69,12 +67,10 @@ def show(
     last: Annotated[
         int | None, typer.Option("-n", "--last", metavar="N", min=1, help="Show only the last N messages.")
     ] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Print one conversation: the messages, and a line for each tool call."""
-    session = _read_session(_open_sessions(config, workspace)[1], key)
+    session = _read_session(_open_sessions()[1], key)
     messages = session.messages[-last:] if last else session.messages
     if json:
         print_json({"key": session.key, "metadata": session.metadata, "messages": messages})
@@ -86,96 +82,55 @@ def export(
     key: KeyArgument,
     format_: Annotated[ExportFormat, typer.Option("--format", "-f", help="The format.")] = ExportFormat.JSONL,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file.")] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Export one conversation as JSON lines or Markdown, to stdout or a file."""
-    session = _read_session(_open_sessions(config, workspace)[1], key)
+    session = _read_session(_open_sessions()[1], key)
     data = format_markdown(session).encode() if format_ is ExportFormat.MARKDOWN else to_jsonl(session)
     if output is None:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
         return
-    _write(output.expanduser(), data)
+    path = output.expanduser()
+    try:
+        if path.is_char_device() or path.is_fifo():  # such as /dev/stdout
+            path.write_bytes(data)
+        else:
+            write_atomic(path, data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name of the temporary file
     print_line(f"{count_noun(len(session.messages), 'message')} written to {output}", err=True)
 
 
-def delete(
-    key: KeyArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
-) -> None:
-    """Delete one conversation permanently."""
-    setup, sessions = _open_sessions(config, workspace)
-    session = _read_session(sessions, key)
-    what = f"{to_one_line(key)} ({count_noun(len(session.messages), 'message')})"
+def delete(key: KeyArgument, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+    setup, sessions = _open_sessions()
+    what = f"{to_one_line(key)} ({count_noun(len(_read_session(sessions, key).messages), 'message')})"
     if not prompts.confirm_action(f"Delete {what} permanently?", yes=yes):
         print_line("Kept.")
         return
     from nanobot.agent.trace.store import TraceStore  # slow to import
     from nanobot.runtime.deletion import delete_session
 
-    delete_session(sessions, TraceStore(setup.paths.traces), _index(setup), key)
+    delete_session(sessions, TraceStore(setup.paths.traces), _open_index(setup), key)
     print_line(f"Deleted {what}.")
 
 
 def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to search for, ignoring case.")],
     limit: Annotated[int, typer.Option("-n", "--limit", metavar="N", min=1, help="Show at most N messages.")] = 100,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Search all conversations for a text, newest first; if it occurs nowhere, for all of its words."""
     if not text.strip():
         raise typer.BadParameter("the text to search for is empty.", param_hint="TEXT")
-    setup, sessions = _open_sessions(config, workspace)
+    setup, sessions = _open_sessions()
     hits = list(_find_messages(sessions, text))
     if not hits and len(text.split()) > 1:
-        hits = _search_index(setup, text, limit)
+        hits = _find_words(setup, text, limit)
     columns = {"Session": "name", "When": when("timestamp"), "Who": "role", "Text": "snippet"}
-    print_list(hits[:limit], columns, as_json=json, empty=f"{to_one_line(text)!r} occurs in no session.")
+    empty = f"{to_one_line(text)!r} occurs in no session."
+    print_list(hits[:limit], columns, as_json=json, empty=empty, to_json=SessionHit._asdict)
     if len(hits) > limit:
         print_line(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
-
-
-def _search_index(setup: Setup, text: str, limit: int) -> list[SessionHit]:
-    """Find messages that contain all words, best match first; none where there is no index."""
-    try:
-        result = _index(setup).search(text, lambda file: bool(file.key), limit=limit)
-    except StorageError:
-        return []
-    return (
-        []
-        if result.is_loose
-        else [SessionHit(hit.name, hit.time, hit.role, to_one_line(hit.text)) for hit in result.hits]
-    )
-
-
-def _index(setup: Setup) -> "SearchIndex":
-    from nanobot.session.search.index import SearchIndex  # slow to import
-    from nanobot.session.search.sources import sources_of
-
-    workspace, paths = setup.workspace, setup.paths
-    sessions = SessionFolder(workspace, paths.legacy_sessions)
-    opener = Opener(PathPolicy(workspace)).descriptor
-    return SearchIndex(paths.search, lambda: sources_of(sessions, workspace / "memory"), opener)
-
-
-def _open_sessions(config: Path | None, workspace: Path | None) -> tuple[Setup, SessionManager]:
-    setup = read_setup(config, workspace, secrets=False)
-    return setup, SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
-
-
-def _read_session(sessions: SessionManager, name: str) -> Session:
-    """Load a session by name. Raises NanobotError, with the nearest names, if there is none."""
-    session = sessions.read(name)
-    if session is None:
-        known = [row["name"] for row in sessions.list_sessions()]
-        raise unknown_name_error("session", name, known, "nanobot sessions list")
-    return session
 
 
 def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
@@ -195,22 +150,40 @@ def _find_messages(sessions: SessionManager, text: str) -> Iterator[SessionHit]:
 def _session_files(sessions: SessionManager) -> Iterator[tuple[str, bytes]]:
     """The name and the content of every session, newest first, then of those in the archives of the months."""
     for row in sessions.list_sessions():
-        try:
-            yield row["name"], Path(row["path"]).read_bytes()
-        except OSError as error:
-            raise NanobotError(f"{row['path']} cannot be read: {error.strerror}.") from error
+        yield row["name"], Path(row["path"]).read_bytes()
     yield from sessions.packed_files()
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically; a pipe or device (`/dev/stdout`) directly. Raises OSError."""
+def _find_words(setup: Setup, text: str, limit: int) -> list[SessionHit]:
+    """Find messages that contain all words, best match first; none where there is no index."""
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(data)
-        else:
-            write_atomic(path, data)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # not the name of the temporary file
+        result = _open_index(setup).search(text, lambda file: bool(file.key), limit=limit)
+    except StorageError:
+        return []
+    hits = [] if result.is_loose else result.hits
+    return [SessionHit(hit.name, hit.time, hit.role, to_one_line(hit.text)) for hit in hits]
+
+
+def _open_index(setup: Setup) -> "SearchIndex":
+    from nanobot.session.search.index import SearchIndex  # slow to import
+    from nanobot.session.search.sources import sources_of
+
+    sessions, opener = SessionFolder(setup.workspace, setup.paths.legacy_sessions), Opener(PathPolicy(setup.workspace))
+    return SearchIndex(setup.paths.search, lambda: sources_of(sessions, setup.workspace / "memory"), opener.descriptor)
+
+
+def _open_sessions() -> tuple[Setup, SessionManager]:
+    setup = read_setup(secrets=False)
+    return setup, SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
+
+
+def _read_session(sessions: SessionManager, name: str) -> Session:
+    """Load a session by name. Raises NanobotError, with the nearest names, if there is none."""
+    session = sessions.read(name)
+    if session is None:
+        known = [row["name"] for row in sessions.list_sessions()]
+        raise unknown_name_error("session", name, known, "nanobot sessions list")
+    return session
 
 
 def import_(
@@ -218,8 +191,6 @@ def import_(
         Path, typer.Argument(metavar="FILE", help="A session file, a folder of them, or a JSON list of chat messages.")
     ],
     key: Annotated[str | None, typer.Option("--as", metavar="KEY", help="Import it as this session.")] = None,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Import stored conversations. An existing session is never changed."""
     path = file.expanduser()
@@ -227,26 +198,18 @@ def import_(
         raise NanobotError("--as is for a single file and needs a session key, such as cli:notes.")
     if not path.exists():
         raise NanobotError(f"{file} does not exist.")
-    _, sessions = _open_sessions(config, workspace)
-    existing = []
     conversations, faults = read_conversations(path)  # read everything before writing anything
+    existing, problems = [], [str(fault) for fault in faults]
+    sessions = _open_sessions()[1]
     for conversation in conversations:
         name = key or conversation.key
         if sessions.find(name) is not None:
-            existing.append(name)
+            existing.append(to_one_line(name))
             continue
         sessions.save(conversation.as_session(name))
         print_line(f"{to_one_line(name)}: {describe_import(conversation)}")
-    if existing and not path.is_dir():
-        raise NanobotError(
-            f"There is a session {existing[0]!r} already; it was not changed. Choose another name with --as KEY."
-        )
-    problems = [str(fault) for fault in faults]
     if existing:
-        names = ", ".join(map(to_one_line, existing[:10])) + (" ..." if len(existing) > 10 else "")
-        problems.append(
-            f"{count_noun(len(existing), 'session exists', 'sessions exist')} already and "
-            f"{'was' if len(existing) == 1 else 'were'} not changed: {names}. Import them one by one with --as KEY."
-        )
+        names = ", ".join(existing[:_MAX_PROBLEMS]) + (" ..." if len(existing) > _MAX_PROBLEMS else "")
+        problems.append(f"Exists already, not changed: {names}. Import it alone, under another name, with --as KEY.")
     if problems:
         raise NanobotError("\n".join(problems))

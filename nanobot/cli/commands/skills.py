@@ -11,7 +11,7 @@ import typer
 
 from nanobot.agent.skills.loader import Skill, SkillsLoader
 from nanobot.agent.skills.needs import MissingNeed
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, read_setup, unknown_name_error
+from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import Column, print_json, print_line, print_list, print_text, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import is_terminal
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 _MAX_VALUES = 12
 
 NameArgument = Annotated[str, typer.Argument(help="The skill's name, from `nanobot skills list`.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
-    """List all skills, and whether each can be used here."""
-    loader, _ = _open(config, workspace)
+def list_(json: JsonOption = False) -> None:
+    loader, _ = _open()
     skills = loader.skills()
     columns: dict[str, Column] = {
         "Skill": "name",
@@ -38,24 +36,15 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         "Ready": lambda skill: f"needs {', '.join(skill.missing)}" if skill.missing else _readiness(skill),
         "Description": "description",
     }
-    print_list(
-        skills,
-        columns,
-        as_json=json,
-        empty="There are no skills.",
-        to_json=loader.facts,
-    )
+    print_list(skills, columns, as_json=json, empty="There are no skills.", to_json=loader.facts)
     if is_terminal(sys.stdout) and not json and any(skill.missing for skill in skills):
         print_line("`nanobot skills show NAME` says how to install what a skill needs.", err=True)
 
 
-def show(
-    name: NameArgument, config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False
-) -> None:
+def show(name: NameArgument, json: JsonOption = False) -> None:
     """Print the instructions a skill gives to the agent."""
-    loader, _ = _open(config, workspace)
-    skill = _get_skill(loader, name)
-    text = loader.load_skill(name)
+    loader, _ = _open()
+    skill, text = _get_skill(loader, name), loader.load_skill(name)
     if json:
         print_json({**loader.facts(skill), "text": text})
     elif text is None:
@@ -71,21 +60,15 @@ def install(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, unless it is suspicious.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the skill of the same name.")] = False,
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Install it under this name.")] = "",
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
     """Show what a skill requires and contains, ask for confirmation, and install it into the workspace."""
     from nanobot.agent.skills.bundle import read_bundle  # only some commands need it
 
-    loader, setup = _open(config, workspace)
+    loader, setup = _open()
     installer = _installer(setup)
-    try:
-        offer = installer.offer(read_bundle(source.expanduser()), name)
-    except OSError as error:
-        raise NanobotError(f"{source} cannot be read: {error.strerror or error}. Check its permissions.") from error
-    missing = loader.find_missing(offer.needs)
-    replaces_builtin = (known := loader.get(offer.name)) is not None and known.source == "builtin"
-    typer.echo("\n".join(_format_offer(offer, missing, replaces_builtin=replaces_builtin)))
+    offer = installer.offer(read_bundle(source.expanduser()), name)
+    for line in _format_offer(offer, loader.find_missing(offer.needs), loader.get(offer.name)):
+        typer.echo(line)
     target = loader.own / offer.name
     if offer.exists and not replace:
         raise NanobotError(
@@ -99,50 +82,39 @@ def install(
         print_line("Nothing was installed.")
 
 
-def _format_offer(offer: "SkillOffer", missing: Collection[MissingNeed], *, replaces_builtin: bool) -> Iterator[str]:
-    """Lines about a skill: what it is for, what it requires and contains, and warnings.
-
-    `replaces_builtin`: a built-in skill has the same name.
-    """
-
-    def row(label: str, text: str) -> str:
-        return f"  {label:<13}{text}"
-
-    bundle, needs = offer.bundle, offer.needs
-    yield f"{offer.name}: {to_one_line(offer.manual.description) or '(no description)'}"
+def _format_offer(offer: "SkillOffer", missing: Collection[MissingNeed], same_name: Skill | None) -> Iterator[str]:
+    """Lines about a skill: what it is for, what it requires and contains, and warnings."""
+    bundle, manual, needs = offer.bundle, offer.manual, offer.needs
     size = f"{count_noun(len(bundle.files), 'file')}, {human_size(bundle.size)}"
-    if replaces_builtin:
-        yield row("replaces", f"the built-in skill {offer.name}, which the agent no longer sees")
-    if offer.manual.always:
-        yield row("always on", "its text is in every prompt")
-    yield row("from", f"{to_one_line(str(bundle.source))} ({size})")
-    rows = {
+    is_builtin = same_name is not None and same_name.source == "builtin"
+    programs = (*needs.programs, *needs.any_of)
+    variables = filter(None, dict.fromkeys((*needs.variables, needs.primary)))
+    lists: dict[str, list[str]] = {
+        "replaces": [f"the built-in skill {offer.name}, which the agent no longer sees"] * is_builtin,
+        "always on": ["its text is in every prompt"] * manual.always,
+        "from": [f"{bundle.source} ({size})"],
         "license": [offer.license],
-        "meant for": [to_one_line(offer.manual.front.get("compatibility") or "")],
-        "tools": [", ".join(needs.tools) + " (as declared; installing grants nothing)"] if needs.tools else [],
-        "programs": [
-            name if shutil.which(name) else f"{name} (not installed)" for name in (*needs.programs, *needs.any_of)
-        ],
-        "variables": [
-            name if not name or os.environ.get(name) else f"{name} (not set)"
-            for name in dict.fromkeys((*needs.variables, needs.primary))
-        ],
-        "settings": needs.settings,
-        "skills": needs.skills,
-        "systems": needs.systems,
-        "network": offer.addresses,
+        "meant for": [manual.front.get("compatibility") or ""],
+        "tools": [f"{', '.join(needs.tools)} (as declared; installing grants nothing)"] * bool(needs.tools),
+        "programs": [name if shutil.which(name) else f"{name} (not installed)" for name in programs],
+        "variables": [name if os.environ.get(name) else f"{name} (not set)" for name in variables],
+        "settings": [*needs.settings],
+        "skills": [*needs.skills],
+        "systems": [*needs.systems],
+        "network": [*offer.addresses],
         "brings": [f"{path} ({human_size(len(data))})" for path, data in offer.programs.items()],
     }
-    for label, values in rows.items():
-        if shown := [to_one_line(word) for word in values if word]:
-            more = f" and {len(shown) - _MAX_VALUES} more" if len(shown) > _MAX_VALUES else ""
-            yield row(label, ", ".join(shown[:_MAX_VALUES]) + more)
-    for need in missing:
-        yield row("missing", to_one_line(need.summary))
-    for risk in offer.risks:
-        yield row("LOOK" if risk.is_error else "look at", to_one_line(risk.summary))
-    for fault in offer.faults:
-        yield row("error" if fault.is_error else "warning", to_one_line(fault.summary))
+    notes = [("missing", need.summary) for need in missing]
+    notes += [("LOOK" if risk.is_error else "look at", risk.summary) for risk in offer.risks]
+    notes += [("error" if fault.is_error else "warning", fault.summary) for fault in offer.faults]
+    yield f"{offer.name}: {to_one_line(manual.description) or '(no description)'}"
+    for label, values in lists.items():
+        shown = [to_one_line(value) for value in values if value]
+        more = f" and {len(shown) - _MAX_VALUES} more" if len(shown) > _MAX_VALUES else ""
+        if shown:
+            yield f"  {label:<13}{', '.join(shown[:_MAX_VALUES])}{more}"
+    for label, text in notes:
+        yield f"  {label:<13}{to_one_line(text)}"
 
 
 def _confirm_install(name: str, target: Path, *, is_suspicious: bool, yes: bool) -> bool:
@@ -160,61 +132,52 @@ def _confirm_install(name: str, target: Path, *, is_suspicious: bool, yes: bool)
 
 def validate(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A folder with a SKILL.md, the file, a zip, or a name.")],
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check a skill and report problems with line numbers; exits with 1 if it has errors."""
-    from nanobot.agent.skills.bundle import BundleError, read_bundle
+    from nanobot.agent.skills.bundle import BundleError, read_bundle  # only some commands need it
     from nanobot.agent.skills.lint import LintFinding, lint_skill
 
-    loader, _ = _open(config, workspace)
+    loader, _ = _open()
     path = path.expanduser()
     if not path.exists() and (known := loader.get(str(path))) is not None:
         path = known.path.parent
     try:
         bundle = read_bundle(path)
-        others = [skill.name for skill in loader.skills()]
         # a zip may hold its files at the top level: then there is no folder whose name must match
         has_folder = path.is_dir() or path.name == "SKILL.md" or bundle.name != path.stem
-        faults = lint_skill(bundle, checks_folder_name=has_folder, others=others)
-        name = bundle.name
+        others = [skill.name for skill in loader.skills()]
+        faults, name = lint_skill(bundle, checks_folder_name=has_folder, others=others), bundle.name
     except BundleError as error:
         faults, name = [LintFinding(str(error), path=str(path))], path.stem
-    except OSError as error:
-        raise NanobotError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from error
     errors = sum(fault.is_error for fault in faults)
     if json:
-        print_json(
-            {"path": str(path), "name": name, "valid": not errors, "faults": [fault.to_json() for fault in faults]}
-        )
+        shown = [fault.to_json() for fault in faults]
+        print_json({"path": str(path), "name": name, "valid": not errors, "faults": shown})
     else:
         for fault in faults:
             print_line(f"{'error  ' if fault.is_error else 'warning'}  {to_one_line(fault.summary)}")
-        warnings = len(faults) - errors
-        counts = [count_noun(errors, "error")] * bool(errors) + [count_noun(warnings, "warning")] * bool(warnings)
-        print_line(f"{to_one_line(name)}: {' and '.join(counts) or 'no problems'}.")
+        counts = [(errors, "error"), (len(faults) - errors, "warning")]
+        text = " and ".join(count_noun(count, noun) for count, noun in counts if count)
+        print_line(f"{to_one_line(name)}: {text or 'no problems'}.")
     if errors:
         raise typer.Exit(1)
 
 
-def remove(
-    name: NameArgument, yes: YesOption = False, config: ConfigOption = None, workspace: WorkspaceOption = None
-) -> None:
+def remove(name: NameArgument, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
     """Remove a skill from the workspace. It is kept in a hidden folder beside the others."""
-    loader, setup = _open(config, workspace)
+    loader, setup = _open()
     skill = _get_skill(loader, name)
     if skill.source != "workspace":
         raise NanobotError(f"{name} is built in. Disable it with agents.defaults.disabledSkills in the config.")
-    if not prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
+    if prompts.confirm_action(f"Remove {name}, {skill.path.parent}?", yes=yes):
+        print_line(f"Removed {name}; it is kept in {_installer(setup).remove(name)}.")
+    else:
         print_line("Kept.")
-        return
-    kept = _installer(setup).remove(name)
-    print_line(f"Removed {name}; it is kept in {kept}.")
 
 
-def _open(config: Path | None, workspace: Path | None) -> tuple[SkillsLoader, Setup]:
-    setup = read_setup(config, workspace, secrets=False)
+def _open() -> tuple[SkillsLoader, Setup]:
+    setup = read_setup(secrets=False)
     return skills_loader(setup.config, setup.paths, setup.workspace), setup
 
 

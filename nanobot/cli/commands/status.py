@@ -12,7 +12,7 @@ import typer
 from nanobot import __version__
 from nanobot.agent.subagent.tasks import task_counts
 from nanobot.cli.commands.providers import provider_facts
-from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, ask_gateway, read_setup
+from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup
 from nanobot.cli.output import print_heading, print_json, print_line, print_rows, to_one_line
 from nanobot.cli.setup.probe import current_selection, format_limits, missing_prices, try_model
 from nanobot.cli.terminal import Paint, wants_colour
@@ -35,12 +35,9 @@ _GATEWAY_FACTS = ("status", "pid", "uptimeS", "problems", "lastError")
 def status(
     probe: Annotated[bool, typer.Option("--probe", help="Send one request to the model and time it.")] = False,
     include_defaults: Annotated[bool, typer.Option("--all", help="Show every setting, including defaults.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the configuration, and where each value comes from."""
-    setup = read_setup(config, workspace, secrets=probe)
+    setup = read_setup(secrets=probe)
     report = _build_report(setup, include_defaults=include_defaults)
     if json:
         report["probe"] = try_model(setup.config, setup.data_dir) if probe else None
@@ -55,7 +52,7 @@ def status(
 def _build_report(setup: Setup, *, include_defaults: bool) -> dict[str, Any]:
     """What `--json` prints; the rows for people say the same in words."""
     config, paths = setup.config, setup.paths
-    gateway = ask_gateway(paths, {"do": "report"})
+    gateway = ask_gateway({"do": "report"})
     try:
         running, waiting = task_counts(paths.database, ProcessLease(paths.leases))
     except StorageError:
@@ -148,8 +145,9 @@ def _plugin_facts(setup: Setup, gateway: Mapping[str, Any] | None) -> list[dict[
         for package in plugins.packages
     }
     for problem in plugins.troubles():
-        missing = {"name": problem.package, "version": "", "tools": [], "hooks": [], "troubles": []}
-        facts.setdefault(problem.package, missing)["troubles"].append(problem.text)
+        name, _, text = problem.partition(": ")
+        missing = {"name": name, "version": "", "tools": [], "hooks": [], "troubles": []}
+        facts.setdefault(name, missing)["troubles"].append(text)
     return [*facts.values()]
 
 

@@ -8,7 +8,7 @@ from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.agent.tools.image import ImageTool
 from nanobot.cli.commands.mcp import read_server_setup
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption
+from nanobot.cli.common import JsonOption
 from nanobot.cli.output import Column, print_line, print_list
 from nanobot.cli.terminal import is_terminal
 from nanobot.providers.images import choose_image_model
@@ -19,9 +19,9 @@ from nanobot.utils.clock import SystemClock
 from nanobot.utils.worker_thread import WorkerThread
 
 
-def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List the tools the agent can call. MCP tools are those offered last time; no server is started."""
-    setup = read_server_setup(config, workspace)
+    setup = read_server_setup()
     worker = WorkerThread()
     tools = build_tools(tool_policies(setup.config, setup.data_dir, setup.workspace))
     if setup.config.tools.custom_tools:

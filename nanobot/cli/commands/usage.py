@@ -5,24 +5,25 @@ from typing import Annotated
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, read_setup
-from nanobot.cli.output import print_json, print_line, print_table
+from nanobot.cli.common import JsonOption, read_setup
+from nanobot.cli.output import print_json, print_line, print_list
 from nanobot.cli.terminal import is_terminal
-from nanobot.usage.sums import By, UsageSum, format_sum, read_usage
+from nanobot.usage.ledger import SCHEMA
+from nanobot.usage.sums import By, UsageSum, format_sum, usage_report
 from nanobot.usage.types import format_dollars
 from nanobot.utils.clock import SystemClock, find_zone
+from nanobot.utils.database import reading
 
 
 def usage(
     by: Annotated[By, typer.Option("--by", help="What to group the table by.")] = "day",
     days: Annotated[int, typer.Option("--days", metavar="N", min=1, help="Cover the last N days.")] = 30,
-    config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show tokens and cost: today, this month, what is left of the limits, and a table."""
-    setup = read_setup(config, None, secrets=False)
+    setup = read_setup(secrets=False)
     now = SystemClock(find_zone(setup.config.agents.defaults.timezone)).now()
-    report = read_usage(setup.paths.database, setup.config.limits.spending_limits(), now, by, days)
+    with reading(setup.paths.database, SCHEMA) as db:
+        report = usage_report(db, setup.config.limits.spending_limits(), now, by, days)
     summary = report.summary
     if json:
         print_json(report.to_json())
@@ -36,7 +37,8 @@ def usage(
     headings = (by.capitalize(), "Calls", "Failed", "In", "Cached", "Out", "Cost")
     rows = [(name or "-", *_cells(total)) for name, total in summary.groups.items()]
     empty = f"No model was used in the last {days} days."
-    print_table(headings, rows, empty=empty, spare=("Failed", "Cached", "Out", "In"))
+    columns = {heading: index for index, heading in enumerate(headings)}
+    print_list(rows, columns, empty=empty, spare=("Failed", "Cached", "Out", "In"))
 
 
 def _cells(total: UsageSum) -> tuple[object, ...]:

@@ -1,1 +1,1 @@
-"""The checks of `nanobot doctor`: functions in these modules, listed in `cli/commands/doctor.py`."""
+"""The checks of `nanobot doctor`: decorated functions in these modules, run by `cli/commands/doctor.py`."""

@@ -1,16 +1,15 @@
-"""Checks, their context and findings, and running them: in parallel, each with a timeout, printed in table order."""
+"""A check, what it may find, and running all of them: in parallel, each with a timeout, in the order of the tables."""
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from nanobot.config.paths import DataPaths
-from nanobot.config.schema import Config
+from nanobot.cli.common import Setup
 from nanobot.errors import NanobotError
 from nanobot.security.secrets import redact_all
 from nanobot.utils.storage_error import error_text
@@ -53,16 +52,11 @@ def error(text: str, advice: str, fix: Fix | None = None) -> Finding:
     return Finding(Severity.ERROR, text, advice, fix)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckContext:
-    """What the checks examine."""
+@dataclass(frozen=True)
+class CheckContext(Setup):
+    """What the checks examine. The config is the defaults if the file cannot be used."""
 
-    config: Config
-    """The defaults if the config file cannot be used."""
-    config_path: Path
-    places: DataPaths
-    workspace: Path
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
     """Why the config cannot be used."""
     gateway: Mapping[str, Any] | None = None
@@ -71,19 +65,38 @@ class CheckContext:
     """Why a running gateway gave no report."""
 
 
+FindFunction = Callable[[CheckContext], Iterable[Finding]]
+
+
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
     """One check. What it raises or how long it takes does not affect the others."""
 
     id: str
+    """Promised to scripts."""
     about: str
     """What is true if it finds nothing."""
-    find: Callable[[CheckContext], Iterable[Finding]]
+    find: FindFunction
     limit_s: float = 10.0
     reads_config: bool = True
     """Whether to skip it if the config cannot be used."""
     uses_network: bool = False
     """Whether it sends requests to a model, a platform or an MCP server."""
+
+    def run(self, context: CheckContext) -> "CheckResult":
+        if self.reads_config and context.problem:
+            return CheckResult(self, (note("skipped: the config cannot be used"),))
+        started = time.monotonic()
+        try:
+            findings = tuple(self.find(context))
+        except (NanobotError, OSError) as exc:
+            findings = (error(error_text(exc), "Fix this and run the check again."),)
+        except Exception as exc:  # one crashing check must not stop the others
+            message = f"{type(exc).__name__}: {error_text(exc)}"
+            findings = (error(f"This check crashed: {message}", "This is a bug in nanobot; please report it."),)
+        # error texts of a server may contain a key
+        safe = (replace(it, text=redact_all(it.text), advice=redact_all(it.advice)) for it in findings)
+        return CheckResult(self, tuple(safe), time.monotonic() - started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +112,22 @@ class CheckResult:
         return next((severity for severity in (Severity.ERROR, Severity.WARNING) if severity in severities), "ok")
 
 
-def _run(check: DoctorCheck, context: CheckContext) -> CheckResult:
-    if check.reads_config and context.problem:
-        return CheckResult(check, (note("skipped: the config cannot be used"),))
-    started = time.monotonic()
-    try:
-        findings = tuple(check.find(context))
-    except (NanobotError, OSError) as exc:
-        findings = (error(error_text(exc), "Fix this and run the check again."),)
-    except Exception as exc:  # one crashing check must not stop the others
-        message = f"{type(exc).__name__}: {error_text(exc)}"
-        findings = (error(f"This check crashed: {message}", "This is a bug in nanobot; please report it."),)
-    # error texts of a server may contain a key
-    safe = (replace(finding, text=redact_all(finding.text), advice=redact_all(finding.advice)) for finding in findings)
-    return CheckResult(check, tuple(safe), time.monotonic() - started)
+HEALTH: list[DoctorCheck] = []
+"""Run by `nanobot doctor`, followed by a check for each configured MCP server and channel."""
+SECURITY: list[DoctorCheck] = []
+"""Run by `nanobot doctor --security`."""
+
+
+def _add_to(checks: list[DoctorCheck], id_: str, about: str, **options: Any) -> Callable[[FindFunction], FindFunction]:
+    def add(find: FindFunction) -> FindFunction:
+        checks.append(DoctorCheck(id_, about, find, **options))
+        return find
+
+    return add
+
+
+health_check, security_check = partial(_add_to, HEALTH), partial(_add_to, SECURITY)
+"""Add the decorated function to the table: `@health_check(id, about)`, and options of DoctorCheck."""
 
 
 def run_checks(checks: Sequence[DoctorCheck], context: CheckContext) -> Iterator[CheckResult]:
@@ -122,7 +137,7 @@ def run_checks(checks: Sequence[DoctorCheck], context: CheckContext) -> Iterator
     """
 
     def work(check: DoctorCheck, result: Future[CheckResult]) -> None:
-        result.set_result(_run(check, context))
+        result.set_result(check.run(context))
 
     started = time.monotonic()
     results: list[Future[CheckResult]] = [Future() for _ in checks]

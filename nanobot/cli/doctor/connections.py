@@ -43,13 +43,13 @@ def _server_answers(name: str, context: CheckContext) -> Iterator[Finding]:
     """Use the running gateway's connection, since a server may not allow a second one; else connect once."""
     try:
         if context.gateway is not None:
-            status = require_gateway(context.places, {"do": "mcp server", "name": name})
+            status = require_gateway({"do": "mcp server", "name": name})
             if not status["known"]:
                 yield error("The running gateway does not have it.", "nanobot gateway restart")
                 return
             tools, left_out, unknown = status["tools"], status["leftOut"], status["unknown"]
         else:
-            servers = mcp_servers(context.config, context.places.data, context.workspace, SystemClock())
+            servers = mcp_servers(context.config, context.data_dir, context.workspace, SystemClock())
             server, _ = asyncio.run(connect_once(name, servers))
             tools, left_out, unknown = len(server.offered_names()), server.left_out, server.unknown_tools()
     except NanobotError as exc:
@@ -79,7 +79,7 @@ async def connect_once(name: str, configured: McpServers | None) -> tuple[McpSer
     Raises ServerFailedError, and NanobotError for an unknown name.
     """
     logging.getLogger("nanobot.agent.tools.mcp").setLevel(logging.CRITICAL)  # the command reports the failure itself
-    servers = {server.settings.name: server for server in await known_servers(configured)}
+    servers = {server.name: server for server in await known_servers(configured)}
     if name not in servers:
         raise unknown_name_error("MCP server", name, servers, "nanobot mcp list")
     server = servers[name]
@@ -114,7 +114,7 @@ def _can_log_in(name: str, context: CheckContext) -> Iterator[Finding]:
         yield error(str(exc), "")
         return
     try:
-        asyncio.run(log_in(name, context.config, context.places, lambda _: None))
+        asyncio.run(log_in(name, context.config, context.paths, lambda _: None))
     except NanobotError as exc:
         yield error(str(exc), f"Enter its settings again: nanobot channels login {name} --force")
     else:

@@ -1,34 +1,42 @@
-"""Checks of the config, limits, clock, gateway, programs and sandbox."""
+"""Checks of the config, limits, clock, gateway, programs, sandbox and skills."""
 
 import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from nanobot.agent.skills.bundle import read_bundle
+from nanobot.agent.skills.lint import lint_skill
+from nanobot.agent.skills.loader import Skill
 from nanobot.agent.tools.mcp.transport import find_program, server_environment
 from nanobot.channels.registry import find, plugin_names
-from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, warning
 from nanobot.cli.setup.probe import format_limits, missing_prices
 from nanobot.config.loader import load_warnings
+from nanobot.errors import NanobotError
 from nanobot.gateway.lock import find_lock_holder
 from nanobot.runtime.sandbox import command_sandbox
-from nanobot.runtime.tool_sources import server_settings
+from nanobot.runtime.skills import skills_loader
 from nanobot.utils.clock import find_zone
+from nanobot.utils.storage_error import error_text
+from nanobot.utils.text import count_noun
+
+_FIRST_YEAR = 2025
+_AHEAD_S = 86_400.0
 
 
-def config_can_be_used(context: CheckContext) -> Iterator[Finding]:
+@health_check("config", "The config can be used", reads_config=False)
+def check_config(context: CheckContext) -> Iterator[Finding]:
     if context.problem:
         yield error(context.problem, "Correct the file; it is never replaced by defaults.")
         return
-    if not context.config_path.exists():
-        yield note(f"{context.config_path}: none yet, using defaults")
-        return
-    yield note(str(context.config_path))
+    exists = context.config_path.exists()
+    yield note(str(context.config_path) if exists else f"{context.config_path}: none yet, using defaults")
     unknown_keys = load_warnings(context.config)
-    for warning_text in unknown_keys:
-        yield warning(warning_text, "Correct the name, or remove the key.")
+    for text in unknown_keys:
+        yield warning(text, "Correct the name, or remove the key.")
     for name in context.config.channels.enabled:
-        is_told = any(f"channels.{name}" in warning_text for warning_text in unknown_keys)
+        is_told = any(f"channels.{name}" in text for text in unknown_keys)
         if not is_told and find(name) is None and name not in plugin_names():
             yield warning(
                 f"channels.{name} is enabled, but nanobot has no channel {name} yet and no package provides one.",
@@ -36,41 +44,36 @@ def config_can_be_used(context: CheckContext) -> Iterator[Finding]:
             )
 
 
-def limits_can_be_enforced(context: CheckContext) -> Iterator[Finding]:
-    limits_text = format_limits(context.config)
-    yield note(limits_text or "no limit is set", "" if limits_text else "Set one with limits.dailyUsd.")
-    refuses = context.config.limits.unknown_price == "refuse"
-    for problem in missing_prices(context.config, context.places.data):
-        if refuses:
+@health_check("limits", "Spending limits can be enforced")
+def check_limits(context: CheckContext) -> Iterator[Finding]:
+    limits = format_limits(context.config)
+    yield note(limits or "no limit is set", "" if limits else "Set one with limits.dailyUsd.")
+    for problem in missing_prices(context.config, context.data_dir):
+        if context.config.limits.unknown_price == "refuse":
             yield error(problem, "Until then the model cannot be used, since a limit in dollars is set.")
         else:
             yield warning(problem, "Until then limits in dollars do not count it (limits.unknownPrice is allow).")
 
 
-_FIRST_YEAR = 2025
-_AHEAD_S = 86_400.0
-
-
-def clock_is_right(context: CheckContext) -> Iterator[Finding]:
+@health_check("clock", "The clock is right")
+def check_clock(context: CheckContext) -> Iterator[Finding]:
     """The machine's time looks right, as far as that can be told offline."""
     now = datetime.now().astimezone(find_zone(context.config.agents.defaults.timezone))
     if now.year < _FIRST_YEAR:
         yield error(f"The clock says {now:%Y-%m-%d %H:%M}.", "Set the clock: keys, logins and reminders depend on it.")
         return
-    paths = [context.config_path, context.places.database, *context.workspace.glob("sessions/*.jsonl")]
-    newest = max((path.stat().st_mtime for path in paths if path.exists()), default=0.0)
+    files = [context.config_path, context.paths.database, *context.workspace.glob("sessions/*.jsonl")]
+    newest = max((path.stat().st_mtime for path in files if path.exists()), default=0.0)
     if newest > time.time() + _AHEAD_S:
-        newest_time = datetime.fromtimestamp(newest).astimezone()
-        yield warning(
-            f"Files of nanobot are dated {newest_time:%Y-%m-%d %H:%M}, in the future.",
-            "Set the clock: it seems to have been set back.",
-        )
+        dated = f"Files of nanobot are dated {datetime.fromtimestamp(newest):%Y-%m-%d %H:%M}, in the future."
+        yield warning(dated, "Set the clock: it seems to have been set back.")
     yield note(f"{now:%Y-%m-%d %H:%M} ({now.tzname()})")
 
 
-def gateway_is_healthy(context: CheckContext) -> Iterator[Finding]:
+@health_check("gateway", "The gateway is healthy", reads_config=False)
+def check_gateway(context: CheckContext) -> Iterator[Finding]:
     """A running gateway answers and reports no problem. It need not be running."""
-    holder = find_lock_holder(context.places)
+    holder = find_lock_holder(context.paths)
     if context.gateway is not None:
         for problem in context.gateway["problems"]:
             yield error(str(problem), "See `nanobot gateway logs`.")
@@ -82,21 +85,23 @@ def gateway_is_healthy(context: CheckContext) -> Iterator[Finding]:
         yield note("not running; `nanobot gateway` starts it")
 
 
-def programs_are_there(context: CheckContext) -> Iterator[Finding]:
-    for server in server_settings(context.config):
+@health_check("programs", "Programs of MCP servers are installed")
+def check_programs(context: CheckContext) -> Iterator[Finding]:
+    for name, server in context.config.tools.mcp_servers.items():
         env = server_environment(context.environ, server)
-        if server.command and find_program(server, env, Path(server.cwd)) is None:
+        if server.command and find_program(server, env, server.folder or Path()) is None:
             yield error(
-                f"The command {server.command} of the MCP server {server.name} is not found.",
-                f"Install it, or set tools.mcpServers.{server.name}.command to its full path.",
+                f"The command {server.command} of the MCP server {name} is not found.",
+                f"Install it, or set tools.mcpServers.{name}.command to its full path.",
             )
 
 
-def commands_are_sandboxed(context: CheckContext) -> Iterator[Finding]:
+@health_check("sandbox", "Commands run in a sandbox")
+def check_sandbox(context: CheckContext) -> Iterator[Finding]:
     if not context.config.tools.exec.enable:
         yield note("exec is disabled")
         return
-    sandbox = command_sandbox(context.config, context.places.data, context.workspace)
+    sandbox = command_sandbox(context.config, context.data_dir, context.workspace)
     report = sandbox.report()
     if sandbox.required and not report.is_available:
         yield error(report.summary, "Do that, or set tools.exec.sandbox to auto.")
@@ -108,3 +113,45 @@ def commands_are_sandboxed(context: CheckContext) -> Iterator[Finding]:
         )
     else:
         yield note(report.summary)
+
+
+@health_check("skills", "Skills can be used")
+def check_skills(context: CheckContext) -> Iterator[Finding]:
+    loader = skills_loader(context.config, context.paths, context.workspace)
+    skills = loader.skills()
+    for skill in skills:
+        if skill.source == "workspace":
+            yield from _check_own_skill(skill)
+    unusable = [skill.name for skill in skills if skill.missing and skill.source != "workspace"]
+    if unusable:
+        text = f"{count_noun(len(unusable), 'built-in skill')} cannot be used here: {', '.join(unusable)}."
+        yield note(text, "`nanobot skills list` shows what each needs.")
+    for skill in skills:
+        variables = [name for name in loader.needs_of(skill).variables if context.environ.get(name)]
+        if hidden := ", ".join(name for name in variables if name not in context.config.tools.exec.allowed_env_keys):
+            text = f"The skill {skill.name} needs {hidden}, which commands do not get."
+            yield note(text, f"Add what its commands need to tools.exec.allowedEnvKeys: {hidden}")
+    if rest := loader.catalog().rest:
+        yield note(
+            f"{count_noun(len(rest), 'skill has', 'skills have')} no summary in the prompt: not all of them fit.",
+            "Remove what you do not use, or raise agents.defaults.skillsPromptChars.",
+        )
+
+
+def _check_own_skill(skill: Skill) -> Iterator[Finding]:
+    """Why a skill of the workspace cannot be used; for a usable one, its format errors."""
+    reason, advice = skill.missing[0] if skill.missing else "", f"nanobot skills validate {skill.path.parent}"
+    if "SKILL.md" in reason:
+        yield warning(f"The skill {skill.name} cannot be read: {reason}.", advice)
+    elif reason:
+        needs = f"The skill {skill.name} needs {', '.join(skill.missing_hints)}."
+        yield warning(needs, "Install it, or remove the skill: nanobot skills remove.")
+    else:
+        try:
+            faults = [fault for fault in lint_skill(read_bundle(skill.path)) if fault.is_error]
+        except (NanobotError, OSError) as exc:
+            yield note(f"The skill {skill.name} is not valid for installation: {error_text(exc)}")
+            return
+        if faults:
+            count = count_noun(len(faults), "format error")
+            yield note(f"The skill {skill.name} works but has {count}: {faults[0].summary}", advice)

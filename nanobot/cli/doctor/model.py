@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
-from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, warning
 from nanobot.cli.setup.probe import current_selection, select_metered
 from nanobot.config.provider_table import context_window
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError
@@ -38,8 +38,9 @@ _ADD: ToolSchema = {
 }
 
 
-def model_works(context: CheckContext) -> Iterator[Finding]:
-    choice = current_selection(context.config, context.places.data)
+@health_check("model", "The model answers and calls tools", limit_s=90.0, uses_network=True)
+def check_model(context: CheckContext) -> Iterator[Finding]:
+    choice = current_selection(context.config, context.data_dir)
     if not choice.provider:
         yield error(f"{choice.model} cannot be used: {choice.reason}", "Set up a model with nanobot onboard.")
         return
@@ -57,7 +58,7 @@ def model_works(context: CheckContext) -> Iterator[Finding]:
 async def _probe_model(context: CheckContext) -> list[Finding]:
     """What the model can do. Raises NanobotError if it does not answer."""
     config = context.config
-    async with select_metered(config, context.places.data) as (chosen, provider):
+    async with select_metered(config, context.data_dir) as (chosen, provider):
         model, text_deltas = chosen.model, 0
         with call_context_scope(CallContext("trial")):
             async for delta in provider.chat_stream(_asking(_COUNT), None, model, MAX_TOKENS, 0.0):

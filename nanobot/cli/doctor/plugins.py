@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.channels.registry import CHANNELS as OUR_CHANNELS
-from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, warning
 from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import find_by_name, plain_name
 from nanobot.config.schema import Config
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _FIX_ADVICE = "Ask its author, install another version, or remove it from plugins.enabled."
 
 
-def plugins_are_healthy(context: CheckContext) -> Iterator[Finding]:
+@health_check("plugins", "Plugins work", limit_s=30.0)
+def check_plugins(context: CheckContext) -> Iterator[Finding]:
     """Findings for each package with plugins. Loads only enabled ones."""
     config, settings = context.config, context.config.plugins
     our_channels = {spec.name for spec in OUR_CHANNELS}
@@ -81,13 +82,10 @@ def load_plugins(config: Config, places: DataPaths, workspace: Path) -> "Plugins
 
 
 def _enabled_findings(context: CheckContext) -> Iterator[Finding]:
-    plugins = load_plugins(context.config, context.places, context.workspace)
+    plugins = load_plugins(context.config, context.paths, context.workspace)
     for problem in plugins.troubles():
         is_installed = problem not in plugins.missing
-        yield error(
-            f"{problem}.",
-            _FIX_ADVICE if is_installed else "Correct the name, or install it beside nanobot.",
-        )
+        yield error(f"{problem}.", _FIX_ADVICE if is_installed else "Correct the name, or install it beside nanobot.")
     for package in plugins.packages:
         contents = [*(count_noun(len(package.tools), "tool"),) * bool(package.tools)]
         contents += [*(count_noun(len(package.hooks), "hook"),) * bool(package.hooks)]

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, warning
+from nanobot.cli.doctor.checks import CheckContext, Finding, error, note, security_check, warning
 from nanobot.config.environment import is_pointer, secret_files, strings_in
 from nanobot.config.keypath import dotted
 from nanobot.config.schema import McpServerConfig
@@ -36,7 +36,8 @@ _SCRIPT_SUFFIXES = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb",
 _PINNED_VERSION = re.compile(r".@\d|==\d")
 
 
-def secret_files_are_private(context: CheckContext) -> Iterator[Finding]:
+@security_check("secrets.kept", "Key files are readable only by you")
+def check_key_files(context: CheckContext) -> Iterator[Finding]:
     if os.name != "posix":
         return
     references = References(context.config_path.parent)
@@ -49,7 +50,8 @@ def secret_files_are_private(context: CheckContext) -> Iterator[Finding]:
             yield error(f"{dotted(path)} is stored in {file}, which others can read.", f"chmod 600 {file}")
 
 
-def no_plain_keys(context: CheckContext) -> Iterator[Finding]:
+@security_check("secrets.plain", "No API key is stored as plain text")
+def check_plain_keys(context: CheckContext) -> Iterator[Finding]:
     """API keys in the config itself. Only a note, since the file is private."""
     keys = [
         dotted(path)
@@ -63,7 +65,8 @@ def no_plain_keys(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def senders_are_restricted(context: CheckContext) -> Iterator[Finding]:
+@security_check("access.everybody", "Only known people can talk to the bot")
+def check_senders(context: CheckContext) -> Iterator[Finding]:
     for name in context.config.channels.enabled:
         section = _plain(context.config.channels.section(name))
         lists = {"allowFrom": section, "dm.allowFrom": section.get("dm") or {}, "groupAllowFrom": section}
@@ -75,7 +78,8 @@ def senders_are_restricted(context: CheckContext) -> Iterator[Finding]:
                 )
 
 
-def approval_is_on(context: CheckContext) -> Iterator[Finding]:
+@security_check("approval.off", "Untrusted content cannot act without approval")
+def check_approval(context: CheckContext) -> Iterator[Finding]:
     if context.config.tools.approval == "off":
         yield error(
             "tools.approval is off: text in a web page, a mail or a stranger's message can make the agent act (prompt "
@@ -84,7 +88,8 @@ def approval_is_on(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def commands_are_confined(context: CheckContext) -> Iterator[Finding]:
+@security_check("exec.walls", "Commands are confined to the sandbox")
+def check_confinement(context: CheckContext) -> Iterator[Finding]:
     settings = context.config.tools.exec
     if not settings.enable:
         return
@@ -93,7 +98,7 @@ def commands_are_confined(context: CheckContext) -> Iterator[Finding]:
             "tools.exec.sandbox is none: commands can access everything you can.", 'Set tools.exec.sandbox to "auto".'
         )
     else:
-        report = command_sandbox(context.config, context.places.data, context.workspace).report()
+        report = command_sandbox(context.config, context.data_dir, context.workspace).report()
         gaps = ("Not enforced:", *report.lacks) if report.lacks else ()
         yield note(" ".join((f"{report.summary.removesuffix('.')}.", *report.holds, *gaps)))
     secret_names = [name for name in settings.allowed_env_keys if is_secret_name(name)]
@@ -104,9 +109,10 @@ def commands_are_confined(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def few_permanent_approvals(context: CheckContext) -> Iterator[Finding]:
+@security_check("approval.always", "Few permanent approvals")
+def check_permanent_approvals(context: CheckContext) -> Iterator[Finding]:
     clock = SystemClock()
-    grants = Grants(context.places.database, clock).all()
+    grants = Grants(context.paths.database, clock).all()
     if grants:
         yield note(f"{count_noun(len(grants), 'permanent approval')}, see `nanobot approvals list`")
     old_grants = [grant for grant in grants if clock.now() - datetime.fromisoformat(grant.made) > _OLD_APPROVAL]
@@ -117,37 +123,33 @@ def few_permanent_approvals(context: CheckContext) -> Iterator[Finding]:
         )
 
 
-def write_access_is_narrow(context: CheckContext) -> Iterator[Finding]:
-    home, data = (Path(os.path.realpath(path)) for path in (Path.home(), context.places.data))
-    for name in context.config.tools.allowed_paths:
-        path = Path(os.path.realpath(Path(name).expanduser()))
+@security_check("paths.wide", "Tools can write only where needed")
+def check_write_access(context: CheckContext) -> Iterator[Finding]:
+    home, data, workspace = (_resolve(path) for path in (Path.home(), context.data_dir, context.workspace))
+
+    def too_wide(path: Path) -> str:
         if path in (home, *home.parents):
-            yield error(
-                f"tools.allowedPaths contains {name}: tools can write to {_extent(path)}.",
-                "List only the folders it needs.",
-            )
-        elif path == data or data in path.parents:
-            yield error(f"tools.allowedPaths contains {name}, nanobot's own data folder.", "Remove it.")
-    missing = [name for name in context.config.tools.protected_paths if not Path(name).expanduser().exists()]
-    if missing:
+            return "the whole disk" if path == path.parent else "your whole home folder"
+        return "nanobot's own data folder" if path == data else ""
+
+    for name in context.config.tools.allowed_paths:
+        path = _resolve(Path(name).expanduser())
+        if extent := too_wide(data if data in path.parents else path):
+            yield error(f"tools.allowedPaths contains {name}: tools can write to {extent}.", "List only what it needs.")
+    if missing := [name for name in context.config.tools.protected_paths if not Path(name).expanduser().exists()]:
         yield warning(f"tools.protectedPaths lists missing paths: {', '.join(missing)}.", "Correct or remove them.")
-    workspace = Path(os.path.realpath(context.workspace))
-    if workspace in (home, *home.parents):
-        yield error(f"The workspace is {workspace}: {_extent(workspace)}.", "Give the agent a separate folder.")
-    elif workspace == data:
-        yield error(f"The workspace is {workspace}, nanobot's own data folder.", "Give the agent a separate folder.")
-    elif not path_policy(context.config, data, workspace).admits(workspace):
-        yield error(
-            f"The workspace {workspace} is inside a folder of keys or nanobot's own state, which no tool can access.",
-            "Give the agent a separate folder.",
-        )
+    extent = too_wide(workspace)
+    if not extent and not path_policy(context.config, data, workspace).admits(workspace):
+        extent = "inside a folder of keys or nanobot's own state, which no tool can access"
+    if extent:
+        yield error(f"The workspace is {workspace}: {extent}.", "Give the agent a separate folder.")
     elif os.name == "posix" and workspace.is_dir() and workspace.stat().st_mode & stat.S_IWOTH:
         fix = partial(_remove_world_write, workspace)
         yield error(f"Everybody on this machine can write to {workspace}.", f"chmod o-w {workspace}", fix)
 
 
-def _extent(path: Path) -> str:
-    return "the whole disk" if path == path.parent else "your whole home folder"
+def _resolve(path: Path) -> Path:
+    return Path(os.path.realpath(path))
 
 
 def _remove_world_write(folder: Path) -> str:
@@ -155,34 +157,32 @@ def _remove_world_write(folder: Path) -> str:
     return f"others can no longer write to {folder}"
 
 
-def ssrf_whitelist_is_narrow(context: CheckContext) -> Iterator[Finding]:
+@security_check("network.whitelist", "Web tools cannot reach the local network")
+def check_ssrf_whitelist(context: CheckContext) -> Iterator[Finding]:
+    advice = "List only the addresses the agent needs, such as 192.168.1.20/32."
     for text in context.config.tools.ssrf_whitelist:
         network = ip_network(text, strict=False)
         is_wide = network.prefixlen < (_MIN_PREFIX_V4 if network.version == 4 else _MIN_PREFIX_V6)
         if network.version == 4 and _METADATA in network:
-            yield error(
-                f"tools.ssrfWhitelist contains {text}: a web page can read this host's cloud credentials.",
-                "List only the addresses the agent needs, such as 192.168.1.20/32.",
-            )
+            reads = "a web page can read this host's cloud credentials"
+            yield error(f"tools.ssrfWhitelist contains {text}: {reads}.", advice)
         elif is_wide:
-            yield warning(f"tools.ssrfWhitelist contains {text}, a large network.", "List only needed addresses.")
+            yield warning(f"tools.ssrfWhitelist contains {text}, a large network.", advice)
 
 
-def no_open_ports(context: CheckContext) -> Iterator[Finding]:
-    config = context.config
-    if not is_loopback(config.gateway.host):
-        yield warning(
-            f"gateway.host is {config.gateway.host}: status, page and API cross the network unencrypted.",
-            "Set it to 127.0.0.1, with a proxy with TLS in front; in a container, publish the port only to 127.0.0.1.",
-        )
-    if not is_loopback(config.api.host):
-        yield warning(
-            f"api.host is {config.api.host}: keys and messages cross the network unencrypted.",
-            "Set it to 127.0.0.1, and put a proxy with TLS in front.",
-        )
+@security_check("network.doors", "No port is open to other machines")
+def check_open_ports(context: CheckContext) -> Iterator[Finding]:
+    doors = {"gateway": "status, page and API cross", "api": "keys and messages cross"}
+    for section, what in doors.items():
+        if not is_loopback(host := getattr(context.config, section).host):
+            yield warning(
+                f"{section}.host is {host}: {what} the network unencrypted.",
+                "Set it to 127.0.0.1, behind a proxy with TLS; in a container, publish the port only to 127.0.0.1.",
+            )
 
 
-def no_unchosen_code(context: CheckContext) -> Iterator[Finding]:
+@security_check("code.foreign", "No unreviewed code runs")
+def check_foreign_code(context: CheckContext) -> Iterator[Finding]:
     """Code that runs outside the sandbox."""
     if context.config.tools.custom_tools:
         yield warning(
@@ -222,13 +222,14 @@ def _code_paths(server: McpServerConfig) -> Iterator[tuple[str, Path]]:
 
 def _is_writable_by_agent(context: CheckContext, path: Path) -> bool:
     try:
-        path_policy(context.config, context.places.data, context.workspace).resolve_writable(path)
+        path_policy(context.config, context.data_dir, context.workspace).resolve_writable(path)
     except PathDeniedError:
         return False
     return True
 
 
-def no_plain_http_keys(context: CheckContext) -> Iterator[Finding]:
+@security_check("network.plain", "No API key is sent over plain http")
+def check_plain_http(context: CheckContext) -> Iterator[Finding]:
     config = context.config
     targets = [
         (f"providers.{name}.apiBase", section.api_base, _is_key(section.api_key or "") or bool(section.extra_headers))

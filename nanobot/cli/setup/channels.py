@@ -17,13 +17,12 @@ from nanobot.channels.login import print_step
 from nanobot.channels.platforms import PLATFORMS, PlatformSetup, SetupField, find_platform
 from nanobot.channels.registry import find
 from nanobot.channels.setup import ChannelSetup, SetupForm, load_sign_in, open_channel, read_form, sdk_problem, try_form
-from nanobot.cli.common import ask_gateway
+from nanobot.cli.common import ask_gateway, get_data_paths, selected
 from nanobot.cli.output import print_heading, print_line, to_one_line
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.prompts import LEAVE, RETRY, SAVE
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.keypath import camel, mask_value
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.senders import Sender
@@ -40,18 +39,18 @@ LoadConfig = Callable[[], Config]
 """Load the config without the new channel, fresh at each call."""
 
 
-def next_steps(setup: ChannelSetup, places: DataPaths, config_flag: str) -> str:
+def next_steps(setup: ChannelSetup) -> str:
     """What the owner does next, in a few lines."""
     first_step = setup.platform.first_step.format(title=setup.platform.title)
-    if setup.owner or PairingStore(places).people(setup.platform.name).owners:
+    if setup.owner or PairingStore(get_data_paths()).people(setup.platform.name).owners:
         return f"{first_step}: it recognises you as its owner."
     return (
         f"{first_step}: it answers with a code. Then run in another terminal:\n"
-        f"  nanobot pairing approve CODE --owner{config_flag}"
+        f"  nanobot pairing approve CODE --owner{selected.config_flag}"
     )
 
 
-def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
+def offer_channels(load: LoadConfig) -> list[ChannelSetup]:
     """Ask which channels to set up, until the user is done. Without input, none.
 
     Raises EOFError if a pipe ends in the middle of a channel, KeyboardInterrupt on Ctrl+C.
@@ -81,31 +80,27 @@ def offer_channels(load: LoadConfig, places: DataPaths) -> list[ChannelSetup]:
         platform = find_platform(chosen)
         if platform is None:
             return [*setups.values()]
-        channel_setup = ask_channel_setup(platform, config_so_far, places)
-        if channel_setup is not None:
+        if (channel_setup := ask_channel_setup(platform, config_so_far)) is not None:
             setups[platform.name] = channel_setup
         typer.echo()
 
 
-def start_instructions(places: DataPaths, config_flag: str) -> str:
+def start_instructions() -> str:
     """How newly saved channels take effect."""
-    if ask_gateway(places, {"do": "report"}) is not None:
+    if ask_gateway({"do": "report"}) is not None:
         return "The running gateway applies this within seconds."
-    return f"Start the gateway, and keep it running:\n  nanobot gateway{config_flag}"
+    return f"Start the gateway, and keep it running:\n  nanobot gateway{selected.config_flag}"
 
 
 def ask_channel_setup(
-    platform: PlatformSetup, load: LoadConfig, places: DataPaths, *, ask_all: bool = False, phone: str = ""
+    platform: PlatformSetup, load: LoadConfig, *, ask_all: bool = False, phone: str = ""
 ) -> ChannelSetup | None:
     """Ask until the login works or the user gives up (None). `ask_all` also asks for what is set already.
 
     Raises EOFError and KeyboardInterrupt, as prompts do.
     """
-    missing = sdk_problem(platform.name)
     print_heading(platform.title)
-    if missing and _install(platform.name):
-        missing = sdk_problem(platform.name)
-    if missing:
+    if missing := sdk_problem(platform.name) and _install(platform.name):
         print_line(f"{missing} Until then it can be set up, but not tested.\n")
     print_line(platform.instructions)
     typer.echo()
@@ -119,12 +114,12 @@ def ask_channel_setup(
             except (NanobotError, OSError) as error:
                 print_line(to_one_line(error_text(error)))
                 break
-            decision = SAVE if form.untested else _try_login(setup, form, load, places)
+            decision = SAVE if form.untested else _try_login(setup, form, load)
             if decision in (CONNECTED, SAVE):
-                if not setup.owner:
-                    owner, name = _ask_owner(setup, load, places, can_wait=decision == CONNECTED)
-                    setup = setup.with_owner(owner, section, print_step, name)
-                return setup
+                if setup.owner:
+                    return setup
+                owner, name = _ask_owner(setup, load, can_wait=decision == CONNECTED)
+                return setup.with_owner(owner, section, print_step, name)
             if decision == LEAVE:
                 break
             ask_all = True
@@ -132,13 +127,13 @@ def ask_channel_setup(
     return None
 
 
-def _try_login(setup: ChannelSetup, form: SetupForm, load: LoadConfig, places: DataPaths) -> str:
+def _try_login(setup: ChannelSetup, form: SetupForm, load: LoadConfig) -> str:
     """Try to log in; if that fails, ask what to do. Returns CONNECTED, SAVE, AGAIN or LEAVE."""
     title = setup.platform.title
     while True:
         typer.echo(f"Trying {title} ...")
         try:
-            asyncio.run(try_form(setup, form, load(), places, print_step))
+            asyncio.run(try_form(setup, form, load(), get_data_paths(), print_step))
         except (NanobotError, OSError) as error:
             typer.echo()
             print_line(to_one_line(error_text(error)))
@@ -149,18 +144,17 @@ def _try_login(setup: ChannelSetup, form: SetupForm, load: LoadConfig, places: D
             return CONNECTED
 
 
-def _install(name: str) -> bool:
-    """Offer to install the channel's package, in a terminal. Return whether it was installed."""
+def _install(name: str) -> str:
+    """Offer to install the channel's package, in a terminal. Return what is missing after that; empty for nothing."""
     spec = find(name)
-    if spec is None or spec.extra is None or not prompts.is_interactive():
-        return False
-    if not prompts.confirm(f"{spec.title} needs a package that is not installed. Install it now?", default=True):
-        return False
-    done = subprocess.run(install_arguments(spec.extra), check=False)
-    importlib.invalidate_caches()
-    if done.returncode:
-        print_line("\nThe installation failed.")  # the caller says how to do it by hand
-    return not done.returncode
+    if spec is not None and spec.extra is not None and prompts.is_interactive():
+        question = f"{spec.title} needs a package that is not installed. Install it now?"
+        if prompts.confirm(question, default=True):
+            failed = subprocess.run(install_arguments(spec.extra), check=False).returncode
+            importlib.invalidate_caches()
+            if failed:
+                print_line("\nThe installation failed.")
+    return sdk_problem(name)
 
 
 class _SenderWatch(AccessControl):
@@ -181,13 +175,13 @@ class _SenderWatch(AccessControl):
         return Ignored()
 
 
-async def _first_sender(name: str, config: Config, places: DataPaths, refused: Container[str]) -> Incoming | None:
+async def _first_sender(name: str, config: Config, refused: Container[str]) -> Incoming | None:
     """Run the channel until somebody else than `refused` writes to the bot in private. None after OWNER_WAIT_S."""
     from nanobot.channels.supervisor import ChannelSupervisor
 
+    places = get_data_paths()
     channel = await open_channel(name, config, places)
-    policy = AccessPolicy.of(name, config.channels.section(name))
-    watch = _SenderWatch(policy, PairingStore(places), refused)
+    watch = _SenderWatch(AccessPolicy.of(name, config.channels.section(name)), PairingStore(places), refused)
     channel.attach(replace(channel.services, access=watch, state=None))
     serving = asyncio.create_task(ChannelSupervisor(channel).run())
     try:
@@ -225,15 +219,15 @@ async def _ask(question: str) -> str:
     return await asyncio.to_thread(prompts.ask, question)
 
 
-def _ask_owner(setup: ChannelSetup, load: LoadConfig, places: DataPaths, *, can_wait: bool) -> tuple[str, str]:
+def _ask_owner(setup: ChannelSetup, load: LoadConfig, *, can_wait: bool) -> tuple[str, str]:
     """The owner's id and name on the platform; empty if one is paired already or will pair with a code."""
     platform = setup.platform
-    if PairingStore(places).people(platform.name).owners:
+    if PairingStore(get_data_paths()).people(platform.name).owners:
         return "", ""
     if can_wait and platform.waits_for_owner and prompts.is_interactive():
-        report = ask_gateway(places, {"do": "report"})
+        report = ask_gateway({"do": "report"})
         if report is None or platform.name not in report["channels"]:  # else the gateway receives the message
-            return _wait_for_owner(platform, setup.apply_to(load()), places)
+            return _wait_for_owner(platform, setup.apply_to(load()))
     try:
         return _ask_valid(platform.owner, "empty: pair with a code"), ""
     except EOFError:
@@ -243,7 +237,7 @@ def _ask_owner(setup: ChannelSetup, load: LoadConfig, places: DataPaths, *, can_
         return "", ""
 
 
-def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) -> tuple[str, str]:
+def _wait_for_owner(platform: PlatformSetup, config: Config) -> tuple[str, str]:
     """Wait for a message and ask whether it is the owner's. Returns id and name; empty after Ctrl+C or a timeout."""
     refused: set[str] = set()
     minutes = f"{OWNER_WAIT_S / 60:.0f} minutes"
@@ -252,7 +246,7 @@ def _wait_for_owner(platform: PlatformSetup, config: Config, places: DataPaths) 
         f"(Waiting {minutes}; Ctrl+C: pair with a code later.)"
     )
     try:
-        while (incoming := asyncio.run(_first_sender(platform.name, config, places, refused))) is not None:
+        while (incoming := asyncio.run(_first_sender(platform.name, config, refused))) is not None:
             sender = Sender.of(incoming.sender_id)
             who = f"{incoming.display_name}, ID {sender.id}," if incoming.display_name else f"ID {sender.id}"
             if prompts.confirm(f"{to_one_line(who)} just wrote: is that you?", default=True):

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from nanobot.channels.setup import ChannelSetup
-from nanobot.cli.common import EXIT_INTERRUPTED, ConfigOption, WorkspaceOption, print_warnings
+from nanobot.cli.common import print_warnings, selected
 from nanobot.cli.output import print_heading, print_line, print_warning
 from nanobot.cli.setup import prompts
 from nanobot.cli.setup.channels import next_steps, offer_channels, start_instructions
@@ -35,7 +35,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.provider_table import PROVIDERS, find_by_key, find_by_model, find_by_name
 from nanobot.config.saver import require_valid
 from nanobot.config.schema import Config
-from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
+from nanobot.errors import ConfigError, ProviderError, UsageError
 from nanobot.utils.files import PRIVATE_FILE, write_atomic
 from nanobot.utils.storage_error import storage_error
 from nanobot.utils.text import count_noun, nearest
@@ -57,12 +57,8 @@ def onboard(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; use defaults.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Start over; the old config is kept as a backup.")] = False,
-    config: ConfigOption = None,
-    workspace: WorkspaceOption = None,
 ) -> None:
-    """Set up a model, the workspace and channels."""
-    paths.use_config(config)
-    target = SetupTarget(paths.get_config_path(), workspace, reset)
+    target = SetupTarget(paths.get_config_path(), selected.workspace, reset)
     given = _parse_choice(provider, model, api_key, api_base)
     print_warnings(load_warnings(target.load()))
     require_valid(given.apply_to(target.load()))
@@ -87,13 +83,13 @@ def onboard(
             f"{problem}\nThe settings are saved, but the model does not answer. Try again: nanobot status --probe"
         )
         raise typer.Exit(1)
-    flag = f" -c {config}" if config else ""
+    flag = selected.config_flag
     typer.echo(NEXT_STEPS.format(config=flag))
     if not saved.channels.enabled:
         typer.echo(PHONE_STEP.format(config=flag))
     if channels:
-        typer.echo(f"\n{start_instructions(target.places, flag)}")
-        for line in dict.fromkeys(next_steps(channel, target.places, flag) for channel in channels):
+        typer.echo(f"\n{start_instructions()}")
+        for line in dict.fromkeys(map(next_steps, channels)):
             print_line(line)
 
 
@@ -144,10 +140,7 @@ class SetupTarget:
             return
         if self.config_path.exists() and (not self.exists or self._repaired is not None):
             backup = self.config_path.with_name(f"{self.config_path.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
-            try:
-                write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
-            except OSError as error:
-                raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
+            write_atomic(backup, self.config_path.read_bytes(), mode=PRIVATE_FILE)
             print_line(f"The old config is saved as {backup}", indent=2)
 
         def apply(config: Config) -> Config:
@@ -176,19 +169,17 @@ def _ask_setup(given: ProviderChoice, target: SetupTarget) -> tuple[ProviderChoi
     print_heading("nanobot setup")
     if prompts.is_interactive():
         print_line("Ctrl+C leaves at any time. Nothing is saved before step 3.")
-    try:
-        print_heading("Step 1 of 3: Model")
-        provider = _ask_for_model(given, target)
-        print_heading("Step 2 of 3: Chat apps")
-        channels = offer_channels(lambda: provider.apply_to(target.load()), target.places)
-        print_heading("Step 3 of 3: Save")
-        return provider, channels
-    except NonInteractiveError:
-        print_line("\nNo interactive input; continuing with defaults (--yes).")
-        return ProviderChoice(), []
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\nNothing was saved.", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+    with prompts.on_interrupt("Nothing was saved."):
+        try:
+            print_heading("Step 1 of 3: Model")
+            provider = _ask_for_model(given, target)
+            print_heading("Step 2 of 3: Chat apps")
+            channels = offer_channels(lambda: provider.apply_to(target.load()))
+            print_heading("Step 3 of 3: Save")
+            return provider, channels
+        except NonInteractiveError:
+            print_line("\nNo interactive input; continuing with defaults (--yes).")
+            return ProviderChoice(), []
 
 
 def _ask_for_model(given: ProviderChoice, target: SetupTarget) -> ProviderChoice:
@@ -242,7 +233,7 @@ def _with_defaults(given: ProviderChoice, config: Config) -> ProviderChoice:
     base = given.api_base or config.providers.by_name()[spec.name].api_base or local_server_address(spec, config)
     base = complete_base_url(base)
     model = given.model or default_model(spec, config)
-    model = model or next(iter(offered_models(ProviderChoice(spec, "any", given.api_key, base), config)), "")
+    model = model or next(iter(offered_models(ProviderChoice(spec, None, given.api_key, base), config)), "")
     if not model:
         raise UsageError(
             f"{spec.display_name} does not answer, so its models are unknown. Start it, or give one with --model."

@@ -15,7 +15,8 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError
 from nanobot.providers.base import CallContext, LLMProvider, call_context_scope
 from nanobot.providers.errors import AuthenticationError
-from nanobot.providers.factory import ChosenProvider, choose_provider, with_preset
+from nanobot.providers.factory import choose_provider, with_preset
+from nanobot.providers.resilience import ChosenProvider
 from nanobot.utils.clock import SystemClock, find_zone
 from nanobot.utils.text import count_noun
 

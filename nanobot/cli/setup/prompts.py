@@ -4,11 +4,13 @@ All of them raise EOFError at the end of the input, and KeyboardInterrupt on Ctr
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from shutil import get_terminal_size
 
 import typer
 
+from nanobot.cli.common import EXIT_INTERRUPTED
 from nanobot.cli.output import MAX_COLUMNS, columns, hang
 from nanobot.cli.terminal import Paint, is_terminal, wants_colour
 from nanobot.errors import NanobotError
@@ -138,6 +140,16 @@ def confirm_action(question: str, *, yes: bool) -> bool:
     except EOFError:
         typer.echo()
         raise NanobotError("Nothing was changed: no interactive input. Add --yes to do it without asking.") from None
+
+
+@contextmanager
+def on_interrupt(text: str) -> Iterator[None]:
+    """On Ctrl+C, print this and exit with EXIT_INTERRUPTED."""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo(f"\n{text}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def is_interactive() -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 import typer
@@ -20,7 +20,7 @@ from nanobot.providers.local_servers import default_servers, is_model_server, li
 
 WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama", "custom")
 KEEP, MORE, LATER = "keep", "more", "later"
-ENVIRONMENT, CONFIG, BEFORE, ANOTHER = "environment", "config", "before", "another"
+ENVIRONMENT, SET, ANOTHER = "environment", "set", "another"
 _MAX_MENU = 20
 """More models than this are completed as the name is typed, not listed."""
 LIST_MODELS_TIMEOUT_S = 3.0
@@ -77,42 +77,40 @@ def ask_provider(
     `servers` are the addresses of local servers, by provider.
     Raises NonInteractiveError if there is no input at all, EOFError if a pipe ends in the middle.
     """
-    provider = given.provider or _ask_provider(previous.provider, servers, may_keep=may_keep)
-    if provider == LATER:
+    spec = given.provider or _ask_provider(previous.provider, servers, may_keep=may_keep)
+    if spec == LATER:
         return None
-    if not isinstance(provider, ProviderSpec):
+    if not isinstance(spec, ProviderSpec):
         return ProviderChoice()
-    if provider != previous.provider:
-        previous = ProviderChoice(provider)
-    base = complete_base_url(given.api_base or _ask_base(provider, config, previous, servers))
+    if spec == previous.provider:
+        previous.apply_to(config)
+    else:
+        previous = ProviderChoice(spec)
+    base = complete_base_url(given.api_base or _ask_base(spec, config, servers))
     key, decision = given.api_key, KEEP if given.api_key is not None else ANOTHER
     while decision == ANOTHER:
-        key = _ask_key(provider, config, previous)
-        if provider.needs_key and key == "" and not provider.env_key(os.environ):
+        key = _ask_key(spec, config)
+        if spec.needs_key and key == "" and not spec.env_key(os.environ):
             return None
-        decision = _check_key(provider, config, key, base)
+        decision = _check_key(spec, config, key, base)
     if decision == LATER:
         return None
-    model = given.model or _ask_model(provider, config, previous, key, base)
-    return ProviderChoice(provider, model, key, base)
+    model = given.model or _ask_model(ProviderChoice(spec, default_model(spec, config), key, base), config)
+    return ProviderChoice(spec, model, previous.api_key if key is None else key, base or previous.api_base)
 
 
 def _ask_provider(previous: ProviderSpec | None, servers: Mapping[str, str], *, may_keep: bool) -> ProviderSpec | str:
     """A provider, or KEEP or LATER. Providers usable without setup come first, then popular ones."""
     by_name = {spec.name: spec for spec in PROVIDERS if not spec.is_oauth}
-    available = {
-        name: f"running at {servers[name]}" if name in servers else f"{variable} is in the environment"
+    notes = {
+        name: f" (running at {servers[name]})" if name in servers else f" ({variable} is in the environment)"
         for name, spec in by_name.items()
         if (variable := spec.env_variable(os.environ)) or name in servers
     }
     last = [previous.name] if previous else []
-    first = list(dict.fromkeys([*last, *available, *WELL_KNOWN]))
-    options = []
-    for name in first:
-        title = by_name[name].display_name
-        options.append((name, f"{title} ({available[name]})" if name in available else title))
-    if may_keep:
-        options.insert(0, (KEEP, "Keep the current configuration"))
+    first = list(dict.fromkeys([*last, *notes, *WELL_KNOWN]))
+    options = [(KEEP, "Keep the current configuration")] if may_keep else []
+    options += [(name, by_name[name].display_name + notes.get(name, "")) for name in first]
     options += [(MORE, "More providers ..."), (LATER, "None for now: a stand-in model shows how everything works")]
     try:
         answer = prompts.choose("Which model provider?", options, last[0] if last else None)
@@ -126,13 +124,13 @@ def _ask_provider(previous: ProviderSpec | None, servers: Mapping[str, str], *, 
     return by_name.get(answer, answer)
 
 
-def _ask_base(spec: ProviderSpec, config: Config, previous: ProviderChoice, servers: Mapping[str, str]) -> str | None:
+def _ask_base(spec: ProviderSpec, config: Config, servers: Mapping[str, str]) -> str | None:
     """Ask for the base URL of a custom endpoint, or of a local server that does not answer at its default."""
     if spec.name in servers:
         return _base_url_to_store(spec, config, servers[spec.name])
-    default = previous.api_base or config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
     if spec.brings_credentials or not (spec.is_local or spec.default_api_base is None):
-        return previous.api_base
+        return None
+    default = config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
     if spec.is_local:
         print_line(f"{spec.display_name} does not answer at {default}. Start it now, or enter its URL.")
     while True:
@@ -165,24 +163,19 @@ def _base_url_to_store(spec: ProviderSpec, config: Config, base: str) -> str | N
     return None if base == in_config or (is_default and not in_config) else base
 
 
-def _ask_key(spec: ProviderSpec, config: Config, previous: ProviderChoice) -> str | None:
-    """Ask for a key: None keeps the config's key, an empty text uses the one from the environment."""
+def _ask_key(spec: ProviderSpec, config: Config) -> str | None:
+    """Ask for a key: None keeps the one that is set, an empty text uses the one from the environment."""
     if spec.is_local or spec.brings_credentials:
         return None
-    in_config = config.providers.by_name()[spec.name].api_key
-    variable = spec.env_variable(os.environ)
-    options = [
-        (BEFORE, f"The key you entered before ({_mask(previous.api_key or '')})", bool(previous.api_key)),
-        (CONFIG, f"The key in the config ({_mask(in_config)})", bool(in_config)),
-        (ENVIRONMENT, f"{variable} from the environment (nothing is stored)", bool(variable)),
-    ]
     if spec.key_page:
         print_line(f"Make or look up a key at {spec.key_page}")
-    offered = [(value, label) for value, label, is_there in options if is_there]
-    if offered:
-        answer = prompts.choose("Which key?", [*offered, (ANOTHER, "Another key")])
-        if answer != ANOTHER:
-            return {BEFORE: previous.api_key, CONFIG: None, ENVIRONMENT: ""}[answer]
+    offered = []
+    if key := config.providers.by_name()[spec.name].api_key:
+        offered.append((SET, f"The key that is set ({mask_value(('apiKey',), key)})"))
+    if variable := spec.env_variable(os.environ):
+        offered.append((ENVIRONMENT, f"{variable} from the environment (nothing is stored)"))
+    if offered and (answer := prompts.choose("Which key?", [*offered, (ANOTHER, "Another key")])) != ANOTHER:
+        return None if answer == SET else ""
     empty = "empty: continue without a model" if spec.needs_key else "empty: none"
     whose = "this endpoint" if spec.name == "custom" else spec.display_name
     return prompts.ask_secret(f"API key for {whose} ({empty})")
@@ -204,10 +197,9 @@ def _check_key(spec: ProviderSpec, config: Config, key: str | None, base: str | 
     return prompts.choose("What now?", options)
 
 
-def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key: str | None, base: str | None) -> str:
-    """Ask for a model: from the list of the endpoint if it has one, else by name."""
-    default = previous.model or default_model(spec, config)
-    offered = offered_models(ProviderChoice(spec, default or "any", key, base), config)
+def _ask_model(choice: ProviderChoice, config: Config) -> str:
+    """Ask for a model, by default the choice's: from the list of the endpoint if it has one, else by name."""
+    offered, default = offered_models(choice, config), choice.model or ""
     if len(offered) == 1:
         print_line(f"Model: {offered[0]} (the only one it offers)")
         return offered[0]
@@ -223,9 +215,10 @@ def _ask_model(spec: ProviderSpec, config: Config, previous: ProviderChoice, key
 
 def offered_models(choice: ProviderChoice, config: Config) -> tuple[str, ...]:
     """The models that this provider lists; empty if it lists none or cannot be used."""
+    config = replace(choice, model=choice.model or "any").apply_to(config.model_copy(deep=True))
 
     async def list_all() -> tuple[str, ...]:
-        chosen = await choose_provider(choice.apply_to(config.model_copy(deep=True)), environ=os.environ)
+        chosen = await choose_provider(config, environ=os.environ)
         try:
             return await chosen.provider.list_models()
         finally:
@@ -251,7 +244,3 @@ def local_server_address(spec: ProviderSpec, config: Config) -> str | None:
     """The address of a local server from the environment, if it differs from the default."""
     addresses = {server.provider: server.api_base for server in default_servers(os.environ)}
     return _base_url_to_store(spec, config, addresses[spec.name]) if spec.name in addresses else None
-
-
-def _mask(key: str) -> str:
-    return str(mask_value(("apiKey",), key))

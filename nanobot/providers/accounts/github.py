@@ -15,31 +15,25 @@ do not count as user requests) and whether there are images (`Copilot-Vision-Req
 
 import asyncio
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from nanobot.messages.types import ChatMessage, ToolSchema, is_synthetic
+from nanobot.messages.types import is_synthetic
 from nanobot.net.pools import HttpPools
-from nanobot.providers.accounts.oauth import (
-    AuthorityAnswerError,
-    LoginScreen,
-    OAuthHttpClient,
-    OAuthResponse,
-    Sleep,
-    device_login,
-)
+from nanobot.providers.accounts.oauth import LoginScreen, SignInServer, Sleep, device_login
 from nanobot.providers.accounts.provider import AccountProvider
 from nanobot.providers.accounts.store import Account, LoginFailedError, LoginNeededError
+from nanobot.providers.base import ModelRequest
 from nanobot.providers.errors import ModelCallError
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.chat import ChatCall
 from nanobot.providers.wire.responses import ResponsesCall
 from nanobot.providers.wire.rows import has_images
-from nanobot.providers.wire.stream import Endpoint, WireCall
+from nanobot.providers.wire.stream import WireCall
 
 API = "https://api.githubcopilot.com"
-NEEDS_RESPONSES = "responses"
+NEEDS_RESPONSES = "need responses"
 """What is stored for a model that only speaks the Responses wire."""
 PROVIDER = "github_copilot"
 HOST = "https://github.com"
@@ -91,100 +85,68 @@ async def log_in(
     authority: GitHubAuthority, pools: HttpPools, screen: LoginScreen, sleep: Sleep = asyncio.sleep
 ) -> Account:
     """Log in with a code typed on a GitHub page. Raises LoginFailedError, or a ModelCallError."""
-    client = OAuthHttpClient(pools, PROVIDER, authority.host)
+    server = SignInServer(pools, PROVIDER, authority.host)
     form = {"client_id": authority.client_id, "scope": authority.scope}
-    grant = await device_login(client, screen, authority.device_url, authority.token_url, form, sleep)
-    account = Account(PROVIDER, authority.host, grant)
+    grant = await device_login(server, screen, authority.device_url, authority.token_url, form, sleep)
     try:
-        account = await renew(account, pools)
+        account = await renew(Account(PROVIDER, authority.host, grant), pools)
     except LoginNeededError as error:
         raise LoginFailedError(f"This GitHub account has no Copilot here: {error.detail}") from None
-    return replace(account, name=await _name_of(client, authority, grant))
+    with suppress(ModelCallError):  # the name is only shown
+        user = await server.get(f"{authority.api}/user", {"Authorization": f"token {grant}"})
+        account = replace(account, name=user.text("login"))
+    return account
 
 
 async def renew(account: Account, pools: HttpPools) -> Account:
     """The account with a new Copilot token. Raises what `AccountTokens` says."""
-    authority = GitHubAuthority(account.authority)
-    client = OAuthHttpClient(pools, PROVIDER, account.authority)
+    server = SignInServer(pools, PROVIDER, account.authority)
     headers = {"Authorization": f"token {account.grant}", **EDITOR_HEADERS}
-    response = await client.get(authority.copilot_url, headers, account.secrets)
+    response = await server.get(GitHubAuthority(account.authority).copilot_url, headers)
     if response.status != 200:
-        raise client.error_for(response, account.secrets)
-    token = response.text("token")
-    if not token:
-        raise client.error(AuthorityAnswerError, "the server returned no token", account.secrets)
-    endpoints = response.data.get("endpoints")
+        raise server.error_for(response)
+    if not (token := response.text("token")):
+        raise server.answer_error("the server returned no token")
+    endpoints, refresh_in = response.data.get("endpoints"), response.number("refresh_in")
     api = endpoints.get("api") if isinstance(endpoints, dict) else None
     return replace(
         account,
         access_token=token,
-        expires_at=_expiry(response),
+        # By our own clock if possible: the server's may differ.
+        expires_at=time.time() + refresh_in + _EXPIRY_MARGIN_S if refresh_in else response.number("expires_at"),
         api_base=api.rstrip("/") if isinstance(api, str) else "",
         plan=response.text("sku"),
     )
 
 
-def _expiry(response: OAuthResponse) -> float | None:
-    """Computed with our own clock if possible: the server's may differ."""
-    refresh_in = response.number("refresh_in")
-    return time.time() + refresh_in + _EXPIRY_MARGIN_S if refresh_in else response.number("expires_at")
-
-
-async def _name_of(client: OAuthHttpClient, authority: GitHubAuthority, grant: str) -> str:
-    """The user's login name, for display only."""
-    try:
-        response = await client.get(f"{authority.api}/user", {"Authorization": f"token {grant}"}, [grant])
-    except ModelCallError:
-        return ""
-    return response.text("login")
-
-
 class CopilotProvider(AccountProvider):
     """Copilot. `api_base` overrides the address that comes with the token."""
 
+    default_name = PROVIDER
+    default_base = API
+    default_timeouts = Timeouts.standard()
     expired_statuses = frozenset({401, 403})
-
-    default_endpoint = Endpoint(
-        PROVIDER, API, config_key="providers.githubCopilot.apiBase", timeouts=Timeouts.standard()
-    )
 
     async def renew(self, account: Account) -> Account:
         return await renew(account, self._endpoint.pools)
 
-    def create_call(
-        self,
-        account: Account,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: str,
-        max_tokens: int,
-        temperature: float,
-    ) -> WireCall:
+    def create_call(self, account: Account, request: ModelRequest) -> WireCall:
+        last = request.messages[-1] if request.messages else None
+        is_users = last is not None and last["role"] == "user" and not is_synthetic(last)
         headers = {
             **EDITOR_HEADERS,
             "Openai-Intent": "conversation-edits",
-            "X-Initiator": "user" if _is_user_request(messages) else "agent",
-            **({"Copilot-Vision-Request": "true"} if has_images(messages) else {}),
+            "X-Initiator": "user" if is_users else "agent",
+            **({"Copilot-Vision-Request": "true"} if has_images(request.messages) else {}),
         }
-        endpoint = replace(
-            self._endpoint,
-            api_base=self._base_of(account),
-            api_key=account.access_token,
-            extra_headers={**headers, **self._endpoint.extra_headers},
-        )
-        if NEEDS_RESPONSES in endpoint.capabilities.get(endpoint.api_base, model).needs:
-            return ResponsesCall(endpoint, messages, tools, model, on_fixup=self._on_fixup)
-        return ChatCall(endpoint, messages, tools, model, max_tokens, temperature, self._on_fixup)
+        endpoint = self.endpoint_of(account, headers)
+        if NEEDS_RESPONSES in endpoint.capabilities.get(endpoint.api_base, request.model):
+            return ResponsesCall(endpoint, request, self._on_fixup, has_own_limits=True)
+        return ChatCall(endpoint, request, self._on_fixup)
 
-    def learn(self, error: ModelCallError, account: Account, model: str) -> bool:
+    def learn(self, error: ModelCallError, call: WireCall) -> bool:
         """Learn that a model only answers on the Responses wire."""
         if error.status != 400 or "/chat/completions" not in error.detail:
             return False
-        return self._endpoint.capabilities.learn(self._base_of(account), model, need=NEEDS_RESPONSES)
-
-    def _base_of(self, account: Account) -> str:
-        return self._endpoint.api_base if self._has_custom_base else account.api_base or self._endpoint.api_base
-
-
-def _is_user_request(messages: Sequence[ChatMessage]) -> bool:
-    return bool(messages) and messages[-1]["role"] == "user" and not is_synthetic(messages[-1])
+        endpoint = call.endpoint
+        return endpoint.capabilities.learn(endpoint.api_base, error.target.model, NEEDS_RESPONSES)

@@ -1,6 +1,6 @@
-"""OAuth in a terminal: a client for OAuth servers, the device flow (RFC 8628) and the browser's callback (RFC 8252).
+"""OAuth in a terminal: requests to sign-in servers, the device flow (RFC 8628) and the browser's callback (RFC 8252).
 
-No token is in any text.
+What is secret here is learned before it is sent, so that no text shows it.
 """
 
 import asyncio
@@ -13,23 +13,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from nanobot.net.http import HttpError, is_loopback, parse_server_address
+from nanobot.net.http import is_loopback
 from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.store import LoginFailedError, LoginNeededError
+from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.error_patterns import retry_after_s
 from nanobot.providers.errors import (
-    CallTarget,
     ConnectionFailedError,
     MalformedResponseError,
     ModelCallError,
     ModelOverloadedError,
+    ProviderTimeoutError,
     RateLimitedError,
 )
-from nanobot.security.secrets import redact
+from nanobot.providers.limits import Timeouts
+from nanobot.security.secrets import learn_secrets
 
-CONNECT_S = 10
-TOTAL_S = 30
-_MAX_BYTES = 1024 * 1024
 Sleep = Callable[[float], Awaitable[None]]
 
 
@@ -102,23 +101,33 @@ class OAuthResponse:
         return self.error or f"HTTP {self.status}"
 
 
-class OAuthHttpClient:
-    """Sends requests to one OAuth server for one provider."""
+class SignInServer:
+    """One OAuth server, as one provider's."""
 
     def __init__(self, pools: HttpPools, provider: str, authority: str) -> None:
-        self._pools = pools
-        self._target = CallTarget(provider, api_base=authority)
+        self._endpoint = Endpoint(provider, authority, timeouts=Timeouts(connect_s=10, total_s=30), pools=pools)
 
-    async def post(self, url: str, form: Mapping[str, str], secrets: Sequence[str] = ()) -> OAuthResponse:
+    async def post(self, url: str, form: Mapping[str, str]) -> OAuthResponse:
         """Send a form. Raises a ModelCallError if there is no response; an error response is returned."""
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        return await self._send("POST", url, urlencode(form).encode(), headers, secrets)
+        return await self._send("POST", url, headers, urlencode(form).encode())
 
-    async def get(self, url: str, headers: Mapping[str, str], secrets: Sequence[str] = ()) -> OAuthResponse:
+    async def get(self, url: str, headers: Mapping[str, str]) -> OAuthResponse:
         """Fetch a URL. Raises as `post` does."""
-        return await self._send("GET", url, b"", headers, secrets)
+        return await self._send("GET", url, headers)
 
-    def error_for(self, response: OAuthResponse, secrets: Sequence[str] = ()) -> ModelCallError:
+    async def _send(self, method: str, url: str, headers: Mapping[str, str], content: bytes = b"") -> OAuthResponse:
+        try:
+            status, head, body = await self._endpoint.fetch(method, url, headers, content)
+        except (ConnectionFailedError, ProviderTimeoutError, MalformedResponseError) as error:
+            raise AuthorityUnreachableError(error.detail, target=error.target) from None
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            data = None
+        return OAuthResponse(status, data if isinstance(data, dict) else {}, retry_after_s(head))
+
+    def error_for(self, response: OAuthResponse) -> ModelCallError:
         """The typed error of a response that reports one or lacks the expected data."""
         kind: type[ModelCallError] = LoginNeededError
         if response.status == 429:
@@ -127,40 +136,12 @@ class OAuthHttpClient:
             kind = ModelOverloadedError
         elif response.status < 400:
             kind = AuthorityAnswerError
-        detail, wait_s = redact(response.reason, secrets), response.retry_after_s
-        return kind(detail, target=self._target, status=response.status, retry_after_s=wait_s)
+        error = self._endpoint.error(kind, response.reason, status=response.status)
+        error.retry_after_s = response.retry_after_s
+        return error
 
-    def error(self, kind: type[ModelCallError], detail: str, secrets: Sequence[str] = ()) -> ModelCallError:
-        """A typed error with the secrets redacted."""
-        return kind(redact(detail, secrets), target=self._target)
-
-    async def _send(
-        self, method: str, url: str, content: bytes, headers: Mapping[str, str], secrets: Sequence[str]
-    ) -> OAuthResponse:
-        all_headers = {"Accept": "application/json", "User-Agent": "nanobot", **headers}
-        body = b""
-        try:
-            async with asyncio.timeout(TOTAL_S):
-                connection = await self._pools.connect(parse_server_address(url), CONNECT_S)
-                try:
-                    await connection.request(method, all_headers, content)
-                    while chunk := await connection.read():
-                        body += chunk
-                        if len(body) > _MAX_BYTES:
-                            raise self.error(AuthorityAnswerError, "more than 1 MB", secrets)
-                finally:
-                    await self._pools.release(connection)
-        except TimeoutError:
-            raise self.error(AuthorityUnreachableError, f"no answer within {TOTAL_S} s", secrets) from None
-        except (HttpError, ValueError) as error:
-            raise self.error(AuthorityUnreachableError, str(error), secrets) from None
-        try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):
-            data = None
-        return OAuthResponse(
-            connection.status, data if isinstance(data, dict) else {}, retry_after_s(connection.headers)
-        )
+    def answer_error(self, detail: str) -> ModelCallError:
+        return self._endpoint.error(AuthorityAnswerError, detail)
 
 
 def address_problem(address: str) -> str:
@@ -190,7 +171,7 @@ _DEVICE_ERRORS = {
 
 
 async def device_login(
-    client: OAuthHttpClient,
+    server: SignInServer,
     screen: LoginScreen,
     device_url: str,
     token_url: str,
@@ -202,12 +183,13 @@ async def device_login(
     `form` has client id and scope. Raises LoginFailedError if it was denied or has expired, or a ModelCallError. The
     addresses and error codes are on GitHub's page (docs.github.com, "Authorizing OAuth apps", device flow).
     """
-    started = await client.post(device_url, form)
-    device_code = started.text("device_code")
-    if started.status != 200 or not (device_code and started.text("user_code")):
+    started = await server.post(device_url, form)
+    device_code, user_code = started.text("device_code"), started.text("user_code")
+    if started.status != 200 or not (device_code and user_code):
         raise LoginFailedError(f"The login at {device_url} could not be started: {started.reason}.")
+    learn_secrets({device_code: "a login"})
     page = started.text("verification_uri")
-    screen.show(f"Open {page} and type this code:", started.text("user_code"))
+    screen.show(f"Open {page} and type this code:", user_code)
     screen.open(page)
     poll = {"client_id": form["client_id"], "device_code": device_code, "grant_type": _DEVICE_GRANT}
     interval_s = started.number("interval")
@@ -216,7 +198,7 @@ async def device_login(
     while time.monotonic() < deadline:
         await sleep(interval_s)
         try:
-            response = await client.post(token_url, poll, [device_code])
+            response = await server.post(token_url, poll)
         except AuthorityUnreachableError:  # no network for a moment; RFC 8628 asks for a longer interval
             interval_s *= 2
             continue
@@ -227,7 +209,7 @@ async def device_login(
         elif response.error in _DEVICE_ERRORS:
             raise LoginFailedError(f"{_DEVICE_ERRORS[response.error]} Run the command again.")
         elif response.error != "authorization_pending":
-            error = client.error_for(response, [device_code])
+            error = server.error_for(response)
             if not isinstance(error, ModelOverloadedError | RateLimitedError):
                 raise LoginFailedError(f"The login was not completed: {error.detail}. Run the command again.")
             interval_s += _SLOW_DOWN_S
@@ -238,8 +220,6 @@ _MAX_REQUEST_BYTES = 32 * 1024
 _READ_S = 10.0
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>nanobot</title>
 <body style="font-family: system-ui; margin: 15vh auto; max-width: 32em"><h1>nanobot</h1><p>{text}</p></body></html>"""
-_SUCCESS_PAGE = "Received. You may close this page and go back to the terminal."
-_UNEXPECTED_PAGE = "This page belongs to no login in progress. Start again in the terminal."
 
 
 class UnexpectedCallbackError(ValueError):
@@ -288,17 +268,18 @@ async def callback_server(
         method, target, *_ = [*first_line.split(" "), "", ""]
         if method != "GET" or urlsplit(target).path != path:
             return "404 Not Found", "There is nothing here."
+        text = "Received. You may close this page and go back to the terminal."
         try:
             result = code_in_query(urlsplit(target).query, state)
+            if not code.done():
+                code.set_result(result)
         except UnexpectedCallbackError:
-            return "400 Bad Request", _UNEXPECTED_PAGE
+            return "400 Bad Request", "This page belongs to no login in progress. Start again in the terminal."
         except LoginFailedError as error:
+            text = str(error)
             if not code.done():
                 code.set_exception(error)
-            return "200 OK", str(error)
-        if not code.done():
-            code.set_result(result)
-        return "200 OK", _SUCCESS_PAGE
+        return "200 OK", text
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

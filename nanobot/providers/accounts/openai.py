@@ -14,28 +14,25 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts.oauth import (
-    AuthorityAnswerError,
     LoginScreen,
-    OAuthHttpClient,
     OAuthResponse,
+    SignInServer,
     UnexpectedCallbackError,
     callback_server,
     code_in_pasted,
 )
 from nanobot.providers.accounts.provider import AccountProvider
 from nanobot.providers.accounts.store import Account, LoginFailedError
-from nanobot.providers.base import call_context
+from nanobot.providers.base import ModelRequest, call_context
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.wire.responses import ResponsesCall, conversation_key
-from nanobot.providers.wire.stream import Endpoint
+from nanobot.security.secrets import learn_secrets
 
 BACKEND = "https://chatgpt.com/backend-api/codex"
 PROVIDER = "openai_codex"
@@ -149,17 +146,17 @@ async def exchange_code(
         "code_verifier": pkce.verifier,
         "redirect_uri": redirect_uri,
     }
-    client = OAuthHttpClient(pools, PROVIDER, authority.issuer)
-    to_redact = [code, pkce.verifier]
-    response = await client.post(authority.token_url, form, to_redact)
-    if response.status in (400, 401, 403):
-        error = client.error_for(response, to_redact)
-        raise LoginFailedError(f"The login was not completed: {error.detail or 'refused'}. Start it again.")
+    learn_secrets({code: "a login", pkce.verifier: "a login"})
+    server = SignInServer(pools, PROVIDER, authority.issuer)
+    response = await server.post(authority.token_url, form)
     if response.status != 200:
-        raise client.error_for(response, to_redact)
+        error = server.error_for(response)
+        if response.status in (400, 401, 403):
+            raise LoginFailedError(f"The login was not completed: {error.detail or 'refused'}. Start it again.")
+        raise error
     account = _parse_account(response, Account(PROVIDER, authority.issuer, grant=""))
     if not account.grant or not account.access_token:
-        raise client.error(AuthorityAnswerError, "the server returned no tokens")
+        raise server.answer_error("the server returned no tokens")
     if not account.account_id:
         raise LoginFailedError(
             "This login has no ChatGPT account that may use Codex. Log in with another one, or use an API key."
@@ -170,41 +167,39 @@ async def exchange_code(
 async def renew(account: Account, pools: HttpPools) -> Account:
     """The account with a new token, and a new refresh token if the server sent one. Raises as `AccountTokens` says."""
     form = {"grant_type": "refresh_token", "client_id": CLIENT_ID, "refresh_token": account.grant}
-    client = OAuthHttpClient(pools, PROVIDER, account.authority)
-    response = await client.post(OpenAIAuthority(account.authority).token_url, form, account.secrets)
+    server = SignInServer(pools, PROVIDER, account.authority)
+    response = await server.post(OpenAIAuthority(account.authority).token_url, form)
     if response.status == 200:
         renewed = _parse_account(response, account)
         if renewed.access_token == account.access_token:
-            raise client.error(AuthorityAnswerError, "the server returned no new token", account.secrets)
+            raise server.answer_error("the server returned no new token")
         return renewed
     if response.status in (400, 401) and not response.error:  # a proxy's error page, not the server's
-        raise client.error(AuthorityAnswerError, response.reason, account.secrets)
-    raise client.error_for(response, account.secrets)
+        raise server.answer_error(response.reason)
+    raise server.error_for(response)
 
 
 def _parse_account(response: OAuthResponse, previous: Account) -> Account:
     """The account with the fields of the response; missing fields keep their value."""
     access_token = response.text("access_token") or previous.access_token
-    access, identity = _claims_of(access_token), _claims_of(response.text("id_token"))
+    tokens = _claims_of(response.text("id_token")), _claims_of(access_token)
 
-    def claim(group: str, name: str) -> str:
+    def claim(name: str, group: str = "") -> str:
         """A string claim of either token; empty if missing."""
-        for claims in (identity, access):
-            holder = claims.get(group) if group else claims
-            if isinstance(holder, dict) and isinstance(value := holder.get(name), str):
-                return value
-        return ""
+        holders = [claims.get(group) if group else claims for claims in tokens]
+        values = [holder.get(name) for holder in holders if isinstance(holder, dict)]
+        return next((value for value in values if isinstance(value, str)), "")
 
-    lifetime_s, exp = response.number("expires_in"), access.get("exp")
+    lifetime_s, exp = response.number("expires_in"), tokens[1].get("exp")
     expires_at = time.time() + lifetime_s if lifetime_s else float(exp) if isinstance(exp, int | float) else None
     return replace(
         previous,
         grant=response.text("refresh_token") or previous.grant,
         access_token=access_token,
         expires_at=expires_at,
-        name=claim("", "email") or claim(_PROFILE_CLAIMS, "email") or previous.name,
-        plan=claim(_AUTH_CLAIMS, "chatgpt_plan_type") or previous.plan,
-        account_id=claim(_AUTH_CLAIMS, "chatgpt_account_id") or previous.account_id,
+        name=claim("email") or claim("email", _PROFILE_CLAIMS) or previous.name,
+        plan=claim("chatgpt_plan_type", _AUTH_CLAIMS) or previous.plan,
+        account_id=claim("chatgpt_account_id", _AUTH_CLAIMS) or previous.account_id,
     )
 
 
@@ -224,22 +219,14 @@ def _claims_of(token: str) -> dict[str, Any]:
 class OpenAICodexProvider(AccountProvider):
     """The ChatGPT backend. It sets the length and temperature of an answer itself and rejects both parameters."""
 
-    default_endpoint = Endpoint(
-        PROVIDER, BACKEND, config_key="providers.openaiCodex.apiBase", timeouts=Timeouts.reasoning()
-    )
+    default_name = PROVIDER
+    default_base = BACKEND
+    default_timeouts = Timeouts.reasoning()
 
     async def renew(self, account: Account) -> Account:
         return await renew(account, self._endpoint.pools)
 
-    def create_call(
-        self,
-        account: Account,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: str,
-        max_tokens: int,
-        temperature: float,
-    ) -> ResponsesCall:
+    def create_call(self, account: Account, request: ModelRequest) -> ResponsesCall:
         headers = {
             "chatgpt-account-id": account.account_id,
             "originator": "nanobot",
@@ -247,7 +234,5 @@ class OpenAICodexProvider(AccountProvider):
         }
         if session_key := call_context().session_key:
             headers["session_id"] = conversation_key(session_key)
-        endpoint = replace(
-            self._endpoint, api_key=account.access_token, extra_headers={**headers, **self._endpoint.extra_headers}
-        )
-        return ResponsesCall(endpoint, messages, tools, model, on_fixup=self._on_fixup)
+        endpoint = self.endpoint_of(account, headers)
+        return ResponsesCall(endpoint, request, self._on_fixup, has_own_limits=True)

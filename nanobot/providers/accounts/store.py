@@ -76,9 +76,8 @@ class Account:
     refused: str = ""
     """Why the OAuth server rejects the grant; empty while it accepts it."""
 
-    def is_valid_at(self, moment: float, margin_s: float) -> bool:
-        """Whether the access token is valid at this moment and for the margin after it."""
-        return bool(self.access_token) and (self.expires_at is None or self.expires_at - margin_s > moment)
+    def __post_init__(self) -> None:
+        learn_secrets(dict.fromkeys(self.secrets, f"the account of {self.provider}"))
 
     @property
     def secrets(self) -> list[str]:
@@ -122,7 +121,7 @@ class AccountStore:
         """The account; None if not logged in. Raises StorageError if the file is unusable."""
         path = self.path(provider)
         try:
-            account = _codec().validate_json(path.read_bytes())
+            return _codec().validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -130,13 +129,10 @@ class AccountStore:
                 f"{path} cannot be used ({type(error).__name__}). Run `nanobot provider login "
                 f"{command_name(provider)}`."
             ) from None
-        learn_secrets(dict.fromkeys(account.secrets, f"the account of {provider}"))
-        return account
 
     def save(self, account: Account) -> None:
         """Write the account, readable by this user only. Raises StorageError."""
         path = self.path(account.provider)
-        learn_secrets(dict.fromkeys(account.secrets, f"the account of {account.provider}"))
         fields = {name: value for name, value in asdict(account).items() if value not in ("", None)}
         try:
             make_private_folder(self._folder)
@@ -205,21 +201,22 @@ class AccountTokens:
     async def current(self) -> Account:
         """The account with a valid token. Raises LoginNeededError, StorageError, or the error of the renewal."""
         account = self._load()
-        if account.is_valid_at(self._clock.now().timestamp(), MARGIN_S):
-            return account
-        return await self._share_renewal(account)
+        return account if self._is_valid(account, MARGIN_S) else await self._share_renewal(account)
 
     async def replace_token(self, stale: Account) -> Account:
         """The account with another token than `stale`, which a server rejected. Raises as `current` does."""
         account = self._load()
-        if account.access_token != stale.access_token:
-            return account
-        return await self._share_renewal(stale)
+        return account if account.access_token != stale.access_token else await self._share_renewal(stale)
 
     async def close(self) -> None:
         """Wait for a renewal in flight: its result must be saved."""
         if self._renewing is not None and not self._renewing.done():
             await asyncio.wait((self._renewing,))
+
+    def _is_valid(self, account: Account, margin_s: float) -> bool:
+        expires_at = account.expires_at
+        is_expired = expires_at is not None and expires_at - margin_s <= self._clock.now().timestamp()
+        return bool(account.access_token) and not is_expired
 
     def _load(self) -> Account:
         """The account, reloaded if the file changed: a login or logout elsewhere applies from the next call on."""
@@ -242,21 +239,21 @@ class AccountTokens:
     async def _renew_once(self, stale: Account) -> Account:
         async with self._store.lock(self._provider):
             account = self._load()
-            if account.access_token != stale.access_token and account.is_valid_at(self._clock.now().timestamp(), 0):
+            if account.access_token != stale.access_token and self._is_valid(account, 0):
                 return account  # another process was quicker
+            refusal: LoginNeededError | None = None
             try:
-                renewed = replace(await self._renew(account), refused="")
+                self._account = replace(await self._renew(account), refused="")
             except LoginNeededError as error:
-                if error.status in (400, 401):  # final: store it, so that no later call asks again
-                    await self._save(replace(account, refused=error.detail or "the login has ended"))
-                raise
-            await self._save(renewed)
-            return renewed
-
-    async def _save(self, account: Account) -> None:
-        self._account = account
-        try:
-            await asyncio.to_thread(self._store.save, account)
-        except StorageError as error:  # this process continues with the new token
-            log.warning("The renewed login of %s could not be saved: %s", self._provider, error)
-        self._file_version = self._store.file_version(self._provider)
+                if error.status not in (400, 401):
+                    raise
+                refusal = error  # final: store it, so that no later call asks again
+                self._account = replace(account, refused=error.detail or "the login has ended")
+            try:
+                await asyncio.to_thread(self._store.save, self._account)
+            except StorageError as error:  # this process continues with the new token
+                log.warning("The renewed login of %s could not be saved: %s", self._provider, error)
+            self._file_version = self._store.file_version(self._provider)
+            if refusal is not None:
+                raise refusal
+            return self._account

@@ -1,18 +1,11 @@
-"""Parts of an answer that both wires put together: text and reasoning in tags, tool calls, and the count of tokens."""
+"""Parts of an answer, whatever the wire: reasoning in tags, a tool call in pieces, and the count of tokens."""
 
 import math
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from nanobot.providers.base import (
-    Delta,
-    LLMResponse,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallRequest,
-)
+from nanobot.providers.base import Delta, ReasoningDelta, TextDelta
 
 REPORTS_COST = "openrouter"
 """The provider whose responses include their cost."""
@@ -25,63 +18,51 @@ class ThinkSplitter:
     def __init__(self) -> None:
         self._held = ""
         self._close = ""
+        """The tag that ends the reasoning; empty outside of it."""
         self._has_reasoning = False
-        self._at_start = False
-        self._answering = False
+        self._is_answering = False
 
     def feed(self, text: str) -> list[Delta]:
         """The deltas that are certain so far."""
-        if self._answering:
+        if self._is_answering:
             return [TextDelta(text)] if text else []
         self._held += text
         out: list[Delta] = []
-        while self._held and not self._answering:
+        while self._held:
             if self._close:
-                if not self._read_reasoning(out):
+                reasoning, tag, rest = self._held.partition(self._close)
+                keep = 0 if tag else _overlap(reasoning, self._close)
+                out.append(ReasoningDelta(reasoning[: len(reasoning) - keep]))
+                self._held = rest if tag else reasoning[len(reasoning) - keep :]
+                if not tag:
                     break
-            elif not self._find_open_tag(out):
-                break
-        return out
+                self._close = ""
+                continue
+            bare = self._held.lstrip()
+            tag = next((tag for tag in _OPEN if bare.startswith(tag)), "")
+            rest = bare[len(tag) :].lstrip("\n")  # the line break after the tag is not part of the reasoning
+            if tag and rest:
+                self._held, self._close, self._has_reasoning = rest, tag.replace("<", "</"), True
+                continue
+            if not tag and not any(tag.startswith(bare) for tag in _OPEN):
+                out.append(TextDelta(bare if self._has_reasoning else self._held))
+                self._held, self._is_answering = "", True
+            break
+        return [delta for delta in out if not isinstance(delta, ReasoningDelta) or delta.text]
 
     def end(self) -> list[Delta]:
         """The rest: unclosed reasoning, or text that looked like the start of a tag."""
         held, self._held = self._held, ""
-        if self._close:
-            return [ReasoningDelta(held)] if held else []
-        held = held.lstrip() if self._has_reasoning else held
-        return [TextDelta(held)] if held else []
+        if held.strip() in _OPEN:
+            return []  # reasoning that never began
+        held = held.lstrip() if self._has_reasoning and not self._close else held
+        kind = ReasoningDelta if self._close else TextDelta
+        return [kind(held)] if held else []
 
-    def _find_open_tag(self, out: list[Delta]) -> bool:
-        """Look for an opening tag. Return False if more text is needed to decide."""
-        bare = self._held.lstrip()
-        for tag in _OPEN:
-            if bare.startswith(tag):
-                self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
-                self._has_reasoning = self._at_start = True
-                return True
-        if any(tag.startswith(bare) for tag in _OPEN):
-            return False
-        out.append(TextDelta(bare if self._has_reasoning else self._held))
-        self._held, self._answering = "", True
-        return True
 
-    def _read_reasoning(self, out: list[Delta]) -> bool:
-        if self._at_start:  # the line break after the tag is not part of the reasoning
-            self._held = self._held.lstrip("\n")
-            if not self._held:
-                return False
-            self._at_start = False
-        reasoning, tag, rest = self._held.partition(self._close)
-        if tag:
-            if reasoning:
-                out.append(ReasoningDelta(reasoning))
-            self._held, self._close = rest, ""
-            return True
-        keep = next((n for n in range(len(self._close) - 1, 0, -1) if reasoning.endswith(self._close[:n])), 0)
-        if len(reasoning) > keep:
-            out.append(ReasoningDelta(reasoning[: len(reasoning) - keep]))
-            self._held = reasoning[len(reasoning) - keep :]
-        return False
+def _overlap(text: str, tag: str) -> int:
+    """How much of the tag the text ends with."""
+    return next((length for length in range(len(tag) - 1, 0, -1) if text.endswith(tag[:length])), 0)
 
 
 @dataclass(slots=True)
@@ -92,49 +73,6 @@ class PartialCall:
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     extra_content: dict[str, Any] | None = None
-
-
-class Answer:
-    """An answer under construction. The concatenated deltas equal the response it ends with."""
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.reasoning: list[str] = []
-        self.calls: list[PartialCall] = []
-        self.thinking: list[dict[str, Any]] = []
-
-    def emit(self, deltas: Iterable[Delta], out: list[Delta]) -> None:
-        """Add text and reasoning to the answer and to the output."""
-        for delta in deltas:
-            if isinstance(delta, TextDelta) and delta.text:
-                self.text.append(delta.text)
-                out.append(delta)
-            elif isinstance(delta, ReasoningDelta) and delta.text:
-                self.reasoning.append(delta.text)
-                out.append(delta)
-
-    def response(self, finish_reason: str, usage: dict[str, int], cost_usd: float | None = None) -> LLMResponse:
-        """The finished response. Calls without an id, or with that of another call, get a new one."""
-        seen: set[str] = set()
-        calls = []
-        for call in self.calls:
-            if not call.name and not call.arguments:
-                continue
-            if not call.id or call.id in seen:
-                call.id = new_call_id()
-            seen.add(call.id)
-            calls.append(ToolCallRequest.from_text(call.id, call.name, "".join(call.arguments), call.extra_content))
-        if calls and finish_reason in ("stop", "function_call", "eos"):
-            finish_reason = "tool_calls"
-        return LLMResponse(
-            content="".join(self.text) or None,
-            tool_calls=calls,
-            finish_reason=finish_reason,
-            usage=usage,
-            reasoning_content="".join(self.reasoning) or None,
-            thinking_blocks=self.thinking or None,
-            cost_usd=cost_usd,
-        )
 
 
 def text_or_empty(value: object) -> str:

@@ -10,12 +10,12 @@ import json
 from functools import partial
 from typing import Any
 
-from nanobot.providers.base import Delta, Finished, LLMResponse, ReasoningDelta, TextDelta, ToolCallDelta, call_context
-from nanobot.providers.capabilities import EndpointCapabilities
+from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
+from nanobot.providers.capabilities import Facts
+from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
 from nanobot.providers.wire.answer import (
     REPORTS_COST,
-    Answer,
     PartialCall,
     ThinkSplitter,
     is_count,
@@ -30,20 +30,19 @@ _WANT_REASONING = ("deepseek", "kimi", "moonshot", "mimo")
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 
-class ChatAnswer(Answer):
-    """An answer made of chat completions chunks."""
+class ChatReader(Reader):
+    """Reads chat completions chunks, or a whole response."""
 
-    def __init__(self, *, provider: str = "") -> None:
-        """`provider` is the provider's name: only one provider reports the cost in dollars."""
-        super().__init__()
-        self._reports_cost = provider == REPORTS_COST
+    content_key = "choices"
+
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        super().__init__(endpoint, model)
         self._by_index: dict[int, int] = {}
         self._splitter = ThinkSplitter()
         self._usage: dict[str, int] = {}
         self._cost: float | None = None
         self._finish_reason: str | None = None
-        self.began = False
-        self.plain = False
+        self._is_plain = False
         """Whether it was not streamed; then a missing finish_reason means nothing."""
 
     @property
@@ -51,19 +50,50 @@ class ChatAnswer(Answer):
         """Whether the server sent a finish_reason."""
         return self._finish_reason is not None
 
-    def feed(self, chunk: dict[str, Any]) -> list[Delta]:
-        """Add one chunk, or a whole plain response."""
-        usage = chunk.get("usage")
+    @property
+    def has_usage(self) -> bool:
+        """Whether the server reported token counts."""
+        return bool(self._usage)
+
+    def is_error(self, data: dict[str, Any]) -> bool:
+        """Whether a chunk reports a failure. Some servers do so next to `choices`, with a finish_reason."""
+        choices = data.get("choices")
+        if not data.get("error") or not isinstance(choices, list):
+            return bool(data.get("error")) and not choices
+        return not choices or "error" in [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
+
+    def read_response(self, response: dict[str, Any]) -> list[Delta]:
+        self._is_plain = True
+        return self.read_event(response)
+
+    def read_event(self, event: dict[str, Any]) -> list[Delta]:
+        if self.is_error(event):
+            raise self.failure(event)
+        usage = event.get("usage")
         if isinstance(usage, dict):
             self._usage = normal_usage(usage) or self._usage
-            cost = usage.get("cost")
-            self._cost = float(cost) if self._reports_cost and is_count(cost) else self._cost
+            if self._endpoint.name == REPORTS_COST and is_count(cost := usage.get("cost")):
+                self._cost = float(cost)
         out: list[Delta] = []
-        choices = chunk.get("choices")
+        choices = event.get("choices")
         for choice in choices if isinstance(choices, list) else []:
             if isinstance(choice, dict) and not choice.get("index"):
                 self._add_choice(choice, out)
         return out
+
+    def read_end(self) -> list[Delta]:
+        if not self.began:
+            raise self.error(MalformedResponseError, "an empty answer")
+        if not (self.finished or self.done or self._is_plain):
+            raise self.error(StreamCutError, "the stream ended without a finish_reason")
+        out: list[Delta] = []
+        self.emit(self._splitter.end(), out)
+        response = self.response(self._finish_reason or "stop", self._usage, self._cost)
+        if response.finish_reason == "content_filter" and not response.content and not response.tool_calls:
+            raise self.error(ContentFilteredError)
+        if response.finish_reason == "error":
+            raise self.error(StreamCutError, "the server ended the stream with an error")
+        return [*out, Finished(response)]
 
     def _add_choice(self, choice: dict[str, Any], out: list[Delta]) -> None:
         delta = choice.get("delta")
@@ -166,59 +196,6 @@ class ChatAnswer(Answer):
             else:
                 self.thinking.append({name: value for name, value in block.items() if value is not None})
 
-    def end(self) -> tuple[list[Delta], LLMResponse]:
-        """The last deltas, and the response."""
-        out: list[Delta] = []
-        self.emit(self._splitter.end(), out)
-        return out, self.response(self._finish_reason or "stop", self._usage, self._cost)
-
-
-class ChatReader(Reader):
-    """Reads a chat completions response, streamed or plain."""
-
-    content_key = "choices"
-
-    def __init__(self, call: WireCall) -> None:
-        super().__init__(call)
-        self._answer = ChatAnswer(provider=call.endpoint.name)
-
-    @property
-    def began(self) -> bool:
-        return self._answer.began
-
-    @property
-    def finished(self) -> bool:
-        return self._answer.finished
-
-    def is_error(self, data: dict[str, Any]) -> bool:
-        """Whether a chunk reports a failure. Some servers do so next to `choices`, with a finish_reason."""
-        choices = data.get("choices")
-        if not data.get("error") or not isinstance(choices, list):
-            return bool(data.get("error")) and not choices
-        return not choices or "error" in [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
-
-    def read_event(self, event: dict[str, Any]) -> list[Delta]:
-        if self.is_error(event):
-            raise self.failure(event)
-        return self._answer.feed(event)
-
-    def read_response(self, response: dict[str, Any]) -> list[Delta]:
-        self._answer.plain = True
-        return self._answer.feed(response)
-
-    def read_end(self) -> list[Delta]:
-        answer = self._answer
-        if not answer.began:
-            raise self._call.error(MalformedResponseError, "an empty answer")
-        if not (answer.finished or self.done or answer.plain):
-            raise self._call.error(StreamCutError, "the stream ended without a finish_reason")
-        deltas, response = answer.end()
-        if response.finish_reason == "content_filter" and not response.content and not response.tool_calls:
-            raise self._call.error(ContentFilteredError, "")
-        if response.finish_reason == "error":
-            raise self._call.error(StreamCutError, "the server ended the stream with an error")
-        return [*deltas, Finished(response)]
-
 
 class ChatCall(WireCall):
     """One chat completions call."""
@@ -226,47 +203,39 @@ class ChatCall(WireCall):
     path = "/chat/completions"
     reader = ChatReader
 
-    async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
-        """The body, and the names of the fields that may be dropped from it."""
-        endpoint = self.endpoint
+    async def body(self, facts: Facts) -> tuple[bytes, list[str]]:
+        endpoint, request = self.endpoint, self._request
+        limit = "max_completion_tokens" if "need max_completion_tokens" in facts else "max_tokens"
         fields = {
-            "model": self._model,
-            "max_tokens": self._max_tokens,
+            "model": request.model,
+            limit: None if "drop max_tokens" in facts else self._max_tokens,
             "temperature": self._temperature,
             "reasoning_effort": call_context().reasoning_effort or endpoint.reasoning_effort,
             "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream_options": None if "drop stream" in facts else {"include_usage": True},
             **endpoint.extra_body,
         }
-        fields = {
-            capabilities.renamed.get(name, name): value
-            for name, value in fields.items()
-            if value is not None and name not in capabilities.dropped
-        }
-        if "stream" not in fields:
-            fields.pop("stream_options", None)
-        dialect = self._dialect(capabilities)
-        messages = endpoint.rows.encode(self._messages, dialect)
-        with_images = messages is None and dialect.images and has_images(self._messages)
+        fields = {name: value for name, value in fields.items() if value is not None and f"drop {name}" not in facts}
+        dialect = self._dialect(facts)
+        messages = endpoint.rows.encode(request.messages, dialect)
+        with_images = messages is None and dialect.images and has_images(request.messages)
         if messages is None:
-            build = partial(wire_messages, self._messages, dialect)
+            build = partial(wire_messages, request.messages, dialect)
             messages = encode(await asyncio.to_thread(build) if with_images else build())
-        tools = endpoint.tools.encode(self._tools) if self._tools and "tools" not in capabilities.dropped else None
+        tools = endpoint.tools.encode(request.tools) if request.tools and "drop tools" not in facts else None
         droppable = [name for name in fields if name != "model"]
-        droppable += (
-            ["images"] * with_images + ["reasoning_content"] * dialect.reasoning + ["tools"] * (tools is not None)
-        )
+        droppable += ["images"] * with_images + ["reasoning_content"] * dialect.reasoning
+        droppable += ["tools"] * (tools is not None)
         return request_body(fields, tools, messages), droppable
 
-    def _dialect(self, capabilities: EndpointCapabilities) -> RequestDialect:
+    def _dialect(self, facts: Facts) -> RequestDialect:
         wants_reasoning = self.endpoint.returns_reasoning
-        name = f"{self._model} {self.endpoint.api_base}".lower()
+        name = f"{self._request.model} {self.endpoint.api_base}".lower()
         if wants_reasoning is None:
             wants_reasoning = any(part in name for part in _WANT_REASONING)
         return RequestDialect(
-            reasoning=(wants_reasoning or "reasoning_content" in capabilities.needs)
-            and "reasoning_content" not in capabilities.dropped,
+            reasoning=(wants_reasoning or "need reasoning_content" in facts) and "drop reasoning_content" not in facts,
             extra_content="gemini" in name or "googleapis" in name,
-            images="images" not in capabilities.dropped,
-            merge_users="merged_users" in capabilities.needs,
+            images="drop images" not in facts,
+            merge_users="need merged_users" in facts,
         )

@@ -15,17 +15,18 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
 from nanobot.providers.base import Delta, Finished, ReasoningDelta, TextDelta, ToolCallDelta, call_context
-from nanobot.providers.capabilities import EndpointCapabilities
+from nanobot.providers.capabilities import Facts
+from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.error_patterns import ErrorResponse
-from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, ModelCallError, StreamCutError
-from nanobot.providers.wire.answer import Answer, PartialCall, normal_usage, text_or_empty
+from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
+from nanobot.providers.wire.answer import PartialCall, normal_usage, text_or_empty
 from nanobot.providers.wire.rows import (
     RequestDialect,
     ToolsEncoder,
@@ -148,15 +149,10 @@ class ResponsesReader(Reader):
 
     content_key = "output"
 
-    def __init__(self, call: WireCall) -> None:
-        super().__init__(call)
-        self._answer = Answer()
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        super().__init__(endpoint, model)
         self._items: dict[str, _OutputItem] = {}
         self._response: Item | None = None
-
-    @property
-    def began(self) -> bool:
-        return bool(self._answer.text or self._answer.reasoning or self._answer.calls)
 
     @property
     def finished(self) -> bool:
@@ -170,14 +166,14 @@ class ResponsesReader(Reader):
             case "response.output_text.delta" | "response.refusal.delta":
                 self._add_text(self._item_of(event), text, out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self._add_reasoning(self._item_of(event), text, out)
+                self._add_text(self._item_of(event), text, out, ReasoningDelta)
             case "response.reasoning_summary_part.added":
                 item = self._item_of(event)
                 if item.emitted:
                     item.emitted += "\n\n"
-                    self._answer.emit([ReasoningDelta("\n\n")], out)
-            case "response.function_call_arguments.delta":
-                self._add_arguments(self._item_of(event), text, out)
+                    self.emit([ReasoningDelta("\n\n")], out)
+            case "response.function_call_arguments.delta" if text:
+                self._add_call(self._item_of(event), out, arguments=text)
             case "response.output_item.added" | "response.output_item.done" as kind:
                 self._add_item(event.get("item"), self._item_of(event), out, done=kind.endswith("done"))
             case "response.completed" | "response.incomplete" | "response.done":
@@ -205,18 +201,18 @@ class ResponsesReader(Reader):
 
     def read_end(self) -> list[Delta]:
         if self._response is None and self.began:
-            raise self._call.error(StreamCutError, "the stream ended without response.completed")
+            raise self.error(StreamCutError, "the stream ended without response.completed")
         response = self._response or {}
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
-        if self._response is None or not (self.began or self._answer.thinking):
+        if self._response is None or not (self.began or self.thinking):
             if reason == "content_filter":
-                raise self._call.error(ContentFilteredError, "")
-            raise self._call.error(MalformedResponseError, "an empty answer")
+                raise self.error(ContentFilteredError)
+            raise self.error(MalformedResponseError, "an empty answer")
         finish_reasons = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
         usage = response.get("usage")
         counts = normal_usage(usage) if isinstance(usage, dict) else {}
-        return [Finished(self._answer.response(finish_reasons.get(str(reason), "stop"), counts))]
+        return [Finished(self.response(finish_reasons.get(str(reason), "stop"), counts))]
 
     def _item_of(self, event: Item) -> _OutputItem:
         """The item an event refers to, by its index in the output, or by its id if the server sends no index."""
@@ -237,50 +233,42 @@ class ResponsesReader(Reader):
             return
         match item.get("type"):
             case "function_call":
-                self._add_call(known, item, out)
-                if done:
-                    self._add_arguments(known, _remainder(known.emitted, text_or_empty(item.get("arguments"))), out)
+                arguments = _remainder(known.emitted, text_or_empty(item.get("arguments"))) if done else ""
+                call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
+                self._add_call(known, out, call_id=call_id, name=name, arguments=arguments)
             case "message" if done:
                 text = _join_texts(item.get("content"), "text", "refusal")
                 self._add_text(known, _remainder(known.emitted, text), out)
             case "reasoning" if done:
                 summary = _join_texts(item.get("summary"), "text", separator="\n\n")
                 summary = summary or _join_texts(item.get("content"), "text")
-                self._add_reasoning(known, "" if known.emitted else summary, out)
-                seen = [block["encrypted_content"] for block in self._answer.thinking]
+                self._add_text(known, "" if known.emitted else summary, out, ReasoningDelta)
+                seen = [block["encrypted_content"] for block in self.thinking]
                 if _is_encrypted_reasoning(item) and item["encrypted_content"] not in seen:
-                    self._answer.thinking.append(item)
+                    self.thinking.append(item)
 
-    def _add_call(self, known: _OutputItem, item: Item, out: list[Delta]) -> None:
-        index = self._index_of(known)
-        known.call.id = known.call.id or text_or_empty(item.get("call_id"))
-        if not known.call.name and (name := text_or_empty(item.get("name"))):
-            known.call.name = name
-            out.append(ToolCallDelta(index, name))
-
-    def _index_of(self, known: _OutputItem) -> int:
-        """The index of a call among the calls of the answer."""
+    def _add_call(
+        self, known: _OutputItem, out: list[Delta], *, call_id: str = "", name: str = "", arguments: str = ""
+    ) -> None:
+        call = known.call
         if known.index is None:
-            known.index = len(self._answer.calls)
-            self._answer.calls.append(known.call)
-        return known.index
+            known.index, self.began = len(self.calls), True
+            self.calls.append(call)
+        new_name = "" if call.name else name
+        call.id, call.name = call.id or call_id, call.name or name
+        if arguments:
+            call.arguments.append(arguments)
+            known.emitted += arguments
+        if new_name or arguments:
+            out.append(ToolCallDelta(known.index, new_name, arguments))
 
-    def _add_arguments(self, known: _OutputItem, text: str, out: list[Delta]) -> None:
+    def _add_text(
+        self, known: _OutputItem, text: str, out: list[Delta], kind: type[TextDelta | ReasoningDelta] = TextDelta
+    ) -> None:
         if text:
-            out.append(ToolCallDelta(self._index_of(known), "", text))
-            known.call.arguments.append(text)
-            known.emitted += text
-
-    def _add_text(self, known: _OutputItem, text: str, out: list[Delta]) -> None:
-        if text:
-            is_further = self._answer.text and not known.emitted  # a further message of the same answer
-            self._answer.emit([TextDelta("\n\n")] * bool(is_further) + [TextDelta(text)], out)
-            known.emitted += text
-
-    def _add_reasoning(self, known: _OutputItem, text: str, out: list[Delta]) -> None:
-        if text:
-            is_further = self._answer.reasoning and not known.emitted
-            self._answer.emit([ReasoningDelta("\n\n")] * bool(is_further) + [ReasoningDelta(text)], out)
+            before = self.text if kind is TextDelta else self.reasoning
+            is_further = before and not known.emitted  # a further message of the same answer
+            self.emit([kind("\n\n")] * bool(is_further) + [kind(text)], out)
             known.emitted += text
 
 
@@ -304,61 +292,43 @@ class ResponsesCall(WireCall):
     reader = ResponsesReader
     _tools_encoder = ToolsEncoder(flat_tool)
 
-    async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
-        """The body, and the names of the fields that may be dropped from it."""
-        endpoint = self.endpoint
-        wanted = call_context().reasoning_effort or endpoint.reasoning_effort
-        effort = {"effort": wanted} if wanted else {}
-        session_key = call_context().session_key
-        with_tools = bool(self._tools) and "tools" not in capabilities.dropped
-        summary = {} if "reasoning.summary" in capabilities.dropped else {"summary": "auto"}
+    async def body(self, facts: Facts) -> tuple[bytes, list[str]]:
+        endpoint, request, context = self.endpoint, self._request, call_context()
+        effort = context.reasoning_effort or endpoint.reasoning_effort
+        summary = None if "drop reasoning.summary" in facts else "auto"
+        reasoning = {name: value for name, value in (("effort", effort), ("summary", summary)) if value}
+        with_tools = bool(request.tools) and "drop tools" not in facts
         fields: dict[str, Any] = {
-            "model": self._model,
+            "model": request.model,
             "max_output_tokens": self._max_tokens and max(self._max_tokens, MIN_OUTPUT_TOKENS),
             "temperature": self._temperature,
             "store": False,
             "stream": True,
             "include": ["reasoning.encrypted_content"],
-            "reasoning": {**effort, **summary} or None,
+            "reasoning": reasoning or None,
             "tool_choice": "auto" if with_tools else None,
             "parallel_tool_calls": True if with_tools else None,
-            "prompt_cache_key": conversation_key(session_key) if session_key else None,
+            "prompt_cache_key": conversation_key(context.session_key) if context.session_key else None,
             **endpoint.extra_body,
         }
-        fields = {
-            name: value for name, value in fields.items() if value is not None and name not in capabilities.dropped
-        }
-        images = "images" not in capabilities.dropped and has_images(self._messages)
-        build = partial(build_input, self._messages, images=images, undecryptable=endpoint.undecryptable)
+        fields = {name: value for name, value in fields.items() if value is not None and f"drop {name}" not in facts}
+        images = "drop images" not in facts and has_images(request.messages)
+        build = partial(build_input, request.messages, images=images, undecryptable=endpoint.undecryptable)
         instructions, items = await asyncio.to_thread(build) if images else build()
-        tools = self._tools_encoder.encode(self._tools) if with_tools else None
+        tools = self._tools_encoder.encode(request.tools) if with_tools else None
         droppable = [name for name in fields if name not in ("model", "store", "stream")]
         droppable += ["reasoning.summary"] * bool(summary) + ["images"] * images + ["tools"] * with_tools
         return request_body({**fields, "instructions": instructions}, tools, encode(items), "input"), droppable
 
-    def apply_fixup(self, response: ErrorResponse, droppable: list[str]) -> bool:
-        """Learn from the error response; reasoning that this server cannot decrypt is left out from now on: all of
-        these rows, since no server says which item failed.
+    def learn(self, response: ErrorResponse, droppable: list[str]) -> bool:
+        """As above; and reasoning that this server cannot decrypt is left out from now on: all of these rows, since no
+        server says which item failed.
         """
         error_text = f"{response.message} {' '.join(response.codes)}"
         if response.status == 400 and re.search(r"encrypted[_ ]content", error_text, re.IGNORECASE):
-            blocks = [block for row in self._messages for block in encrypted_reasoning(row)]
+            blocks = [block for row in self._request.messages for block in encrypted_reasoning(row)]
             new = {hash(block["encrypted_content"]) for block in blocks} - self.endpoint.undecryptable
             self.endpoint.undecryptable.update(new)
             if new:
                 return True
-        return super().apply_fixup(response, droppable)
-
-    def error_of(self, response: ErrorResponse) -> ModelCallError:
-        """Uses the wait in the text ("Try again in 1.5s"); a long one is added to the message."""
-        wait_s, message = response.retry_after_s, response.message
-        if wait_s is None and (match := _WAIT.search(message)) is not None:
-            wait_s = float(match[1]) / (1000 if match[2].lower() == "ms" else 1)
-        if wait_s and wait_s > 90:
-            minutes = round(wait_s / 60)
-            again = f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"
-            message = f"{message} (again in {again})"
-        return super().error_of(replace(response, message=message, retry_after_s=wait_s))
-
-
-_WAIT = re.compile(r"try again in\s*(\d+(?:\.\d+)?)\s*(ms|s\b|seconds?)", re.IGNORECASE)
+        return super().learn(response, droppable)

@@ -1,31 +1,24 @@
-"""One HTTP call to a model server: the request, time limits, automatic fix-ups of the request, server-sent events and
-typed errors. Shared by both wires; `chat` and `responses` add the body and the reader.
+"""One HTTP call to a model server: the request, time limits, automatic fix-ups of the request, server-sent events, and
+the answer they add up to. Shared by both wires; `chat` and `responses` add the body and how an event is read.
 """
 
 import asyncio
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from nanobot.errors import ProviderError
-from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.net.http import BodyError, HttpError, parse_server_address
 from nanobot.net.pools import HttpPools
-from nanobot.providers.base import Delta
-from nanobot.providers.capabilities import CapabilityStore, EndpointCapabilities
-from nanobot.providers.error_patterns import (
-    ErrorResponse,
-    error_of,
-    error_response_of,
-    fixup_for,
-    parse_error_response,
-)
+from nanobot.providers.base import Delta, LLMResponse, ModelRequest, ReasoningDelta, TextDelta, ToolCallRequest
+from nanobot.providers.capabilities import CapabilityStore, Facts
+from nanobot.providers.endpoint import Endpoint
+from nanobot.providers.error_patterns import ErrorResponse, error_response_of, fixup_for, parse_error_response
 from nanobot.providers.errors import (
-    CallTarget,
     ConnectionFailedError,
     MalformedResponseError,
     ModelCallError,
@@ -33,9 +26,9 @@ from nanobot.providers.errors import (
     TryElsewhere,
 )
 from nanobot.providers.limits import CallLimits, Timeouts
+from nanobot.providers.wire.answer import PartialCall, new_call_id
 from nanobot.providers.wire.rows import RowsEncoder, ToolsEncoder
 from nanobot.providers.wire.tool_text import TextToolDeltas
-from nanobot.security.secrets import redact, request_secrets
 
 if TYPE_CHECKING:
     from nanobot.net.connection import Connection
@@ -55,7 +48,7 @@ FixupCallback = Callable[[ProviderError, str, float], None]
 
 
 class EndpointSettings(TypedDict, total=False):
-    """Optional settings of an endpoint; None or a missing key means the default."""
+    """Optional settings of a chat endpoint; None or a missing key means the default."""
 
     name: str
     config_key: str | None
@@ -71,67 +64,40 @@ class EndpointSettings(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Address, credentials, and everything that all calls to it share."""
+class ChatEndpoint(Endpoint):
+    """An endpoint of chat models, and what all calls to it share."""
 
-    name: str
-    api_base: str
-    api_key: str | None = field(default=None, repr=False)
-    config_key: str = ""
-    extra_headers: Mapping[str, str] = field(default_factory=dict)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    timeouts: Timeouts = field(default_factory=Timeouts)
     reasoning_effort: str | None = None
     returns_reasoning: bool | None = None
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
-    pools: HttpPools = field(default_factory=HttpPools)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
     rows: RowsEncoder = field(default_factory=RowsEncoder)
     undecryptable: set[int] = field(default_factory=set)
     """Hashes of encrypted reasoning that the server could not decrypt, from another account or vendor."""
 
-    def with_settings(self, api_base: str | None, settings: EndpointSettings) -> "Endpoint":
-        """A copy with the owner's settings and its own connection pools; `api_base` overrides the default."""
-        fields: dict[str, Any] = {
-            name: value for name, value in settings.items() if value is not None and name != "proxy"
-        }
-        pools = settings.get("pools") or HttpPools(proxy=settings.get("proxy"))
-        return replace(self, **{**fields, "api_base": (api_base or self.api_base).rstrip("/"), "pools": pools})
-
-    def target(self, model: str) -> CallTarget:
-        return CallTarget(self.name, model, redact(self.api_base, [self.api_key or ""]), self.config_key)
-
-    def headers(self) -> dict[str, str]:
-        """The key and the owner's headers."""
-        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
-        return {**key, **self.extra_headers}
-
-    @property
-    def secrets(self) -> list[str]:
-        """What must be redacted in every text about a request."""
-        return request_secrets(self.api_key, self.extra_headers)
+    @classmethod
+    def create(cls, api_base: str, api_key: str | None, settings: EndpointSettings, **defaults: Any) -> "ChatEndpoint":
+        """An endpoint with connections of its own. The settings override the defaults."""
+        given = {name: value for name, value in settings.items() if value is not None and name != "proxy"}
+        fields: dict[str, Any] = {"pools": HttpPools(proxy=settings.get("proxy")), **defaults, **given}
+        fields.setdefault("config_key", f"providers.{fields['name']}.apiKey")
+        return cls(api_base=api_base.rstrip("/"), api_key=api_key, **fields)
 
 
 class SseParser:
     """Parses server-sent events: accepts bytes split anywhere, returns the data of each complete event.
 
-    Follows the living standard (html.spec.whatwg.org, "Server-sent events"): lines end in LF, CR or CRLF, comments
-    begin with a colon, data of several lines is joined, an empty line ends the event.
+    Follows the living standard (html.spec.whatwg.org, "Server-sent events"), except that a line ends in LF or CRLF:
+    comments begin with a colon, data of several lines is joined, an empty line ends the event.
     """
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self._data: list[bytes] = []
-        self._held_cr = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of the events that end in this chunk."""
-        chunk = self._held_cr + chunk
-        self._held_cr = b""
-        if b"\r" in chunk:
-            if chunk.endswith(b"\r"):  # the LF that may belong to it comes with the next chunk
-                chunk, self._held_cr = chunk[:-1], b"\r"
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0], self._rest = b"".join((*self._rest, lines[0])), []
@@ -144,6 +110,7 @@ class SseParser:
 
     def _parse_line(self, line: bytes) -> list[bytes]:
         """The data of the event that this line ends, if it ends one."""
+        line = line.removesuffix(b"\r")
         if not line and self._data:
             data, self._data = b"\n".join(self._data), []
             return [data]
@@ -155,27 +122,29 @@ class SseParser:
 
 class Reader(ABC):
     """Turns the body of a response into deltas, the last of which is Finished: a stream of events, or one plain object
-    if the server ignored `stream`. Raises a ModelCallError for invalid data.
+    if the server ignored `stream`. Raises a ModelCallError for invalid data. The deltas add up to the response.
     """
 
     content_key: ClassVar[str]
     """Where a whole response has its content."""
 
-    def __init__(self, call: "WireCall") -> None:
-        self._call = call
+    def __init__(self, endpoint: Endpoint, model: str) -> None:
+        self._endpoint = endpoint
+        self._model = model
         self.done = False
         """Whether the server sent its end marker."""
         self.complete = False
         """Whether the body needs not be read any further."""
+        self.began = False
+        """Whether the answer has begun; from then on the idle limit applies."""
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[PartialCall] = []
+        self.thinking: list[dict[str, Any]] = []
         self._parser = SseParser()
         self._plain: list[bytes] | None = None
         self._started = False
         self._size = 0
-
-    @property
-    @abstractmethod
-    def began(self) -> bool:
-        """Whether the answer has begun; from then on the idle limit applies."""
 
     @property
     @abstractmethod
@@ -202,7 +171,7 @@ class Reader(ABC):
         """The deltas of the next chunk; an empty chunk is the end."""
         self._size += len(chunk)
         if self._size > MAX_RESPONSE_BYTES:
-            raise self._call.error(MalformedResponseError, f"more than {MAX_RESPONSE_BYTES >> 20} MB without an end")
+            raise self.error(MalformedResponseError, f"more than {MAX_RESPONSE_BYTES >> 20} MB without an end")
         if not self._started:
             first = chunk.lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
             self._started = bool(first)
@@ -240,21 +209,52 @@ class Reader(ABC):
             data = json.loads(body)
         except (ValueError, RecursionError):
             if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
-                raise self._call.error(StreamCutError, "the answer is incomplete") from None
+                raise self.error(StreamCutError, "the answer is incomplete") from None
             excerpt = parse_error_response(200, body).message
-            raise self._call.error(MalformedResponseError, f"not JSON: {excerpt}") from None
+            raise self.error(MalformedResponseError, f"not JSON: {excerpt}") from None
         if isinstance(data, dict) and self.is_error(data):
             raise self.failure(data)  # an error with status 200
         if not isinstance(data, dict) or not isinstance(data.get(self.content_key), list):
             detail = f"no {self.content_key} in the response: {json.dumps(data)[:200]}"
-            raise self._call.error(MalformedResponseError, detail)
+            raise self.error(MalformedResponseError, detail)
         return self.read_response(data)
+
+    def emit(self, deltas: Iterable[Delta], out: list[Delta]) -> None:
+        """Add text and reasoning to the answer and to the output."""
+        for delta in deltas:
+            if isinstance(delta, TextDelta | ReasoningDelta) and delta.text:
+                self.began = True
+                (self.text if isinstance(delta, TextDelta) else self.reasoning).append(delta.text)
+                out.append(delta)
+
+    def response(self, finish_reason: str, usage: dict[str, int], cost_usd: float | None = None) -> LLMResponse:
+        """The whole answer. Calls without an id, or with that of another call, get a new one."""
+        calls: dict[str, ToolCallRequest] = {}
+        for call in self.calls:
+            if call.name or call.arguments:
+                call_id = call.id if call.id and call.id not in calls else new_call_id()
+                text = "".join(call.arguments)
+                calls[call_id] = ToolCallRequest.from_text(call_id, call.name, text, call.extra_content)
+        if calls and finish_reason in ("stop", "function_call", "eos"):
+            finish_reason = "tool_calls"
+        return LLMResponse(
+            content="".join(self.text) or None,
+            tool_calls=list(calls.values()),
+            finish_reason=finish_reason,
+            usage=usage,
+            reasoning_content="".join(self.reasoning) or None,
+            thinking_blocks=self.thinking or None,
+            cost_usd=cost_usd,
+        )
+
+    def error(self, kind: type[ModelCallError], detail: str = "") -> ModelCallError:
+        return self._endpoint.error(kind, detail, model=self._model)
 
     def failure(self, data: dict[str, Any]) -> ModelCallError:
         """The error that arrived instead of content. In the middle of an answer, a transient one is a cut stream."""
-        error = self._call.error_of(error_response_of(data))
+        error = self._endpoint.error_of(error_response_of(data), self._model)
         if self.began and error.try_elsewhere is TryElsewhere.OTHER_MODEL:
-            return self._call.error(StreamCutError, error.detail)
+            return self.error(StreamCutError, error.detail)
         return error
 
 
@@ -268,35 +268,31 @@ class WireCall(ABC):
 
     def __init__(
         self,
-        endpoint: Endpoint,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema],
-        model: str,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
+        endpoint: ChatEndpoint,
+        request: ModelRequest,
         on_fixup: FixupCallback | None = None,
+        *,
+        has_own_limits: bool = False,
     ) -> None:
-        """None leaves length and temperature to the server. `on_fixup` is called for each request that was rejected
-        and corrected.
+        """`on_fixup` is called for each request that was rejected and corrected. With `has_own_limits`, the server sets
+        length and temperature itself.
         """
         self.endpoint = endpoint
+        self._request = request
         self._on_fixup = on_fixup
-        self._messages = messages
-        self._tools = tools
-        self._model = model
-        self._max_tokens = max_tokens
-        self._temperature = temperature
-        self._target = endpoint.target(model)
+        self._max_tokens = None if has_own_limits else request.max_tokens
+        self._temperature = None if has_own_limits else request.temperature
 
     @abstractmethod
-    async def request(self, capabilities: EndpointCapabilities) -> tuple[bytes, list[str]]:
-        """The body, and the names of the fields that may be dropped from it."""
+    async def body(self, facts: Facts) -> tuple[bytes, list[str]]:
+        """The body for an endpoint of which these facts are known, and the names of the fields that may be dropped."""
 
     async def run(self) -> AsyncGenerator[Delta, None]:
         """Send the request and yield deltas as they arrive. Closing the generator closes the connection."""
-        with closing(CallLimits(self.endpoint.timeouts, self._target)) as limits:
+        endpoint, model = self.endpoint, self._request.model
+        with closing(CallLimits(endpoint.timeouts, endpoint.target(model))) as limits:
             connection = await self._open(limits)
-            reader, texts = self.reader(self), TextToolDeltas(self._tools)
+            reader, texts = self.reader(endpoint, model), TextToolDeltas(self._request.tools)
             try:
                 while not reader.complete:
                     chunk = await self._next_chunk(connection, reader, limits)
@@ -305,57 +301,47 @@ class WireCall(ABC):
                 for delta in texts.filter(reader.end()):
                     yield delta
             finally:
-                await self.endpoint.pools.release(connection, is_complete=reader.complete)
+                await endpoint.pools.release(connection, is_complete=reader.complete)
 
     async def _open(self, limits: CallLimits) -> "Connection":
         """Send the request until the server accepts it, each time without a field that it rejected."""
-        endpoint = self.endpoint
+        endpoint, model = self.endpoint, self._request.model
         for attempt in range(_MAX_FIXUPS + 1):
-            body, droppable = await self.request(endpoint.capabilities.get(endpoint.api_base, self._model))
+            body, droppable = await self.body(endpoint.capabilities.get(endpoint.api_base, model))
             started = time.monotonic()
             try:
                 connection = await limits.wait(self._send(body), began=False)
             except (HttpError, ValueError) as error:  # no connection, or an invalid address
-                raise self.error(ConnectionFailedError, str(error)) from None
+                raise endpoint.error(ConnectionFailedError, str(error), model=model) from None
             if connection.status == 200:
                 break
             try:
                 response = await self._error_response(connection)
             finally:
                 await endpoint.pools.release(connection)
-            rejection = self.error_of(response)
-            if attempt == _MAX_FIXUPS or not self.apply_fixup(response, droppable):
+            rejection = endpoint.error_of(response, model)
+            if attempt == _MAX_FIXUPS or not self.learn(response, droppable):
                 raise rejection
             if self._on_fixup is not None:
-                self._on_fixup(rejection, self._model, time.monotonic() - started)
+                self._on_fixup(rejection, model, time.monotonic() - started)
         return connection
 
     async def _send(self, body: bytes) -> "Connection":
         """Send the request and return the connection once the response head has arrived."""
-        pools = self.endpoint.pools
-        address = parse_server_address(f"{self.endpoint.api_base}{self.path}")
-        connection = await pools.connect(address, self.endpoint.timeouts.connect_s)
+        endpoint = self.endpoint
+        address = parse_server_address(f"{endpoint.api_base}{self.path}")
+        connection = await endpoint.pools.connect(address, endpoint.timeouts.connect_s)
         try:
-            await connection.request("POST", {**_HEADERS, **self.endpoint.headers()}, body)
+            await connection.request("POST", {**_HEADERS, **endpoint.bearer, **endpoint.extra_headers}, body)
         except BaseException:
-            await pools.release(connection)
+            await endpoint.pools.release(connection)
             raise
         return connection
 
-    def apply_fixup(self, response: ErrorResponse, droppable: list[str]) -> bool:
+    def learn(self, response: ErrorResponse, droppable: list[str]) -> bool:
         """Learn from the error response. Return False if there is nothing to learn."""
-        fixup = fixup_for(response, droppable)
-        if fixup is None:
-            return False
-        store = self.endpoint.capabilities
-        return store.learn(self.endpoint.api_base, self._model, drop=fixup.drop, rename=fixup.rename, need=fixup.need)
-
-    def error(self, kind: type[ModelCallError], detail: str, status: int | None = None) -> ModelCallError:
-        """A typed error of this call, with secrets redacted."""
-        return kind(redact(detail, self.endpoint.secrets), target=self._target, status=status)
-
-    def error_of(self, response: ErrorResponse) -> ModelCallError:
-        return error_of(response, self._target, self.endpoint.secrets)
+        fact, endpoint = fixup_for(response, droppable), self.endpoint
+        return fact is not None and endpoint.capabilities.learn(endpoint.api_base, self._request.model, fact)
 
     async def _error_response(self, connection: "Connection") -> ErrorResponse:
         """The body of a status other than 200, parsed."""
@@ -366,17 +352,14 @@ class WireCall(ABC):
                     body += chunk
         except (HttpError, TimeoutError):
             pass  # the status is known, which is enough
-        if 300 <= status < 400:
-            detail = f"a redirect to {headers.get('location', 'elsewhere')}, not followed with a key"
-            raise self.error(MalformedResponseError, detail, status)
         return parse_error_response(status, body, headers)
 
     async def _next_chunk(self, connection: "Connection", reader: Reader, limits: CallLimits) -> bytes:
         try:
             return await limits.wait(connection.read(), began=reader.began)
         except BodyError as error:
-            raise self.error(MalformedResponseError, str(error)) from None
+            raise reader.error(MalformedResponseError, str(error)) from None
         except HttpError as error:
             if reader.finished:  # the answer is complete; only the end marker is missing
                 return b""
-            raise self.error(StreamCutError, str(error)) from None
+            raise reader.error(StreamCutError, str(error)) from None

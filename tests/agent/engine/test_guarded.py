@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import TurnOutcome
-from nanobot.agent.hooks.api import CallSeen, Deny, Hook
+from nanobot.agent.hooks import CallSeen, Deny, Hook
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.testing import Bot, calls, open_bot
 

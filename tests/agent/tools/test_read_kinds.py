@@ -292,6 +292,18 @@ async def test_a_document_that_takes_too_long_is_stopped_and_leaves_no_child(wor
     assert "took longer than 0.01 s and was stopped" in words(result)
 
 
+async def test_of_a_document_with_too_much_text_the_first_pages_are_shown(
+    call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nanobot.agent.tools.documents._MAX_OUTPUT_BYTES", 60)
+    pdf(workspace / "a.pdf", pages=9)
+
+    said = words(await call("read_file", path="a.pdf"))
+
+    assert "words of page 1" in said
+    assert "are shown: it has more text than can be read at once." in said
+
+
 async def test_a_cancel_while_a_document_is_read_leaves_nothing_open(call: Call, workspace: Path):
     pdf(workspace / "a.pdf")
 

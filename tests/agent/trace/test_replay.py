@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.agent import events
 from nanobot.agent.engine.spec import Model
-from nanobot.agent.hooks.api import CallSeen, Hook, NewArguments
+from nanobot.agent.hooks import CallSeen, Hook, NewArguments
 from nanobot.agent.trace.reader import RecordedCall, RecordedStep, RecordedTurn, Recording, read_recording
 from nanobot.agent.trace.recorder import MAX_NOTICES, TurnTrace
 from nanobot.agent.trace.replay import Replay, first_difference, first_request, replay

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.dingtalk.incoming import read_message
+from nanobot.channels.dingtalk import read_message
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live
 from tests.fakes.dingtalk import ANNA, HALL, ROBOT_USER, ZOE

@@ -9,7 +9,7 @@ import pytest
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
-from nanobot.channels.mochat.api import MochatApi
+from nanobot.channels.mochat import MochatApi
 from nanobot.channels.status import ChannelState
 from nanobot.testing.live_channel import live
 from tests.fakes.mochat import AGENT, ANNA, DM, GENERAL, TOKEN, Session
@@ -126,7 +126,7 @@ async def test_a_message_to_a_token_that_was_revoked_waits(mochat, tmp_path):
 
 
 async def test_a_request_beside_the_running_channel_leaves_no_connection_open(mochat):
-    api = MochatApi(mochat.channel(MessageBus())._settings)
+    api = MochatApi(mochat.channel(MessageBus()).config)
 
     assert await api.ask("sessions/list", {})
 

@@ -15,7 +15,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.chat_channel import SendOptions
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError
 from nanobot.channels.msteams import TeamsChannel
-from nanobot.channels.msteams.incoming import read_message, read_upload
+from nanobot.channels.msteams.incoming import read_message
 from nanobot.channels.status import ChannelState
 from nanobot.config.loader import load_config
 from nanobot.gateway.service import Options, open_gateway
@@ -261,7 +261,6 @@ ODD = st.recursive(
 @given(activity=st.dictionaries(KEYS, ODD, max_size=10))
 def test_any_activity_is_read_or_ignored(activity):
     read_message(activity)
-    read_upload({**activity, "name": "fileConsent/invoke"})
     known = {"id": "1", "from": {"id": "29:anna"}, "conversation": {"id": "a:1"}}
     incoming = read_message(activity | known)
 

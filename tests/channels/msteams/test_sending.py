@@ -93,6 +93,21 @@ async def test_a_file_that_is_declined_is_forgotten(teams, tmp_path):
     assert teams.server.files == {}
 
 
+async def test_an_answer_about_another_file_than_one_that_waits_sends_and_deletes_none(teams, tmp_path):
+    for name in ("plan.txt", "other.txt"):
+        (tmp_path / name).write_text(f"the {name}", encoding="utf-8")
+    async with live(teams, tmp_path) as life:
+        await life.posted(ADDRESS, "", media=[str(tmp_path / "plan.txt")])
+        consent = teams.server.posts[-1]
+        for file_id in ("*", "../../other.txt", "/etc/passwd", "0" * 32, {"odd": 1}):
+            consent.attachments[0]["content"]["acceptContext"] = {"file": file_id}
+            assert await teams.server.answers_consent(consent, "accept") == 200
+        await life.asked("thanks")
+        assert len([*(tmp_path / "files").iterdir()]) == 1
+
+    assert teams.server.files == {}
+
+
 async def test_a_file_that_onedrive_refuses_waits_and_its_person_is_told(teams, tmp_path):
     (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
     async with live(teams, tmp_path) as life:

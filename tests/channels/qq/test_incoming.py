@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.channels.qq.incoming import read_event
+from nanobot.channels.qq import read_event
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live
 from tests.fakes.qq import ANNA, HALL

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
-from nanobot.channels.wecom.incoming import event_of, read_message, read_press
+from nanobot.channels.wecom import event_of, read_message, read_press
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live
 from tests.fakes.wecom import ANNA, BOT_ID, HALL, SECRET

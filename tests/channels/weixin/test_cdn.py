@@ -7,7 +7,7 @@ import pytest
 
 from nanobot.channels.media import one_chunk
 from nanobot.channels.media_kinds import MediaError
-from nanobot.channels.weixin.cdn import decrypt, encrypt, read_key
+from nanobot.channels.weixin.api import decrypt, encrypt, read_key
 from nanobot.testing.live_channel import live
 from tests.fakes.weixin import cipher, pad, text_item
 

@@ -13,7 +13,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
-from nanobot.channels.weixin.incoming import read_message
+from nanobot.channels.weixin.channel import read_message
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live, until
 from tests.fakes.weixin import ANNA, TOKEN, ZOE, text_item

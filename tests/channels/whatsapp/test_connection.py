@@ -11,7 +11,7 @@ from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
-from nanobot.channels.whatsapp.incoming import address_of, read_message
+from nanobot.channels.whatsapp.channel import address_of, read_message
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live
 from tests.fakes.whatsapp import ANNA, ANNA_LID, HALL, ME, ME_LID, TOKEN, ZOE

@@ -1,6 +1,7 @@
 """Logging in to a ChatGPT account, in a browser or by pasting, against an authority that checks everything."""
 
 import asyncio
+import json
 import re
 import time
 from dataclasses import replace
@@ -214,7 +215,7 @@ async def test_a_renewal_without_a_new_refresh_token_keeps_the_old_one(server, p
 async def test_a_renewal_that_fails_says_how_and_tells_no_token(server, pools, status, body, kind):
     account = server.openai_account()
     if isinstance(body, dict):
-        body = {**body, "echo": account.grant}
+        body = json.loads(json.dumps(body).replace("ended", f"ended for {account.grant}"))
     server.token_answers.append((status, body, {"Retry-After": "7"}))
 
     with pytest.raises(kind) as failed:

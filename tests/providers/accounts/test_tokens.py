@@ -143,11 +143,18 @@ async def test_a_logout_elsewhere_is_noticed_at_the_next_call(client, server):
         await client.tokens.current()
 
 
-async def test_trouble_at_the_authority_is_no_refusal_and_the_next_call_tries_again(client, server):
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ((503, {"error": "temporarily_unavailable"}, {}), ModelOverloadedError),
+        ((403, "<html>Just a moment...</html>", {}), LoginNeededError),
+    ],
+)
+async def test_trouble_at_the_authority_is_no_refusal_and_the_next_call_tries_again(client, server, answer, kind):
     client.clock.advance(3600)
-    server.token_answers.append((503, {"error": "temporarily_unavailable"}, {}))
+    server.token_answers.append(answer)
 
-    with pytest.raises(ModelOverloadedError):
+    with pytest.raises(kind):
         await client.tokens.current()
 
     assert (await client.tokens.current()).access_token != client.first.access_token

@@ -27,17 +27,16 @@ logger = logging.getLogger(__name__)
 MAX_TOOLS = 500
 _MAX_PAGES = 50
 _MAX_DESCRIPTION_CHARS = 2_000
-_FILE_CAP = 16 * 1024 * 1024
+_MAX_NAME_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTool:
-    """A tool as its server describes it."""
+    """A tool as its server describes it; the schema is normalized."""
 
     name: str
     description: str
     schema: dict[str, Any]
-    """Normalized."""
     reads: bool = False
     """Whether the server says that it changes nothing."""
     repeatable: bool = False
@@ -46,22 +45,23 @@ class ServerTool:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Everything a server offers."""
+    """Everything a server offers. `server` is its name and version, as it reports them."""
 
     tools: tuple[ServerTool, ...]
     resources: bool = False
     prompts: bool = False
     server: str = ""
-    """Its name and version, as it reports them."""
     protocol: str = ""
     is_legacy: bool = False
-    """Whether it does not support the newest handshake."""
+    """Whether it does not support the newest handshake: asking for that may cost 10 s at each start."""
     left_out: int = 0
     """Number of tools that are left out: too many."""
 
 
 async def fetch_listing(client: "Client") -> Listing:
     """Ask the server. Raises what the connection raises."""
+    from mcp.shared.exceptions import MCPError
+
     capabilities, info = client.server_capabilities, client.server_info
     tools: list[SdkTool] = []
     cursor: str | None = None
@@ -71,35 +71,25 @@ async def fetch_listing(client: "Client") -> Listing:
         cursor = page.next_cursor
         if not cursor or len(tools) >= MAX_TOOLS:
             break
+    # Many servers support resources or prompts and have none: a useless tool would cost tokens.
+    resources = prompts = False
+    with suppress(MCPError):
+        if capabilities.resources is not None:
+            resources = bool((await client.list_resources()).resources) or bool(
+                (await client.list_resource_templates()).resource_templates
+            )
+    with suppress(MCPError):
+        prompts = capabilities.prompts is not None and bool((await client.list_prompts()).prompts)
     accepted = {tool.name: _tool(tool) for tool in tools[:MAX_TOOLS] if tool.name}
     return Listing(
         tuple(accepted[name] for name in sorted(accepted)),
-        resources=capabilities.resources is not None and await _has_resources(client),
-        prompts=capabilities.prompts is not None and await _has_prompts(client),
+        resources,
+        prompts,
         server=f"{info.name} {info.version}".strip()[:200] if info is not None else "",
         protocol=client.protocol_version,
         is_legacy=client.session.discover_result is None,
         left_out=len(tools) - len(accepted),
     )
-
-
-async def _has_resources(client: "Client") -> bool:
-    """Return whether there is any. Many servers support resources and have none: a useless tool would cost tokens."""
-    from mcp.shared.exceptions import MCPError
-
-    with suppress(MCPError):
-        if (await client.list_resources()).resources:
-            return True
-        return bool((await client.list_resource_templates()).resource_templates)
-    return False
-
-
-async def _has_prompts(client: "Client") -> bool:
-    from mcp.shared.exceptions import MCPError
-
-    with suppress(MCPError):
-        return bool((await client.list_prompts()).prompts)
-    return False
 
 
 def _tool(tool: "SdkTool") -> ServerTool:
@@ -114,41 +104,29 @@ def _tool(tool: "SdkTool") -> ServerTool:
     )
 
 
-class ListingFile:
-    """Stores a server's listing, in a file named by the settings it belongs to."""
+def load_listing(path: Path) -> Listing | None:
+    """Return the listing stored there; None if there is none. Never raises."""
+    try:
+        return _codec().validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        logger.warning("The stored tools of an MCP server could not be read: %s: %s", path, error)
+        return None
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def load(self) -> Listing | None:
-        """Return the listing; None if there is none. Never raises."""
-        try:
-            if self._path.stat().st_size > _FILE_CAP:
-                return None
-            return _codec().validate_json(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:
-            logger.warning("The stored tools of an MCP server could not be read: %s: %s", self._path, error)
-            return None
-
-    def save(self, listing: Listing) -> None:
-        """Store the listing. Never raises: the server can be asked again."""
-        try:
-            make_private_folder(self._path.parent)
-            write_atomic(self._path, _codec().dump_json(listing))
-        except (OSError, ValueError, RecursionError) as error:
-            logger.warning("The tools of an MCP server could not be stored: %s: %s", self._path, error)
+def save_listing(path: Path, listing: Listing) -> None:
+    """Store the listing. Never raises: the server can be asked again."""
+    try:
+        make_private_folder(path.parent)
+        write_atomic(path, _codec().dump_json(listing))
+    except (OSError, ValueError, RecursionError) as error:
+        logger.warning("The tools of an MCP server could not be stored: %s: %s", path, error)
 
 
 @cache
 def _codec() -> TypeAdapter[Listing]:
     return TypeAdapter(Listing)
-
-
-_MAX_NAME_CHARS = 64
-_HASH_CHARS = 6
-_INVALID = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def tool_names(server: str, tools: Iterable[str], taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
@@ -158,16 +136,11 @@ def tool_names(server: str, tools: Iterable[str], taken: AbstractSet[str] = froz
     A name depends on the tools of the configured servers only, so it is the same after each start.
     """
     wanted = {tool: f"mcp_{server}_{tool}" for tool in tools}
-    clean = {tool: _INVALID.sub("_", name) for tool, name in wanted.items()}
+    clean = {tool: re.sub(r"[^A-Za-z0-9_-]+", "_", name) for tool, name in wanted.items()}
     short = Counter(name[:_MAX_NAME_CHARS] for name in clean.values())
     names = {}
     for tool, name in clean.items():
-        exact = name == wanted[tool] and len(name) <= _MAX_NAME_CHARS
-        alone = len(name) <= _MAX_NAME_CHARS and short[name] == 1
-        names[tool] = name if (exact or alone) and name not in taken else _with_hash(name, wanted[tool])
+        fits = len(name) <= _MAX_NAME_CHARS and (name == wanted[tool] or short[name] == 1)
+        digest = hashlib.sha256(wanted[tool].encode(errors="surrogatepass")).hexdigest()[:6]
+        names[tool] = name if fits and name not in taken else f"{name[: _MAX_NAME_CHARS - 7]}_{digest}"
     return names
-
-
-def _with_hash(name: str, original: str) -> str:
-    digest = hashlib.sha256(original.encode(errors="surrogatepass")).hexdigest()[:_HASH_CHARS]
-    return f"{name[: _MAX_NAME_CHARS - _HASH_CHARS - 1]}_{digest}"

@@ -6,6 +6,7 @@ or lies affects only its own calls.
 
 import asyncio
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -18,11 +19,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nanobot.agent.tools.mcp.listing import Listing, ListingFile, fetch_listing, tool_names
-from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
-from nanobot.agent.tools.mcp.transport import OpenClient, ServerReport, open_client, open_streams
+from nanobot.agent.tools.mcp.listing import Listing, fetch_listing, load_listing, save_listing, tool_names
+from nanobot.agent.tools.mcp.transport import ServerReport, open_streams
+from nanobot.config.schema import McpServerConfig
 from nanobot.errors import NanobotError
-from nanobot.net.egress import NoSuchHostError
+from nanobot.net.egress import NetworkPolicy, NoSuchHostError
 from nanobot.utils.clock import Clock
 from nanobot.utils.storage_error import error_text
 
@@ -37,8 +38,6 @@ logger = logging.getLogger(__name__)
 RESOURCES, PROMPTS = "resources", "prompts"
 FIRST_PAUSE_S = 1.0
 MAX_PAUSE_S = 60.0
-_MIN_ERROR_STATUS = 400
-"""The lowest HTTP status that is an error."""
 _MAX_WAIT_S = 3.0
 _CAUSE_WAIT_S = 0.5
 """The cause of a disconnect is known a moment after the disconnect itself."""
@@ -46,13 +45,10 @@ _CLOSE_TIMEOUT_S = 8.0
 """The SDK gives a program two seconds to exit by itself, two after SIGTERM, and two after SIGKILL."""
 _RETIRED_IDLE_S = 30.0
 """A server that was removed from the config is stopped after this time without a call."""
-_UNSAFE_IN_FILES = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class McpTimeouts:
-    """Timeouts of servers."""
-
     to_connect_s: float = 60.0
     """For a server to start and complete the handshake; a first `npx` has to download it."""
     first_listing_s: float = 3.0
@@ -70,18 +66,15 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
+    """`reason` is why it failed last."""
+
     phase: Phase
     reason: str = ""
-    """Why it failed last."""
     retry_in_s: float = 0.0
 
 
 class ServerFailedError(NanobotError):
     """A server did not do what it was asked. The text is for the model."""
-
-
-class OutcomeUnknownError(ServerFailedError):
-    """The connection was lost during the request."""
 
 
 class _Connection:
@@ -119,36 +112,41 @@ class McpServer:
 
     def __init__(
         self,
-        settings: ServerSettings,
+        name: str,
+        config: McpServerConfig,
         *,
         state_dir: Path,
         clock: Clock,
+        network: NetworkPolicy | None = None,
         timeouts: McpTimeouts | None = None,
-        open_client: OpenClient = open_client,
     ) -> None:
         """`state_dir` is the folder in which listings are stored, and the working directory of the server's program.
 
         Never start a program in the workspace: Python, Node and npx load modules and settings from their working
         directory, and untrusted content can make the agent write files into the workspace.
         """
-        self.settings = settings
+        self.name = name
+        self.config = config
         self.listing: Listing | None = None
         """What the server offers, now or when it was last connected; None if unknown."""
-        stem = _UNSAFE_IN_FILES.sub("_", settings.name)[:80]
-        self._file = ListingFile(state_dir / f"{stem}-{settings.fingerprint}.json")
-        name_hash = hashlib.sha256(settings.name.encode(errors="surrogatepass")).hexdigest()[:8]
-        self._folder = Path(settings.cwd) if settings.cwd else state_dir / f"{stem}-{name_hash}"
+        self.has_changed = False
+        """Whether it reported changed tools since they were listed."""
+        stem = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
+        # Everything that determines which tools the server has, without values that may be secrets.
+        source = [config.command, config.args, config.cwd, config.url, config.transport]
+        source += [sorted(config.env or ()), sorted(config.headers or ())]
+        self._loaded = False
+        self._file = state_dir / f"{stem}-{_hash(json.dumps(source))}.json"
+        self._folder = config.folder or state_dir / f"{stem}-{_hash(name)}"
         self._clock = clock
+        self._network = network or NetworkPolicy()
         self._timeouts = timeouts or McpTimeouts()
-        self._open_client = open_client
         self._connection: _Connection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         """Connections that are not released yet."""
         self._reason = ""
         self._pause_s = 0.0
         self._next_try = 0.0
-        self.has_changed = False
-        """Whether it reported changed tools since they were listed."""
         self._busy = 0
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -156,7 +154,6 @@ class McpServer:
 
     @property
     def state(self) -> ServerState:
-        """The present state."""
         connection = self._connection
         if connection is not None and not connection.ready.done():
             return ServerState(Phase.STARTING, self._reason)
@@ -166,35 +163,36 @@ class McpServer:
             return ServerState(Phase.FAILED, self._reason, max(self._next_try - self._clock.monotonic(), 0.0))
         return ServerState(Phase.IDLE)
 
-    def offered_names(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
-        """Return the offered name of each enabled tool, by the server's own name; none is in `taken`.
-
-        Resources and prompts are one tool each, if the server has any. Empty if its tools are not known yet.
-        """
-        return {tool: name for tool, name in self._names(taken).items() if self.settings.offers(tool, name)}
-
-    def _names(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
-        """Return the same for all tools, enabled or not."""
-        if self.listing is None:
-            return {}
-        own = dict.fromkeys(tool.name for tool in self.listing.tools)
-        own |= {RESOURCES: None} if self.listing.resources else {}
-        own |= {PROMPTS: None} if self.listing.prompts else {}
-        return tool_names(self.settings.name, own, taken)
-
     @property
     def left_out(self) -> int:
         """Number of tools that are left out: too many."""
         return self.listing.left_out if self.listing is not None else 0
 
+    def offered_names(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
+        """Return the offered name of each enabled tool, by the server's own name; none is in `taken`.
+
+        Resources and prompts are one tool each, if the server has any. Empty if its tools are not known yet.
+        """
+        enabled = set(self.config.enabled_tools)
+        return {tool: name for tool, name in self._names(taken).items() if not enabled.isdisjoint({"*", tool, name})}
+
     def unknown_tools(self) -> list[str]:
         """Return names in `enabledTools` without a tool: typos, or tools of an older version."""
-        known = {"*", *(name for pair in self._names().items() for name in pair)}
-        return sorted(self.settings.enabled_tools - known) if self.listing is not None else []
+        known = {"*", *(name for pair in self._names(frozenset()).items() for name in pair)}
+        return sorted(set(self.config.enabled_tools) - known) if self.listing is not None else []
+
+    def _names(self, taken: AbstractSet[str]) -> dict[str, str]:
+        listing = self.listing or Listing(())
+        own = dict.fromkeys(tool.name for tool in listing.tools)
+        own |= {RESOURCES: None} if listing.resources else {}
+        own |= {PROMPTS: None} if listing.prompts else {}
+        return tool_names(self.name, own, taken)
 
     async def load_listing(self) -> None:
-        """Load the stored listing. Never raises."""
-        self.listing = await asyncio.to_thread(self._file.load)
+        """Load the stored listing, once. Never raises."""
+        if not self._loaded:
+            self._loaded = True
+            self.listing = await asyncio.to_thread(load_listing, self._file)
 
     def start(self) -> "_Connection | None":
         """Return the connection, maybe one that is starting; None after a failure a moment ago."""
@@ -202,7 +200,7 @@ class McpServer:
             if self._closed or self._clock.monotonic() < self._next_try:
                 return None
             self._connection = _Connection()
-            task = asyncio.create_task(self._run(self._connection), name=f"mcp {self.settings.name}")
+            task = asyncio.create_task(self._run(self._connection), name=f"mcp {self.name}")
             self._connection.task = task
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -219,29 +217,16 @@ class McpServer:
                 if connection.is_open:
                     return connection
             elif (pause := self._next_try - self._clock.monotonic()) > _MAX_WAIT_S:
-                reason = self._describe_unreachable(self._reason)
-                raise ServerFailedError(f"{reason} It is tried again in {pause:.0f} s.")
+                raise ServerFailedError(f"{self._unreachable(self._reason)} It is tried again in {pause:.0f} s.")
             else:
                 await asyncio.sleep(max(pause, 0.0))
         raise self._closed_error()
 
-    async def relist(self) -> None:
-        """List the tools again, if it is connected. Never raises, and does not wait long."""
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            return
-        try:
-            async with asyncio.timeout(self._timeouts.first_listing_s):
-                await self._list(connection.ready.result())
-        except Exception as error:  # isolate servers; asked again once it reports another change
-            reason = error_text(error)
-            logger.warning("The MCP server %s did not list its changed tools: %s", self.settings.name, reason)
-
     async def ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool = False) -> T:
         """Send a request. One that was lost before it reached the server, or is repeatable, is sent once more.
 
-        Raises ServerFailedError if the server is not available, OutcomeUnknownError if the connection was lost during
-        the request, and otherwise what `request` raises: MCPError is the server's own answer.
+        Raises ServerFailedError if the server is not available or was lost during the request, and otherwise what
+        `request` raises: MCPError is the server's own answer.
         """
         self._busy += 1
         try:
@@ -254,17 +239,28 @@ class McpServer:
                         raise
                     reason, not_done = await self._explain_loss(connection, error)
                     if last or not (repeatable or not_done):
-                        if not_done:
-                            raise ServerFailedError(self._describe_unreachable(reason)) from error
-                        raise OutcomeUnknownError(
-                            f"The connection to the MCP server {self.settings.name} was lost during the call "
-                            f"({reason}). It may or may not have been done: check before you call again."
+                        raise ServerFailedError(
+                            self._unreachable(reason)
+                            if not_done
+                            else f"The connection to the MCP server {self.name} was lost during the call ({reason}). "
+                            "It may or may not have been done: check before you call again."
                         ) from error
-                    logger.info("The MCP server %s was lost (%s); asking it again.", self.settings.name, reason)
+                    logger.info("The MCP server %s was lost (%s); asking it again.", self.name, reason)
             raise AssertionError("the second try returns or raises")
         finally:
             self._busy -= 1
             self._schedule_stop()
+
+    async def relist(self) -> None:
+        """List the tools again, if it is connected. Never raises, and does not wait long."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            return
+        try:
+            async with asyncio.timeout(self._timeouts.first_listing_s):
+                await self._list(connection.ready.result())
+        except Exception as error:  # isolate servers; asked again once it reports another change
+            logger.warning("The MCP server %s did not list its changed tools: %s", self.name, error_text(error))
 
     def retire(self) -> None:
         """The config has it no more: stop it after a moment without a call. A running turn may still use it."""
@@ -283,23 +279,23 @@ class McpServer:
             for task in self._tasks:
                 task.cancel()
 
-    # -- connecting ------------------------------------------------------------------------------------------------
+    # -- the connection --------------------------------------------------------------------------------------------
 
     async def _run(self, connection: _Connection) -> None:
         """Connect, list the tools, and stay until the connection is to be closed, or is lost."""
-        timeout = asyncio.get_running_loop().call_later(
+        too_late = asyncio.get_running_loop().call_later(
             self._timeouts.to_connect_s, connection.start_closing, TimeoutError()
         )
         use_legacy = self.listing is not None and self.listing.is_legacy
         try:
-            await self._serve(connection, use_legacy, timeout)
+            await self._serve(connection, use_legacy, too_late)
         except asyncio.CancelledError:  # it is closing, or takes too long
             pass
         except Exception as error:  # isolate servers: the callers get the reason
             connection.cause = connection.cause or _single(error)
             logger.debug("A connection to an MCP server ended.", exc_info=True)
         finally:
-            timeout.cancel()
+            too_late.cancel()
             connection.closing.set()
         if connection.ready.done():
             return
@@ -310,26 +306,25 @@ class McpServer:
         self._next_try = self._clock.monotonic() + self._pause_s
         if use_legacy:
             self.listing = None  # it may have been upgraded: try the newest handshake next
-        cause = connection.cause or ConnectionError("it hung up during the handshake")
         log = logger.info if self._reason else logger.warning
+        cause = connection.cause or ConnectionError("it hung up during the handshake")
         self._reason = await self._describe_failure(cause, connection.report)
-        log("The MCP server %s cannot be used: %s", self.settings.name, self._reason)
-        connection.ready.set_exception(ServerFailedError(self._describe_unreachable(self._reason)))
+        log("The MCP server %s cannot be used: %s", self.name, self._reason)
+        connection.ready.set_exception(ServerFailedError(self._unreachable(self._reason)))
 
-    async def _serve(self, connection: _Connection, use_legacy: bool, timeout: asyncio.TimerHandle) -> None:
+    async def _serve(self, connection: _Connection, use_legacy: bool, too_late: asyncio.TimerHandle) -> None:
         await asyncio.to_thread(import_module, "mcp")  # 0.6 s of imports, off the event loop
         for name in ("mcp", "client"):  # the SDK's; we report lost connections ourselves, in a line
             logging.getLogger(name).setLevel(logging.CRITICAL)
         from mcp import Client
         from mcp.types import Implementation
 
-        streams = open_streams(
-            self.settings, self._folder, self._open_client, connection.report, connection.start_closing
-        )
         # No roots: a file server would use them instead of the folders the owner gave it. No sampling and no
         # elicitation either: the SDK declines them.
         manager = Client(
-            streams,
+            open_streams(
+                self.name, self.config, self._folder, self._network, connection.report, connection.start_closing
+            ),
             client_info=Implementation(name="nanobot", version=version("nanobot")),
             message_handler=self._on_message,
             mode="legacy" if use_legacy else "auto",
@@ -340,9 +335,9 @@ class McpServer:
             try:
                 await self._list(client)
                 if self._reason:
-                    logger.info("The MCP server %s is back.", self.settings.name)
+                    logger.info("The MCP server %s is back.", self.name)
                 self._reason, self._pause_s, self._next_try = "", 0.0, 0.0
-                timeout.cancel()
+                too_late.cancel()
                 connection.ready.set_result(client)
                 self._schedule_stop()
                 await connection.closing.wait()
@@ -371,7 +366,7 @@ class McpServer:
         listing = await fetch_listing(client)
         if listing != self.listing:
             self.listing = listing
-            await asyncio.to_thread(self._file.save, listing)
+            await asyncio.to_thread(save_listing, self._file, listing)
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
@@ -383,10 +378,11 @@ class McpServer:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        may_stop = self.settings.transport is Transport.STDIO or self._retired
-        if may_stop and not self._busy and not self._closed:
+        if (self.config.transport == "stdio" or self._retired) and not self._busy and not self._closed:
             idle_s = min(self._timeouts.idle_s, _RETIRED_IDLE_S) if self._retired else self._timeouts.idle_s
             self._idle_timer = asyncio.get_running_loop().call_later(idle_s, self._drop_connection)
+
+    # -- failures --------------------------------------------------------------------------------------------------
 
     async def _explain_loss(self, connection: _Connection, error: Exception) -> tuple[str, bool]:
         """Drop a lost connection. Return why it was lost, and whether the request surely had no effect."""
@@ -401,25 +397,23 @@ class McpServer:
             self._drop_connection()
         return reason, not_done
 
-    # -- texts -----------------------------------------------------------------------------------------------------
-
     async def _describe_failure(self, error: Exception, report: ServerReport) -> str:
         """Explain the failure: what went wrong, and what the server itself reported."""
-        text = error_text(error)
+        text, location = error_text(error), self.config.location
         if isinstance(error, TimeoutError):
             text = f"it did not answer in time ({self._timeouts.to_connect_s:g} s)"
         elif _was_never_sent(error) and not isinstance(error, NoSuchHostError):
-            text = f"nothing answers at {self.settings.location}"
-        elif report.http_status >= _MIN_ERROR_STATUS:  # the SDK reports all of them alike
-            text = f"{self.settings.location} answers {report.http_status}; look at the url and the headers"
-        reported = await report.describe() if self.settings.transport is Transport.STDIO else ""
+            text = f"nothing answers at {location}"
+        elif report.http_status >= 400:  # the SDK reports all of them alike
+            text = f"{location} answers {report.http_status}; look at the url and the headers"
+        reported = await report.describe() if self.config.transport == "stdio" else ""
         return "; ".join(part for part in (text, reported) if part)[:1000]
 
     def _closed_error(self) -> ServerFailedError:
-        return ServerFailedError(f"The MCP server {self.settings.name} is closed: nanobot is shutting down.")
+        return ServerFailedError(f"The MCP server {self.name} is closed: nanobot is shutting down.")
 
-    def _describe_unreachable(self, reason: str) -> str:
-        return f"The MCP server {self.settings.name} cannot be reached: {reason.rstrip('.')}."
+    def _unreachable(self, reason: str) -> str:
+        return f"The MCP server {self.name} cannot be reached: {reason.rstrip('.')}."
 
 
 def _is_lost(connection: _Connection, error: Exception) -> bool:
@@ -441,3 +435,7 @@ def _single(error: Exception) -> Exception:
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]

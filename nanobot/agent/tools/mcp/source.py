@@ -6,23 +6,21 @@ waits a moment for all unknown servers together; what is not there by then comes
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.mcp.listing import Listing
 from nanobot.agent.tools.mcp.server import McpServer, McpTimeouts, Phase
-from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
 from nanobot.agent.tools.mcp.tool import tools_of
 from nanobot.agent.tools.mcp.tool_search import CallTool, FindTool, is_heavy
-from nanobot.agent.tools.mcp.transport import OpenClient, open_client
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.config.schema import McpServerConfig
+from nanobot.net.egress import NetworkPolicy
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import count_noun
 
 logger = logging.getLogger(__name__)
-
 
 _PHASE_TEXTS = {
     Phase.IDLE: "idle, started by its first call",
@@ -37,27 +35,38 @@ class McpServers:
 
     def __init__(
         self,
-        servers: Sequence[ServerSettings],
+        configs: Mapping[str, McpServerConfig],
         *,
         state_dir: Path,
         workspace: Path,
         clock: Clock,
+        network: NetworkPolicy | None = None,
         timeouts: McpTimeouts | None = None,
-        open_client: OpenClient = open_client,
     ) -> None:
-        """`state_dir` holds the listings and the programs' working directories, `workspace` the received files;
-        `open_client` opens HTTP clients. Starts nothing.
+        """`state_dir` holds the listings and the programs' working directories, `workspace` the received files.
+        Starts nothing.
         """
-        self._timeouts = timeouts or McpTimeouts()
+        self._state_dir = state_dir
         self._workspace = workspace
-        self._make = partial(McpServer, state_dir=state_dir, clock=clock, timeouts=self._timeouts)
-        self.servers = [self._make(settings, open_client=open_client) for settings in servers]
+        self._clock = clock
+        self._network = network or NetworkPolicy()
+        self._timeouts = timeouts or McpTimeouts()
+        self.servers = [self._make(name, config) for name, config in configs.items()]
         self._former: list[McpServer] = []
         self._offered: dict[McpServer, Listing | None] = {}
         self._tools: dict[str, Tool] = {}
         self._awaited: set[McpServer] = set()
-        self._loaded = False
         self._refreshing = asyncio.Lock()
+
+    def _make(self, name: str, config: McpServerConfig) -> McpServer:
+        return McpServer(
+            name,
+            config,
+            state_dir=self._state_dir,
+            clock=self._clock,
+            network=self._network,
+            timeouts=self._timeouts,
+        )
 
     async def refresh(self, registry: ToolRegistry) -> None:
         """Register what the servers offer now. Waits a moment for unknown servers; never raises."""
@@ -73,31 +82,26 @@ class McpServers:
 
     async def load_listings(self) -> None:
         """Load the stored listings. Never raises."""
-        if not self._loaded:
-            await asyncio.gather(*(server.load_listing() for server in self.servers))
-            self._loaded = True
+        await asyncio.gather(*(server.load_listing() for server in self.servers))
 
-    async def change(self, servers: Sequence[ServerSettings], open_client: OpenClient, *, same_client: bool) -> None:
-        """Use these servers from the next turn on. One with the same settings is kept, if it is a program or if
-        `open_client` is the same as before. Others end when they are idle.
+    async def change(self, configs: Mapping[str, McpServerConfig], network: NetworkPolicy) -> None:
+        """Use these servers from the next turn on. One with the same settings is kept, if it is a program or if the
+        network policy is the same as before. Others end when they are idle.
         """
-        removed = {server.settings.name: server for server in self.servers}
-        added: list[McpServer] = []
+        removed = {server.name: server for server in self.servers}
         async with self._refreshing:
+            same_network, self._network = network == self._network, network
             self.servers = []
-            for settings in servers:
-                existing = removed.get(settings.name)
-                is_same = existing is not None and existing.settings == settings
-                if existing is not None and is_same and (same_client or settings.transport is Transport.STDIO):
-                    self.servers.append(removed.pop(settings.name))
+            for name, config in configs.items():
+                server = removed.get(name)
+                if server is None or server.config != config or not (same_network or config.transport == "stdio"):
+                    server = self._make(name, config)
                 else:
-                    added.append(self._make(settings, open_client=open_client))
-                    self.servers.append(added[-1])
+                    del removed[name]
+                self.servers.append(server)
             for server in removed.values():
                 server.retire()
             self._former += removed.values()
-            if self._loaded:
-                await asyncio.gather(*(server.load_listing() for server in added))
 
     async def close(self) -> None:
         """Stop all servers. Never raises, and does not wait long."""
@@ -105,7 +109,7 @@ class McpServers:
 
     def find(self, name: str) -> McpServer | None:
         """Return the server of this name, or None."""
-        return next((server for server in self.servers if server.settings.name == name), None)
+        return next((server for server in self.servers if server.name == name), None)
 
     def report(self) -> str:
         """Describe the state of each server, a line each."""
@@ -126,7 +130,7 @@ class McpServers:
             "%s of MCP servers are too many for every request: the model finds them with mcp_find.",
             count_noun(len(tools), "tool"),
         )
-        counts = {server.settings.name: len(server.offered_names()) for server in self.servers if server.listing}
+        counts = {server.name: len(server.offered_names()) for server in self.servers if server.listing}
         return [FindTool(tools, counts), CallTool(tools)]
 
     def _offer(self, registry: ToolRegistry) -> None:
@@ -150,4 +154,4 @@ def _format_server(server: McpServer) -> str:
     tools = "not met yet" if server.listing is None else count_noun(len(server.listing.tools), "tool")
     retry = f" Next try in {state.retry_in_s:.0f} s at the earliest." if state.retry_in_s else ""
     reason = f": {state.reason}.{retry}" if state.phase is Phase.FAILED else ""
-    return f"{server.settings.name}: {_PHASE_TEXTS[state.phase]}, {tools}{reason}"
+    return f"{server.name}: {_PHASE_TEXTS[state.phase]}, {tools}{reason}"

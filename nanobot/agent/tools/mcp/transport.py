@@ -14,14 +14,16 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pydantic import ValidationError
+
 from nanobot.agent.tools.mcp import process_guard
 from nanobot.agent.tools.mcp.process_guard import EXIT_CODE_PREFIX
-from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
+from nanobot.config.schema import McpServerConfig
 from nanobot.errors import NanobotError
 from nanobot.net.egress import NetworkPolicy
 from nanobot.security.environment import child_environment
@@ -32,19 +34,13 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
     from mcp.shared.message import SessionMessage
 
-OpenClient = Callable[[str, Mapping[str, str]], Awaitable["httpx2.AsyncClient"]]
-"""Returns a client for requests to this URL, with these headers."""
-
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 _STDERR_TAIL_BYTES = 4096
 _EXIT_WAIT_S = 0.3
 _NOISE = re.compile(rf"npm notice|npm error( \d+)?$|npm error A complete log|{EXIT_CODE_PREFIX}")
-"""Besides our own, lines that npm prints around its reason, which they would push out of the tail: many servers are
-started by npx.
-"""
+"""Besides our own, lines that npm prints around its reason: many servers are started by npx."""
 _STORAGE_VARIABLES = frozenset({"XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"})
 """Where a server stores things between starts."""
-_SESSION_HEADER = "mcp-session-id"
 _SESSION_LOST = frozenset({400, 404, 410})
 """Responses of servers to an unknown session id. The specification says 404; 400 is common too."""
 
@@ -94,71 +90,112 @@ class ServerReport:
         )
         return "; ".join(part for part in parts if part)
 
+    def read_invalid_line(self, error: Exception) -> "SessionMessage | None":
+        """Return the message if a line is not JSON only by its lone surrogates, as JavaScript writes them."""
+        from mcp.shared.message import SessionMessage
+        from mcp.types import jsonrpc_message_adapter
+
+        line = error.errors()[0]["input"] if isinstance(error, ValidationError) else ""
+        if not isinstance(line, str) or not line.strip():
+            return None
+        try:
+            data = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-16", "surrogatepass")
+            return SessionMessage(
+                jsonrpc_message_adapter.validate_json(data.decode("utf-16", "replace"), by_name=False)
+            )
+        except (ValueError, RecursionError):
+            self.garbage = self.garbage or line[:200]
+            return None
+
 
 @asynccontextmanager
 async def open_streams(
-    settings: ServerSettings,
+    name: str,
+    config: McpServerConfig,
     folder: Path,
-    open_client: "OpenClient",
+    network: NetworkPolicy,
     report: ServerReport,
     on_end: Callable[[], None],
 ) -> AsyncIterator["TransportStreams"]:
-    """Connect to the server; a program starts in `folder`. `on_end` is called when the server hangs up.
+    """Connect to the server; a program starts in `folder`. `on_end` is called when the server hangs up, also while
+    nothing is requested.
 
     Raises InvalidServerError, OSError, and what the SDK or its client raises, then or later, maybe in a group.
     """
-    if settings.transport is None:
-        raise InvalidServerError(
-            f"tools.mcpServers.{settings.name} names neither a command nor a url that fits its type."
-        )
-    if settings.transport is Transport.STDIO:
-        transport = _start_program(settings, folder, report)
+    import anyio
+    from mcp.shared.message import SessionMessage
+
+    if config.transport is None:
+        raise InvalidServerError(f"tools.mcpServers.{name} names neither a command nor a url that fits its type.")
+    if config.transport == "stdio":
+        transport = _start_program(name, config, folder, report)
     else:
-        transport = _connect_to_url(settings, open_client, report)
-    async with transport as streams, _filter_messages(streams, report, on_end) as filtered:
-        yield filtered
+        transport = _connect_to_url(config, network, report)
+    async with transport as (source, outbox):
+        sink, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+        async def relay() -> None:
+            try:
+                async with sink:
+                    async for item in source:
+                        message = report.read_invalid_line(item) if isinstance(item, Exception) else item
+                        if message is not None:
+                            await sink.send(message)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass
+            finally:
+                on_end()
+
+        relaying = asyncio.create_task(relay())
+        try:
+            yield inbox, outbox
+        finally:
+            relaying.cancel()
+            await asyncio.gather(relaying, return_exceptions=True)
+            sink.close()
+            inbox.close()
 
 
 # -- programs -----------------------------------------------------------------------------------------------------
 
 
-def server_environment(inherited: Mapping[str, str], settings: ServerSettings) -> dict[str, str]:
+def server_environment(inherited: Mapping[str, str], config: McpServerConfig) -> dict[str, str]:
     """Return a server's environment: the harmless part of ours, and what the config adds."""
-    return {**child_environment(inherited, _STORAGE_VARIABLES), **settings.env}
+    return {**child_environment(inherited, _STORAGE_VARIABLES), **(config.env or {})}
 
 
-def find_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str | None:
+def find_program(config: McpServerConfig, env: Mapping[str, str], folder: Path) -> str | None:
     """Return the path of the server's program, or None; a relative one starts at the working directory. Blocks."""
-    command = str(folder / settings.command) if os.path.dirname(settings.command) else settings.command  # noqa: PTH120
+    command = str(folder / config.command) if os.path.dirname(config.command) else config.command  # noqa: PTH120
     return shutil.which(command, path=env.get("PATH", os.defpath))
 
 
-def _prepare_program(settings: ServerSettings, env: Mapping[str, str], folder: Path) -> str:
+def _prepare_program(name: str, config: McpServerConfig, env: Mapping[str, str], folder: Path) -> str:
     """Make the working directory and return the path of the program. Blocks. Raises InvalidServerError."""
-    if not settings.cwd:
+    if not config.cwd:
         make_private_folder(folder)
     elif not (folder.is_absolute() and folder.is_dir()):
         raise InvalidServerError(
-            f"tools.mcpServers.{settings.name}.cwd is {settings.cwd!r}, which is not a folder. Give the full path of "
-            "an existing folder, or remove the setting."
+            f"tools.mcpServers.{name}.cwd is {config.cwd!r}, which is not a folder. Give the full path of an existing "
+            "folder, or remove the setting."
         )
-    program = find_program(settings, env, folder)
+    program = find_program(config, env, folder)
     if program is None:
         raise InvalidServerError(
-            f"There is no program {settings.command!r}. Install it, or give its full path in "
-            f"tools.mcpServers.{settings.name}.command."
+            f"There is no program {config.command!r}. Install it, or give its full path in "
+            f"tools.mcpServers.{name}.command."
         )
     return program
 
 
 @asynccontextmanager
 async def _start_program(
-    settings: ServerSettings, folder: Path, report: ServerReport
+    name: str, config: McpServerConfig, folder: Path, report: ServerReport
 ) -> AsyncIterator["TransportStreams"]:
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    env = server_environment(os.environ, settings)
-    command = [await asyncio.to_thread(_prepare_program, settings, env, folder), *settings.args]
+    env = server_environment(os.environ, config)
+    command = [await asyncio.to_thread(_prepare_program, name, config, env, folder), *config.args]
     if sys.platform != "win32":
         command = [sys.executable, "-I", "-S", process_guard.__file__, *command]
     program = StdioServerParameters(
@@ -173,98 +210,35 @@ async def _start_program(
 # -- URLs ---------------------------------------------------------------------------------------------------------
 
 
-async def open_client(
-    url: str, headers: Mapping[str, str], *, policy: NetworkPolicy | None = None
-) -> "httpx2.AsyncClient":
-    """Return a client for one connection, over the checked transport: to this server and nowhere else nearby."""
-    from nanobot.net.mcp_transport import open_mcp_client  # brings httpx2
-
-    return await open_mcp_client(policy or NetworkPolicy(), url, headers)
-
-
 @asynccontextmanager
 async def _connect_to_url(
-    settings: ServerSettings, open_client: OpenClient, report: ServerReport
+    config: McpServerConfig, network: NetworkPolicy, report: ServerReport
 ) -> AsyncIterator["TransportStreams"]:
+    """Connect over the checked transport: to this server and nowhere else nearby."""
     from mcp.client.sse import sse_client
     from mcp.client.streamable_http import streamable_http_client
 
+    from nanobot.net.mcp_transport import open_mcp_client  # brings httpx2
+
     async def check(response: "httpx2.Response") -> None:
-        request = response.request
-        # a GET asks for notifications, which are optional
-        if request.method == "POST" or settings.transport is Transport.SSE:
-            report.http_status = response.status_code
-        if response.status_code in _SESSION_LOST and request.method == "POST" and _SESSION_HEADER in request.headers:
+        request, status = response.request, response.status_code
+        if request.method == "POST" or config.transport == "sse":  # else a GET asks for notifications: optional
+            report.http_status = status
+        if request.method == "POST" and status in _SESSION_LOST and "mcp-session-id" in request.headers:
             report.session_lost = True
 
-    client = await open_client(settings.url, settings.headers)
+    client = await open_mcp_client(network, config.url, config.headers or {})
     client.event_hooks["response"].append(check)
-    if settings.transport is Transport.SSE:  # it closes the client
+    if config.transport == "sse":  # it closes the client
 
         def client_factory(*_: Any, **__: Any) -> "httpx2.AsyncClient":
             return client
 
-        async with sse_client(settings.url, httpx_client_factory=client_factory) as streams:
+        async with sse_client(config.url, httpx_client_factory=client_factory) as streams:
             yield streams
         return
     async with (
         client,
-        streamable_http_client(settings.url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES) as streams,
+        streamable_http_client(config.url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         yield streams
-
-
-# -- messages -----------------------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _filter_messages(
-    streams: "TransportStreams", report: ServerReport, on_end: Callable[[], None]
-) -> AsyncIterator["TransportStreams"]:
-    """Return equivalent streams that notice when they end, also while nothing is requested."""
-    import anyio
-    from mcp.shared.message import SessionMessage
-
-    source, outbox = streams
-    sink, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-
-    async def relay() -> None:
-        try:
-            async with sink:
-                async for item in source:
-                    message = _repair(item, report) if isinstance(item, Exception) else item
-                    if message is not None:
-                        await sink.send(message)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            pass
-        finally:
-            on_end()
-
-    relaying = asyncio.create_task(relay())
-    try:
-        yield inbox, outbox
-    finally:
-        relaying.cancel()
-        await asyncio.gather(relaying, return_exceptions=True)
-        sink.close()
-        inbox.close()
-
-
-def _repair(error: Exception, report: ServerReport) -> "SessionMessage | None":
-    """Return the message of a line that is not JSON by its lone surrogates only, as JavaScript writes them."""
-    from mcp.shared.message import SessionMessage
-    from mcp.types import jsonrpc_message_adapter
-    from pydantic import ValidationError
-
-    line = error.errors()[0]["input"] if isinstance(error, ValidationError) else ""
-    if not isinstance(line, str) or not line.strip():
-        return None
-    if line.lstrip().startswith("{"):
-        try:
-            data = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-16", "surrogatepass")
-            text = data.decode("utf-16", "replace")
-            return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
-        except (ValueError, RecursionError):
-            pass
-    report.garbage = report.garbage or line[:200]
-    return None

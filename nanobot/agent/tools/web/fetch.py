@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, cast
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, integer, string, takes
-from nanobot.agent.tools.documents import Documents, document_kind
+from nanobot.agent.tools.documents import Document, Documents, document_kind
 from nanobot.agent.tools.images import show_image
 from nanobot.agent.tools.web.pages import Page, read_body
 from nanobot.agent.tools.web.policy import BANNER, WebPolicy
@@ -25,6 +25,7 @@ from nanobot.utils.text import human_size, strict_json
 FETCH_TIMEOUT_S = 20.0
 _READ_TIMEOUT_S = 10.0
 """Together half a minute, after which nobody waits for a page any more."""
+_NAME = "The download"
 _ACCEPT = "text/html, application/xhtml+xml, application/json;q=0.9, text/*;q=0.9, */*;q=0.5"
 
 
@@ -42,12 +43,13 @@ class WebFetchTool(Tool):
     effect = Effect.READ
     provenance = Provenance.WEB
 
-    def __init__(
-        self, policy: WebPolicy, *, fetcher: Fetcher | None = None, reader: "BodyReader | None" = None
-    ) -> None:
-        """`reader` is used for images and documents."""
+    def __init__(self, policy: WebPolicy, *, fetcher: Fetcher | None = None, paths: PathPolicy | None = None) -> None:
+        """Images and documents are read if there are `paths`: copies of images are saved in the workspace, for sessions
+        to refer to.
+        """
         self._max_chars = policy.max_chars
-        self._reader = reader
+        self._paths = paths
+        self._documents = Documents()
         self._read_lock = asyncio.Lock()  # a large page takes 40 MB while it is read
         self._fetcher = fetcher or Fetcher(
             EgressGate(policy.network),
@@ -113,47 +115,28 @@ class WebFetchTool(Tool):
         )
 
     async def _read_other(self, answer: FetchResult, kind: str) -> tuple[Page, list[dict[str, Any]]]:
-        """Read a body that is not text."""
+        """Read a body that is not text. Cancelling leaves no child process and no file."""
         size = human_size(len(answer.body))
         if answer.cut:
             return Page(f"This is {kind}, larger than the limit ({size}).", "none"), []
-        content = await self._reader.read(answer.body) if self._reader is not None else None
-        if isinstance(content, str):
-            return Page(content, "document"), []
-        if content:
-            return Page(f"{kind}, {size}", "image"), content
+        if self._paths is not None:
+            with tempfile.TemporaryFile() as temporary:
+                file = cast("BinaryIO", temporary)
+                if (document_type := await asyncio.to_thread(_write, file, answer.body)) is not None:
+                    document = await self._documents.text(_NAME, file, document_type)
+                    text = document.text if isinstance(document, Document) else text_of(document.content)
+                    return Page(text, "document"), []
+                if image_kind(answer.body[:64]) is not None:
+                    shown = await asyncio.to_thread(show_image, Opener(self._paths), _NAME, file)
+                    if isinstance(shown.content, str):
+                        return Page(shown.content, "document"), []
+                    return Page(f"{kind}, {size}", "image"), shown.content
         hint = "Download it with exec (curl -L -o FILE URL), then read_file may read it."
         return Page(f"This is {kind} ({size}), not text. {hint}", "none"), []
 
 
 def _failure(text: str, provenance: Provenance = Provenance.WEB) -> ToolResult:
     return replace(ToolResult.failed(text), provenance=provenance)
-
-
-_NAME = "The download"
-
-
-class BodyReader:
-    """Reads images and documents. Saves copies of images in the workspace, for sessions to refer to."""
-
-    def __init__(self, paths: PathPolicy) -> None:
-        self._paths = paths
-        self._documents = Documents()
-
-    async def read(self, body: bytes) -> str | list[dict[str, Any]] | None:
-        """Return text, or blocks for a model; None if the kind is unknown. Detects the kind by the content.
-
-        Cancelling leaves no child process and no file.
-        """
-        with tempfile.TemporaryFile() as temporary:
-            file = cast("BinaryIO", temporary)
-            kind = await asyncio.to_thread(_write, file, body)
-            if kind is not None:
-                document = await self._documents.text(_NAME, file, kind)
-                return text_of(document.content) if isinstance(document, ToolResult) else document.text
-            if image_kind(body[:64]) is None:
-                return None
-            return (await asyncio.to_thread(show_image, Opener(self._paths), _NAME, file)).content
 
 
 def _write(file: BinaryIO, body: bytes) -> str | None:

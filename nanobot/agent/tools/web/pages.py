@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nanobot.utils.html import extract_text, is_too_deep, limit_html, parse_html, to_markdown
-
 if TYPE_CHECKING:
     from lxml.html import HtmlElement
 
@@ -114,6 +112,8 @@ def _encoding(label: str) -> str:
 
 
 def _read_html(html: str, url: str, markdown: bool) -> Page:
+    from nanobot.utils.html import extract_text, is_too_deep, limit_html, parse_html  # with the first page
+
     html, cut = limit_html(html)
     tree = parse_html(html)
     if tree is None:
@@ -133,6 +133,8 @@ def _article(html: str, tree: "HtmlElement", whole: str, url: str, markdown: boo
     """Return the article of a page; or all of it, if the article is only a small part."""
     from lxml import html as lxml_html
     from readability import Document
+
+    from nanobot.utils.html import extract_text, to_markdown
 
     logging.getLogger("readability").setLevel(logging.CRITICAL)  # failures come as exceptions
     article = lxml_html.fromstring(Document(html, url=url).summary(html_partial=True))

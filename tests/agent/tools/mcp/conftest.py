@@ -5,10 +5,9 @@ import pytest
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.mcp.server import McpTimeouts
-from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.utils.clock import SystemClock
-from tests.support.mcp import LONG_TIMEOUTS, Bench, OpenBench
+from tests.support.mcp import LONG_TIMEOUTS, Bench, Configured, OpenBench
 
 
 @pytest.fixture
@@ -16,9 +15,9 @@ async def bench(workspace: Path, tmp_path: Path, ctx: ToolContext) -> AsyncItera
     """Open a bench of these servers; their first turn has begun."""
     opened: list[Bench] = []
 
-    async def open_it(*settings: ServerSettings, timeouts: McpTimeouts | None = None) -> Bench:
+    async def open_it(*configs: Configured, timeouts: McpTimeouts | None = None) -> Bench:
         servers = McpServers(
-            settings,
+            dict(configs),
             state_dir=tmp_path / "mcp",
             workspace=workspace,
             clock=SystemClock(),

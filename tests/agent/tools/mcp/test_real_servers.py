@@ -17,15 +17,14 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.tools.base import ToolResult
-from nanobot.agent.tools.mcp.settings import ServerSettings
-from tests.support.mcp import OpenBench
+from tests.support.mcp import Configured, OpenBench, configured
 from tests.support.toy_gateway import free_port
 
 NPM = ("mcp-server-everything", "mcp-server-filesystem", "mcp-server-memory")
 
 
-def from_pypi(name: str, *args: str) -> ServerSettings:
-    return ServerSettings(name, command=sys.executable, args=("-m", f"mcp_server_{name}", *args))
+def from_pypi(name: str, *args: str) -> Configured:
+    return configured(name, command=sys.executable, args=["-m", f"mcp_server_{name}", *args])
 
 
 def from_npm(program: str) -> str:
@@ -68,8 +67,8 @@ async def test_filesystem_and_memory_of_npm(bench: OpenBench, tmp_path: Path):
     folder = tmp_path / "files"
     folder.mkdir()
     both = await bench(
-        ServerSettings("fs", command=from_npm("mcp-server-filesystem"), args=(str(folder),)),
-        ServerSettings(
+        configured("fs", command=from_npm("mcp-server-filesystem"), args=[str(folder)]),
+        configured(
             "kg", command=from_npm("mcp-server-memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
         ),
     )
@@ -86,7 +85,7 @@ async def test_filesystem_and_memory_of_npm(bench: OpenBench, tmp_path: Path):
 
 
 async def test_everything_of_npm_on_stdio(bench: OpenBench):
-    every = await bench(ServerSettings("every", command=from_npm("mcp-server-everything")))
+    every = await bench(configured("every", command=from_npm("mcp-server-everything")))
 
     echoed = await every.call("mcp_every_echo", message="hi")
     summed = await every.call("mcp_every_get-sum", a=2, b=3)
@@ -146,7 +145,7 @@ async def test_a_server_of_the_sdk_at_an_address_also_after_it_was_restarted(
     command = (sys.executable, "-m", "tests.programs.mcp_web_server", wire, str(port))
     with served(*command):
         await until_it_listens(port)
-        web = await bench(ServerSettings("web", url=f"http://127.0.0.1:{port}{path}"))
+        web = await bench(configured("web", url=f"http://127.0.0.1:{port}{path}"))
         before = await web.call("mcp_web_echo", message="hi")
         picture = await web.call("mcp_web_picture")
         listed = await web.call("mcp_web_resources")
@@ -173,7 +172,7 @@ async def test_everything_of_npm_at_an_address_also_after_it_was_restarted(
     command = (from_npm("mcp-server-everything"), wire)
     with served(*command, PORT=str(port)):
         await until_it_listens(port)
-        every = await bench(ServerSettings("every", url=f"http://127.0.0.1:{port}{path}"))
+        every = await bench(configured("every", url=f"http://127.0.0.1:{port}{path}"))
         before = await every.call("mcp_every_echo", message="hi")
     with served(*command, PORT=str(port)):
         await until_it_listens(port)

@@ -5,17 +5,18 @@ import asyncio
 import pytest
 
 from nanobot.agent.tools.mcp.server import Phase
-from nanobot.agent.tools.mcp.settings import ServerSettings, Transport
+from nanobot.config.schema import McpServerConfig
 from nanobot.messages.types import ToolFailure
+from nanobot.net.egress import NetworkPolicy
 from nanobot.security.secrets import secrets_scope
 from nanobot.testing.model_server import FakeModels
 from tests.fakes.mcp_remote_server import remote_server
-from tests.support.mcp import OpenBench
+from tests.support.mcp import OpenBench, child, configured
 
 
 async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):
     async with remote_server() as server:
-        far = await bench(ServerSettings("far", url=server.url, headers={"Authorization": "Bearer x"}))
+        far = await bench(configured("far", url=server.url, headers={"Authorization": "Bearer x"}))
 
         result = await far.call("mcp_far_count")
 
@@ -27,7 +28,7 @@ async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):
 async def test_a_forgotten_session_is_begun_anew_and_nobody_notices(bench: OpenBench, status: int):
     async with remote_server() as server:
         server.gone_status = status
-        far = await bench(ServerSettings("far", url=server.url))
+        far = await bench(configured("far", url=server.url))
         await far.call("mcp_far_act")
         server.forget_sessions()
 
@@ -39,7 +40,7 @@ async def test_a_forgotten_session_is_begun_anew_and_nobody_notices(bench: OpenB
 async def test_of_a_server_that_drops_every_third_call_no_reading_is_lost(bench: OpenBench):
     async with remote_server() as server:
         server.drops_every = 3
-        far = await bench(ServerSettings("far", url=server.url))
+        far = await bench(configured("far", url=server.url))
 
         results = [await far.call("mcp_far_count") for _ in range(9)]
 
@@ -49,7 +50,7 @@ async def test_of_a_server_that_drops_every_third_call_no_reading_is_lost(bench:
 async def test_a_dropped_call_that_acts_is_told_of_and_the_next_one_works(bench: OpenBench):
     async with remote_server() as server:
         server.drops_every = 3
-        far = await bench(ServerSettings("far", url=server.url))
+        far = await bench(configured("far", url=server.url))
 
         results = [await far.call("mcp_far_act") for _ in range(9)]
 
@@ -59,7 +60,7 @@ async def test_a_dropped_call_that_acts_is_told_of_and_the_next_one_works(bench:
 
 async def test_a_server_that_is_away_for_a_while_is_found_again(bench: OpenBench):
     async with remote_server() as server:
-        far = await bench(ServerSettings("far", url=server.url))
+        far = await bench(configured("far", url=server.url))
         await far.call("mcp_far_act")
     away = await far.call("mcp_far_act")
     state = far.servers.servers[0].state
@@ -75,7 +76,7 @@ async def test_a_server_that_is_away_for_a_while_is_found_again(bench: OpenBench
 
 async def test_an_address_where_nobody_answers_costs_only_its_own_tools(bench: OpenBench):
     async with remote_server() as server:
-        both = await bench(ServerSettings("gone", url="http://127.0.0.1:9/mcp"), ServerSettings("far", url=server.url))
+        both = await bench(configured("gone", url="http://127.0.0.1:9/mcp"), configured("far", url=server.url))
 
         results = await asyncio.gather(*(both.call("mcp_far_count") for _ in range(20)))
 
@@ -85,9 +86,7 @@ async def test_an_address_where_nobody_answers_costs_only_its_own_tools(bench: O
 
 async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench: OpenBench):
     with FakeModels(kind="web") as page:
-        both = await bench(
-            ServerSettings("gone", url="http://127.0.0.1:9/mcp"), ServerSettings("page", url=f"{page.url}/mcp")
-        )
+        both = await bench(configured("gone", url="http://127.0.0.1:9/mcp"), configured("page", url=f"{page.url}/mcp"))
 
     gone, other = (server.state.reason for server in both.servers.servers)
     assert gone == "nothing answers at http://127.0.0.1:9/mcp"
@@ -95,32 +94,46 @@ async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench:
 
 
 @pytest.mark.parametrize(
-    ("settings", "wire"),
+    ("config", "wire"),
     [
-        (ServerSettings("x", command="npx"), Transport.STDIO),
-        (ServerSettings("x", command="npx", url="http://a/mcp"), Transport.STDIO),
-        (ServerSettings("x", url="http://a/mcp"), Transport.HTTP),
-        (ServerSettings("x", url="http://a/sse"), Transport.SSE),
-        (ServerSettings("x", url="http://a/sse/"), Transport.SSE),
-        (ServerSettings("x", url="http://a/sse", type=Transport.HTTP), Transport.HTTP),
-        (ServerSettings("x", command="npx", url="http://a/mcp", type=Transport.HTTP), Transport.HTTP),
-        (ServerSettings("x", url="http://a/mcp", type=Transport.STDIO), None),
-        (ServerSettings("x"), None),
+        ({"command": "npx"}, "stdio"),
+        ({"command": "npx", "url": "http://a/mcp"}, "stdio"),
+        ({"url": "http://a/mcp"}, "streamableHttp"),
+        ({"url": "http://a/sse"}, "sse"),
+        ({"url": "http://a/sse/"}, "sse"),
+        ({"url": "http://a/sse", "type": "streamableHttp"}, "streamableHttp"),
+        ({"command": "npx", "url": "http://a/mcp", "type": "streamableHttp"}, "streamableHttp"),
+        ({"url": "http://a/mcp", "type": "stdio"}, None),
+        ({}, None),
     ],
 )
-def test_the_wire_is_what_the_config_says_or_what_fits(settings: ServerSettings, wire: Transport | None):
-    assert settings.transport is wire
+def test_the_wire_is_what_the_config_says_or_what_fits(config: dict[str, str], wire: str | None):
+    assert McpServerConfig.model_validate(config).transport == wire
 
 
 def test_a_place_is_shown_without_what_may_be_secret():
-    settings = ServerSettings("x", url="https://me:geheim@example.org/mcp?key=geheim#geheim")
+    config = McpServerConfig(url="https://me:geheim@example.org/mcp?key=geheim#geheim")
 
-    assert settings.location == "https://example.org/mcp"
+    assert config.location == "https://example.org/mcp"
+
+
+async def test_a_server_is_kept_unless_its_settings_or_the_network_it_is_asked_by_have_changed(bench: OpenBench):
+    both = await bench(configured("far", url="http://127.0.0.1:9/mcp"), child("lamp"))
+    far, lamp = both.servers.servers
+    network = NetworkPolicy(whitelist=("127.0.0.0/8",))
+
+    await both.servers.change({"far": far.config, "lamp": lamp.config}, network)
+    new_far = both.servers.find("far")
+    await both.servers.change(dict([configured("far", url="http://127.0.0.1:9/mcp"), child("lamp", "many")]), network)
+
+    assert new_far is not far
+    assert both.servers.find("far") is new_far
+    assert both.servers.find("lamp") is not lamp
 
 
 async def test_no_secret_of_ours_is_told_to_a_server(bench: OpenBench):
     async with remote_server() as server:
-        far = await bench(ServerSettings("far", url=server.url))
+        far = await bench(configured("far", url=server.url))
         with secrets_scope(lambda: {"a-key-of-ours-4711": "providers.openai.api_key"}):
             result = await far.call("mcp_far_act", note={"deep": ["a-key-of-ours-4711"[::-1]]})
 

@@ -14,10 +14,9 @@ import pytest
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.mcp.listing import MAX_TOOLS
 from nanobot.agent.tools.mcp.server import McpTimeouts, Phase
-from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.messages.types import Provenance
 from tests.support.eventually import eventually
-from tests.support.mcp import LONG_TIMEOUTS, MCP_SERVER, OpenBench, child
+from tests.support.mcp import LONG_TIMEOUTS, MCP_SERVER, Configured, OpenBench, child, configured
 
 
 async def test_answers_of_a_server_become_results_of_its_provenance(bench: OpenBench, workspace: Path):
@@ -87,8 +86,8 @@ async def test_a_damaged_memory_is_asked_for_anew(bench: OpenBench, tmp_path: Pa
 
 
 async def test_the_owner_chooses_which_tools_are_offered(bench: OpenBench):
-    by_name = await bench(child("lamp", enabled_tools=frozenset({"echo", "mcp_lamp_pid", "gone"})))
-    none = await bench(child("dark", enabled_tools=frozenset()))
+    by_name = await bench(child("lamp", enabled_tools=["echo", "mcp_lamp_pid", "gone"]))
+    none = await bench(child("dark", enabled_tools=[]))
 
     assert by_name.registry.names == ["mcp_lamp_echo", "mcp_lamp_pid"]
     assert none.registry.names == []
@@ -99,8 +98,8 @@ async def test_servers_that_fail_or_hang_do_not_hold_up_the_others_and_are_told_
     all_of_them = await bench(
         child("hung", "hangs"),
         child("noisy", "babbles"),
-        ServerSettings("missing", command="no-such-program"),
-        ServerSettings("empty"),
+        configured("missing", command="no-such-program"),
+        configured("empty"),
         child("lamp"),
         timeouts=McpTimeouts(to_connect_s=2.0, first_listing_s=1.0),
     )
@@ -119,9 +118,9 @@ async def test_servers_that_fail_or_hang_do_not_hold_up_the_others_and_are_told_
     assert noisy.start() is None
 
 
-def working_directory_of(name: str, **more: Any) -> ServerSettings:
+def working_directory_of(name: str, **more: Any) -> Configured:
     """A server that only says where it was started."""
-    return ServerSettings(name, command="sh", args=("-c", "pwd -P >&2; exit 3"), **more)
+    return configured(name, command="sh", args=["-c", "pwd -P >&2; exit 3"], **more)
 
 
 async def test_each_server_starts_in_a_private_folder_of_its_own_outside_the_workspace(
@@ -146,7 +145,7 @@ async def test_a_server_starts_where_its_owner_wants_it(bench: OpenBench, tmp_pa
 
     here = await bench(
         working_directory_of("here", cwd=str(project)),
-        ServerSettings("beside", command="./serve", cwd=str(project)),
+        configured("beside", command="./serve", cwd=str(project)),
         working_directory_of("gone", cwd=str(tmp_path / "gone")),
     )
 
@@ -157,7 +156,7 @@ async def test_a_server_starts_where_its_owner_wants_it(bench: OpenBench, tmp_pa
 
 
 async def test_a_server_that_cannot_start_says_why(bench: OpenBench):
-    broken = await bench(ServerSettings("broken", command="sh", args=("-c", "echo no database >&2; exit 3")))
+    broken = await bench(configured("broken", command="sh", args=["-c", "echo no database >&2; exit 3"]))
 
     state = broken.servers.servers[0].state
 
@@ -169,7 +168,7 @@ async def test_many_calls_of_a_server_that_cannot_start_start_it_once(bench: Ope
     broken, starts = tmp_path / "broken", tmp_path / "starts"
     fails = f"if [ -e {broken} ]; then echo >> {starts}; sleep 0.3; exit 3; fi"
     script = f"{fails}; exec {sys.executable} -I -S {MCP_SERVER}"
-    lamp = ServerSettings("lamp", command="sh", args=("-c", script))
+    lamp = configured("lamp", command="sh", args=["-c", script])
     await bench(lamp)
     broken.touch()
     again = await bench(lamp)
@@ -185,7 +184,7 @@ async def test_a_call_that_is_stopped_while_its_server_starts_does_not_stop_the_
 ):
     starts, go_on = tmp_path / "starts", tmp_path / "go_on"
     wait = f"echo >> {starts}; while [ ! -e {go_on} ]; do sleep 0.05; done"
-    lamp = ServerSettings("lamp", command="sh", args=("-c", f"{wait}; exec {sys.executable} -I -S {MCP_SERVER}"))
+    lamp = configured("lamp", command="sh", args=["-c", f"{wait}; exec {sys.executable} -I -S {MCP_SERVER}"])
     go_on.touch()
     await bench(lamp)
     go_on.unlink()
@@ -227,7 +226,7 @@ async def test_a_call_that_may_be_repeated_is_asked_again_when_its_server_dies(b
 
 
 async def test_a_slow_call_is_given_up_and_the_server_told_unless_it_reports_progress(bench: OpenBench):
-    lamp = await bench(child("lamp", tool_timeout_s=0.3))
+    lamp = await bench(child("lamp", tool_timeout=0.3))
 
     late = await lamp.call("mcp_lamp_slow", steps=20, tells=False)
 

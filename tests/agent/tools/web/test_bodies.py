@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from nanobot.agent.tools.web.fetch import BodyReader, WebFetchTool
+from nanobot.agent.tools.web.fetch import WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.messages.types import Provenance
 from nanobot.net.egress import NetworkPolicy
@@ -33,7 +33,7 @@ def docx() -> bytes:
 
 async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
     async with serving(saying(png(), "Content-Type: image/png")) as server:
-        tool = WebFetchTool(POLICY, reader=BodyReader(PathPolicy(workspace)))
+        tool = WebFetchTool(POLICY, paths=PathPolicy(workspace))
 
         result = await tool.execute(f"http://127.0.0.1:{server.port}/a.png")
 
@@ -48,7 +48,7 @@ async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
 
 async def test_a_document_is_read_whatever_it_is_called(workspace):
     async with serving(saying(docx(), "Content-Type: application/octet-stream")) as server:
-        tool = WebFetchTool(POLICY, reader=BodyReader(PathPolicy(workspace)))
+        tool = WebFetchTool(POLICY, paths=PathPolicy(workspace))
 
         result = await tool.execute(f"http://127.0.0.1:{server.port}/download")
 
@@ -57,14 +57,18 @@ async def test_a_document_is_read_whatever_it_is_called(workspace):
     assert "Words of the document" in result.content
 
 
-@pytest.mark.parametrize("body", [b"\0\1\2", b"", b"PK\x03\x04 no archive"])
-async def test_what_nobody_can_read_is_nothing(workspace, body):
-    assert await BodyReader(PathPolicy(workspace)).read(body) is None
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"\0\1\2", "not text. Download it with exec"),
+        (b"PK\x03\x04 no archive", "not text. Download it with exec"),
+        (png()[:60], "The download is"),
+        (b"%PDF-1.7\nbroken", "The download is"),
+    ],
+)
+async def test_what_nobody_can_read_is_told_in_words(workspace, body: bytes, said: str):
+    async with serving(saying(body, "Content-Type: application/octet-stream")) as server:
+        result = await WebFetchTool(POLICY, paths=PathPolicy(workspace)).execute(f"http://127.0.0.1:{server.port}/a")
 
-
-@pytest.mark.parametrize("body", [png()[:60], b"%PDF-1.7\nbroken"])
-async def test_a_damaged_one_is_told_in_words(workspace, body):
-    read = await BodyReader(PathPolicy(workspace)).read(body)
-
-    assert isinstance(read, str)
-    assert "The download is" in read
+    assert isinstance(result.content, str)
+    assert said in result.content
