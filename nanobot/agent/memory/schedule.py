@@ -283,6 +283,11 @@ class ConsolidationScheduler:
 
     async def _consolidate_archived(self) -> None:
         """Consolidate the archived sessions that are due, one after another, then wait for the next."""
+        self._is_archive_changed = False
+        while not await asyncio.to_thread(self._archived.all):
+            if not self._is_archive_changed:
+                return
+            self._is_archive_changed = False
         await self.sleep(self.pause_s)
         await asyncio.to_thread(make_private_folder, self._archive_lock_folder)
         await self._archive_lock.acquire()
