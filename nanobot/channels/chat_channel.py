@@ -302,8 +302,12 @@ class ChatChannel(BaseChannel):
                 return sent
         del self._streams[stream.turn_id]
         message.sent_ids = ()  # drop the files behind the deleted answer
+        if not message.may_repeat:
+            await self.bus.record_shown(stream.turn_id, StreamUpdate())
+            return await self.send(message)
+        sent = await self.send(message)  # first: after a crash in between it must still be known that it repeats
         await self.bus.record_shown(stream.turn_id, StreamUpdate())
-        return await self.send(message)
+        return sent
 
     def _is_unconfirmed(self, stream: _StreamingMessage) -> bool:
         """Whether its last message may have been posted, and posting it again would show it twice."""

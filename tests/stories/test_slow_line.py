@@ -31,6 +31,7 @@ class SlowLine:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ports: dict[int, Future[None]] = {}
+        self._writers: set[asyncio.StreamWriter] = set()
         self._connect = socket.socket.connect
 
     def connect(self, sock: socket.socket, address: Any) -> None:
@@ -54,7 +55,9 @@ class SlowLine:
                 there.close()
                 writer.close()
                 return
+            self._writers |= {writer, far_writer}
             await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+            self._writers -= {writer, far_writer}
 
         async with await asyncio.start_server(pass_on, sock=server):
             await asyncio.Event().wait()
@@ -70,6 +73,8 @@ class SlowLine:
     def close(self) -> None:
         for serving in self._ports.values():
             serving.cancel()
+        for writer in self._writers:
+            writer.transport.abort()
 
 
 @contextmanager
