@@ -147,8 +147,7 @@ class Day:
     def ran(self) -> Counter[str]:
         """The jobs that ran."""
         rows = CronService(self.home.workspace / "cron" / "jobs.json", data_dir=self.home.data).history()
-        jobs = re.findall(r"job-\w+", " ".join(json.dumps(row) for row in rows if row.outcome == "ran"))
-        return Counter(jobs)
+        return Counter(re.findall(r"job-\w+", " ".join(row.name for row in rows if row.outcome == "ran")))
 
     async def play(self, hours: list[str]) -> None:
         """The whole day."""

@@ -87,8 +87,9 @@ def export(
     session = _read_session(_open_sessions()[1], key)
     data = format_markdown(session).encode() if format_ is ExportFormat.MARKDOWN else to_jsonl(session)
     if output is None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        if sys.stdout is not None:  # it may be closed
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
         return
     path = output.expanduser()
     try:

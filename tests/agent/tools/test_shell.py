@@ -150,7 +150,7 @@ async def test_output_without_end_is_bounded_and_others_go_on(run, workspace: Pa
     result = text(task.result())
     assert len(result) < 16_000
     assert "The first 1.0 MB of" in result
-    assert longest < 0.25
+    assert longest < 1.0
     (spilled,) = (workspace / ".nanobot/spill").iterdir()
     assert spilled.stat().st_size == 1024 * 1024
 
