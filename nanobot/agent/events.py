@@ -5,11 +5,12 @@ The terminal, `--json`, the SDK, delivery and the trace all use these events.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from typing import Any, ClassVar
 
+from nanobot.messages.types import INTERRUPTED
 from nanobot.usage.types import format_dollars, format_tokens
 from nanobot.utils.text import count_noun
 
@@ -355,8 +356,58 @@ EventSink = Callable[[TurnEvent], None]
 """Receives the events of a turn. Must neither block nor raise; a slow consumer should queue them."""
 
 
+class OpenEvents:
+    """What has started in a turn and not ended: tool calls and questions by their id, others by their kind."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, TurnEvent] = {}
+
+    def apply(self, event: TurnEvent) -> None:
+        """Add what this event starts, or remove what it ends."""
+        kind, _, step = event.type.rpartition("_")
+        if step in ("started", "asked"):
+            self._started[_id_of(event) or kind] = event
+        elif step in ("ended", "answered"):
+            self._started.pop(_id_of(event) or kind, None)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._started
+
+    def names(self) -> list[str]:
+        """The names of the running tools."""
+        return [event.name for event in self._started.values() if isinstance(event, ToolStarted)]
+
+    def has_question(self) -> bool:
+        """Whether an approval question is open."""
+        return any(isinstance(event, ApprovalAsked) for event in self._started.values())
+
+    def ends(self, text: str, content: str) -> list[TurnEvent]:
+        """An end for each, the newest first. `text` is what was written so far, `content` the result of tools."""
+        return [_end_of(event, text, content) for event in reversed(self._started.values())]
+
+
+def _id_of(event: TurnEvent) -> str:
+    return getattr(event, "question", "") or getattr(event, "call_id", "")
+
+
+def _end_of(started: TurnEvent, text: str, content: str) -> TurnEvent:
+    match started:
+        case ToolStarted(call_id=call_id, name=name):
+            return ToolEnded(call_id=call_id, name=name, ok=False, content=content, seconds=0.0)
+        case TextStarted():
+            return TextEnded(text=text, final=False)
+        case ReasoningStarted():
+            return ReasoningEnded(text="")
+        case StepStarted(step=step):
+            return StepEnded(step=step, finish_reason=INTERRUPTED, usage={})
+        case ApprovalAsked(question=question):
+            return ApprovalAnswered(question=question, answer=Answer.STOPPED)
+        case _:
+            return RunEnded(steps=0, usage={})
+
+
 class Emitter:
-    """Stamps each event with the turn id and its number, and passes it to the sinks."""
+    """Stamps each new event with the turn id and its number, and passes it to the sinks."""
 
     def __init__(self, turn_id: str, *sinks: EventSink | None, seq: "count[int] | None" = None) -> None:
         self.turn_id = turn_id
@@ -377,10 +428,11 @@ class Emitter:
         """Emit an event. A sink that raises is removed; the others still get it."""
         if not self._sinks:
             return
-        stamped = replace(event, turn_id=self.turn_id, seq=next(self._seq))
+        object.__setattr__(event, "turn_id", self.turn_id)  # frozen for the sinks; a copy would cost ten times as much
+        object.__setattr__(event, "seq", next(self._seq))
         for sink in (*self._sinks,):
             try:
-                sink(stamped)
+                sink(event)
             except Exception:  # third-party code must not end the turn
                 log.exception("an event sink of turn %s failed", self.turn_id)
                 self._sinks.remove(sink)

@@ -374,7 +374,7 @@ class AgentLoop:
             return f"Stopped: {' and '.join(stopped)}." if stopped else await self._nothing_to_stop(session_key)
         if not _may_stop(message, running[0].message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
-        tools = running[0].progress.running_tools
+        tools = running[0].progress.open.names()
         ended_tools = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._cancel_turn(session_key, TurnEnding.STOP))
         background = asyncio.create_task(self._stop_background(message))

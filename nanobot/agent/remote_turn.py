@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent import events
-from nanobot.agent.events import Emitter, EventSink, TurnEnded, TurnEvent, event_from_json
+from nanobot.agent.events import Emitter, EventSink, OpenEvents, TurnEnded, TurnEvent, event_from_json
 from nanobot.errors import NanobotError
-from nanobot.messages.types import INTERRUPTED
 from nanobot.net import gateway_socket
 from nanobot.net.gateway_socket import Frame, GatewayError, GatewayGoneError, ask
 
@@ -39,8 +38,7 @@ class RemoteTurn:
         """The process that runs it."""
         self._seq = -1
         """Of the last event from there."""
-        self._open: dict[str, TurnEvent] = {}
-        """Events without their end: calls by their id, questions too, others by kind."""
+        self._open = OpenEvents()
         self._calls: set[str] = set()
         self._text = ""
         """All texts of the answer that were passed on."""
@@ -100,7 +98,6 @@ class RemoteTurn:
 
     def __call__(self, event: TurnEvent) -> None:
         """Pass an event on."""
-        name, _, step = event.type.rpartition("_")
         match event:
             case events.TextDelta(text=text):
                 self._say(text)
@@ -110,7 +107,9 @@ class RemoteTurn:
                 self._part = ""
                 if self._expected:  # passed on with the first text that is new
                     return
-            case events.TextEnded() | events.ReasoningDelta() | events.ReasoningEnded() if name not in self._open:
+            case events.TextEnded() if "text" not in self._open:
+                return
+            case events.ReasoningDelta() | events.ReasoningEnded() if "reasoning" not in self._open:
                 return
             case events.TextEnded():
                 event = replace(event, text=self._part)
@@ -119,11 +118,7 @@ class RemoteTurn:
             case TurnEnded():
                 self._end_open_events()
                 self.ended = event
-        key = getattr(event, "question", "") or getattr(event, "call_id", "") or name
-        if step in ("started", "asked"):
-            self._open[key] = event
-        elif step in ("ended", "answered"):
-            self._open.pop(key, None)
+        self._open.apply(event)
         self._emit(event)
 
     def _say(self, text: str) -> None:
@@ -154,20 +149,8 @@ class RemoteTurn:
 
     def _end_open_events(self) -> None:
         """Of a process that was killed, or of a snapshot."""
-        for event in reversed([*self._open.values()]):
-            match event:
-                case events.ToolStarted(call_id=call_id, name=name):
-                    self(events.ToolEnded(call_id=call_id, name=name, ok=False, content=_BROKEN_OFF, seconds=0.0))
-                case events.TextStarted():
-                    self(events.TextEnded(text=self._part, final=False))
-                case events.ReasoningStarted():
-                    self(events.ReasoningEnded(text=""))
-                case events.StepStarted(step=step):
-                    self(events.StepEnded(step=step, finish_reason=INTERRUPTED, usage={}))
-                case events.RunStarted():
-                    self(events.RunEnded(steps=0, usage={}))
-                case events.ApprovalAsked(question=question):
-                    self(events.ApprovalAnswered(question=question, answer=events.Answer.STOPPED))
+        for event in self._open.ends(self._part, _BROKEN_OFF):
+            self(event)
 
 
 async def follow_turn(

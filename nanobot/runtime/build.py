@@ -30,7 +30,6 @@ from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
-from nanobot.agent.scope import Scope
 from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
 from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
@@ -63,7 +62,7 @@ from nanobot.runtime.toolbox import Toolbox, cron_command, offer_image_tool, rem
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import redact_named, secrets_scope
-from nanobot.session.manager import Session, SessionManager
+from nanobot.session.manager import SessionManager
 from nanobot.usage import ledger
 from nanobot.utils.clock import Clock, SystemClock, find_zone
 from nanobot.utils.database import Database
@@ -299,10 +298,8 @@ async def build_runtime(
         hook_runner=hook_runner,
         approval_router=router,
         scope_of=services.scope_of,
-        on_session_released=partial(_on_session_released, memory),
-        compact=consolidation.compact,
+        memory=memory,
         review=defaults.review,
-        failure_count=consolidation.failure_count,
         subagents=subagents,
         goals=goals,
         reminder_answer=partial(reminder_answer, toolbox),
@@ -370,14 +367,6 @@ async def build_runtime(
             troubles=troubles,
             renew=renew,
         )
-
-
-def _on_session_released(memory: MemoryService, session: Session, scope: Scope) -> None:
-    """Look at what a turn did to the memory; sessions of subagents are not consolidated."""
-    if "subagent" in session.metadata:
-        memory.on_session_released(session, scope)
-    else:
-        memory.on_session_saved(session, scope)
 
 
 async def _load_plugins(services: Services, tools: ToolRegistry) -> "Plugins | None":

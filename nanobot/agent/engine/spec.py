@@ -82,16 +82,11 @@ class RunSpec:
     """Returns what is wrong with the form of an answer, as an instruction to the model; empty if it fits."""
     max_continuations: int = MAX_CONTINUATIONS
     """How often an answer is continued that the length limit cut off."""
-    stop_reason: Callable[[], str] = field(default_factory=lambda: never_over_budget)
+    stop_reason: Callable[[], str] = field(default=lambda: "")
     """Called before each model call but the first: why no further one may be made; empty if one may."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
-
-
-def never_over_budget() -> str:
-    """The `stop_reason` of runs without a budget."""
-    return ""
 
 
 async def _no_joining_rows() -> list[ChatMessage]:

@@ -7,18 +7,20 @@ checkpoint; a turn that resumes it continues it, or the next message of its sess
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nanobot.agent.commands.table import last_request
 from nanobot.agent.context import with_attachments
 from nanobot.agent.engine.interruption import Interruption, is_answer, outcome_text, pending_calls
 from nanobot.agent.engine.runner import run
-from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunLimits, RunSpec, never_over_budget
+from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunLimits, RunSpec
 from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import parts_of_turn
-from nanobot.agent.pipeline.hook_adapter import filter_joining, run_message_hooks, run_turn_end_hooks
+from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
 from nanobot.agent.pipeline.turn import RestoredSession, Turn, TurnDeps, TurnEnding
 from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
 from nanobot.agent.recovery import (
@@ -54,6 +56,9 @@ from nanobot.utils.clock import timestamp
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import clip_line
 
+if TYPE_CHECKING:
+    from nanobot.agent.memory.service import MemoryService
+
 log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED_SESSIONS = 64
@@ -77,6 +82,7 @@ _UNDELIVERED_ANSWER = "nanobot was interrupted before it could give you this ans
 _ROLLED_OVER = """\
 This conversation became {why}, so it goes on in a fresh session. The old one is kept: nanobot sessions show {name}"""
 _INSTRUCTIONS = "\n\n---\n\n# Instructions of the Program\n\n{}"
+_UNREAD = "Your last message was not read any more; send it again."
 RESUMES_LATER = "nanobot is stopping; this goes on at the next start."
 SEND_AGAIN_LATER = "nanobot is stopping; send the message again later."
 
@@ -95,21 +101,14 @@ class Pipeline:
         ends as STOPPED; CancelledError is re-raised only if `turn.ending` is not set.
         """
         watchdog = Watchdog(turn, self._deps.timeouts)
-        try:
-            await self._run_to_end(turn, watchdog)
-        except asyncio.CancelledError:
-            if turn.ending is None and watchdog.hung is None:
-                raise
-            _uncancel()  # the stop came while the turn was ending; it has its result
-        finally:
-            watchdog.close()
-            turn.trace.close()
-        try:
-            await run_turn_end_hooks(turn)
-        except asyncio.CancelledError:
-            if turn.ending is None:
-                raise
-            _uncancel()
+        with _ends_cancellation(turn, watchdog):
+            try:
+                await self._run_to_end(turn, watchdog)
+            finally:
+                watchdog.close()
+                turn.trace.close()
+        with _ends_cancellation(turn, watchdog):
+            await _run_end_hooks(turn)
         return turn.result
 
     async def _run_to_end(self, turn: Turn, watchdog: Watchdog) -> None:
@@ -120,8 +119,10 @@ class Pipeline:
         except asyncio.CancelledError:
             if watchdog.hung is not None:
                 await self._fail(turn, watchdog.hung, str(watchdog.hung))
+            elif turn.ending is TurnEnding.INTERRUPT:
+                await finish(self._interrupt(turn))
             else:
-                await self._handle_cancel(turn)
+                await self._end_early(turn, TurnOutcome.STOPPED, _partial_answer(turn))
             raise
         except (RequestTooLongError, BudgetExceededError) as error:
             await self._end_early(turn, TurnOutcome.REFUSED, str(error), error)
@@ -142,9 +143,9 @@ class Pipeline:
             await self._begin(turn, TurnPhase.COMMAND)
             if await self._answer_command(turn):
                 return
-            if not turn.request.profile.is_subagent:
+            if not turn.request.profile.is_subagent and self._deps.memory is not None:
                 await self._begin(turn, TurnPhase.COMPACT)
-                await self._compact(turn)
+                await self._compact(turn, self._deps.memory)
         await self._begin(turn, TurnPhase.BUILD)
         if (built := await self._build(turn)) is not None:
             await self._begin(turn, TurnPhase.RUN)
@@ -157,13 +158,13 @@ class Pipeline:
 
     async def _restore(self, turn: Turn) -> bool:
         """Lock and load the session and its checkpoint. Return True if another turn has resumed this one already."""
-        key = turn.message.session_key
+        key, options, profile = turn.message.session_key, turn.request.options, turn.request.profile
 
         def waiting() -> None:
             hint = " Ctrl+C gives up; -s NAME uses another session." if turn.message.channel == "cli" else ""
             turn.emit(Notice(text=f"{key} is busy in another nanobot; waiting.{hint}"))
 
-        if turn.request.options.ephemeral:
+        if options.ephemeral:
             session = Session(key)
         else:
             session = await turn.resources.enter_async_context(self._deps.sessions.hold(key, waiting))
@@ -172,12 +173,11 @@ class Pipeline:
         # what a program has read of an answer must survive a crash, so that it can go on reading there
         every_s = 0.0 if turn.message.turn_id else PARTIAL_EVERY_S
         checkpoint = Checkpoint(self._deps.turns_folder, key, every_s=every_s)
-        if turn.request.options.ephemeral:
+        if options.ephemeral:
             checkpoint.close()  # it records nothing then
         turn.restored = RestoredSession(session, checkpoint, checkpoint.load())
-        scope = turn.request.profile.scope
-        turn.scope = scope if scope is not None else await self._deps.scope_of(turn.message)
-        if any(name in session.metadata for name in original_state.METADATA_KEYS):
+        turn.scope = profile.scope if profile.scope is not None else await self._deps.scope_of(turn.message)
+        if not session.metadata.keys().isdisjoint(original_state.METADATA_KEYS):
             await self._adopt_original_state(turn)
         if not turn.request.resumes:
             return False
@@ -207,38 +207,35 @@ class Pipeline:
     async def _answer_command(self, turn: Turn) -> bool:
         """Answer a slash command, or a message that nobody waits for any more. Return False if it is for the model.
 
-        An interrupted turn waits for the next message; `/new` discards it.
+        An interrupted turn waits for the next message; `/new`, and reopening another conversation, discard it.
         """
-        goals, message, commands = self._deps.goals, turn.message, self._deps.commands
-        is_obsolete = (
-            goals is not None and message.origin is Origin.GOAL and not goals.is_wanted(message.session_key)
-        ) or message.journal_key in turn.session.metadata.get(FORGOTTEN_KEY, ())
-        if is_obsolete:
+        deps, message, command, session = self._deps, turn.message, turn.request.command, turn.session
+        is_obsolete = message.origin is Origin.GOAL and deps.goals and not deps.goals.is_wanted(message.session_key)
+        if is_obsolete or message.journal_key in session.metadata.get(FORGOTTEN_KEY, ()):
             turn.set_result(TurnOutcome.ANSWERED, "")
             return True
-        command = turn.request.command
-        if command is not None and command.name == "retry" and (again := last_request(turn.session, message)):
+        if command is not None and command.name == "retry" and (again := last_request(session, message)):
             turn.request, command = replace(turn.request, message=again), None
         if command is None:
-            if goals is not None and not turn.request.profile.is_subagent:
-                await goals.recall(message.session_key)
+            if deps.goals is not None and not turn.request.profile.is_subagent:
+                await deps.goals.recall(message.session_key)
             return False
         assert turn.restored is not None  # noqa: S101 set by RESTORE
-        began = turn.session.created_at
-        if commands.canonical(command) == "new":
-            turn.restored.checkpoint.discard()
-        text = await commands.answer(command, turn.session, turn.message, attended=turn.request.attended)
-        if turn.session.created_at != began:  # another conversation was reopened
-            turn.restored.checkpoint.discard()
+        began, checkpoint = session.created_at, turn.restored.checkpoint
+        if deps.commands.canonical(command) == "new":
+            checkpoint.discard()
+        text = await deps.commands.answer(command, session, message, attended=turn.request.attended)
+        if session.created_at != began:
+            checkpoint.discard()
         turn.set_result(TurnOutcome.ANSWERED, text)
         return True
 
-    async def _compact(self, turn: Turn) -> None:
+    async def _compact(self, turn: Turn, memory: "MemoryService") -> None:
         """Move old messages into memory, within a time limit; an unfinished consolidation changes nothing."""
         notice = asyncio.get_running_loop().call_later(_NOTICE_AFTER_S, turn.emit, Notice(text=_COMPACTING))
         try:
             async with asyncio.timeout(_COMPACT_S):
-                await self._deps.compact(turn.session)
+                await memory.consolidation.compact(turn.session)
         except TimeoutError:
             log.warning("turn %s: compacting the session took more than %g s and was stopped", turn.turn_id, _COMPACT_S)
         finally:
@@ -250,14 +247,15 @@ class Pipeline:
         """
         assert turn.restored is not None  # noqa: S101 set by RESTORE
         turn.for_model = True
-        if not turn.request.resumes and (denial := await run_message_hooks(turn, turn.message)) is not None:
+        deps, resumes, profile = self._deps, turn.request.resumes, turn.request.profile
+        if not resumes and (denial := await _run_message_hooks(turn, turn.message)) is not None:
             turn.set_result(TurnOutcome.REFUSED, denial, "HookDenied", retryable=False)
             return None
         turn.trace.set_message(turn.message.content)
         session, interrupted = turn.restored.session, turn.restored.interrupted
         turn.checkpoint = turn.restored.checkpoint
-        if not interrupted and (reason := self._deps.roll_over.reason(session, self._deps.clock.now())):
-            name = await self._deps.roll_over.start_fresh(self._deps.sessions, session, reason)
+        if not interrupted and (reason := deps.roll_over.reason(session, deps.clock.now())):
+            name = await deps.roll_over.start_fresh(deps.sessions, session, reason)
             if name is not None:
                 turn.emit(Notice(text=_ROLLED_OVER.format(why=reason, name=name)))
         history = session.get_history()
@@ -266,74 +264,73 @@ class Pipeline:
             await turn.checkpoint.calls_start([call.id for call in calls], durable=True)
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
         turn.checkpoint.set_message_count(session.message_count)
-        answer = find_answer(history, interrupted.turn_id) if interrupted else None
-        if answer is not None and turn.request.resumes:  # the crash came after the answer was stored
+        if interrupted:
+            if (answer := find_answer(history, interrupted.turn_id)) is not None:
+                text = outcome_text(history)
+                if resumes:  # the crash came after the answer was stored
+                    self._show_again(turn, history)
+                    turn.set_result(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, text)
+                    return None
+                turn.emit(Notice(text=_UNDELIVERED_ANSWER.format(answer=text)))
+            if interrupted.text.strip() and interrupted.after == session.message_count:
+                partial_row: ChatMessage = {
+                    "role": "assistant",
+                    "content": interrupted.text,
+                    "error": INTERRUPTED,
+                    "turn_id": interrupted.turn_id,
+                }
+                await self._record(turn, partial_row)
+                history = session.get_history()
+            missing = missing_messages(history, interrupted)
+            turn.pending_rows = [self._user_row(turn, message, history, turn_id) for turn_id, message in missing]
+        if resumes:
             self._show_again(turn, history)
-            turn.set_result(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, outcome_text(history))
-            return None
-        if answer is not None:
-            turn.emit(Notice(text=_UNDELIVERED_ANSWER.format(answer=outcome_text(history))))
-        if interrupted.text.strip() and interrupted.after == session.message_count:
-            partial_row: ChatMessage = {
-                "role": "assistant",
-                "content": interrupted.text,
-                "error": INTERRUPTED,
-                "turn_id": interrupted.turn_id,
-            }
-            await self._record(turn, partial_row)
-            history = session.get_history()
-        self._show_again(turn, history)
-        missing = missing_messages(history, interrupted) if interrupted else []
-        turn.pending_rows = [self._user_row(turn, message, history, turn_id) for turn_id, message in missing]
-        if not turn.request.resumes:
+            if interrupted.tries >= MAX_ATTEMPTS:
+                raise RepeatedlyInterruptedError(interrupted.tries)
+        else:
             turn.pending_rows.append(self._user_row(turn, turn.message, history))
-        elif interrupted.tries >= MAX_ATTEMPTS:
-            raise RepeatedlyInterruptedError(interrupted.tries)
-        if turn.request.profile.joins_at_start and not turn.request.resumes:
-            await self._accept_waiting(turn)
+            if profile.joins_at_start:
+                await self._accept_waiting(turn)
         if not pending_calls(history):
             await self._store_pending_rows(turn)
         rows, window = open_window(session)
-        models, name = self._deps.models, turn.request.options.model
-        model = await (models.get(name) if name else models.of_session(session))
+        name = turn.request.options.model
+        model = await (deps.models.get(name) if name else deps.models.of_session(session))
         model = replace(model, limits=_limits_of(turn, model.limits))
         turn.model_name = model.name
         model.provider.prepare()
-        await turn.request.profile.tools.refresh()
+        await profile.tools.refresh()
         return model, rows, window
 
     def _show_again(self, turn: Turn, history: Sequence[ChatMessage]) -> None:
         """Show readers of the feed what a resumed turn had shown before the crash."""
-        if turn.request.resumes and self._deps.feed is not None:
+        if self._deps.feed is not None:
             self._deps.feed.restore(turn.turn_id, parts_of_turn(history, turn.turn_id))
 
     async def _run(self, turn: Turn, model: Model, history: list[ChatMessage], window: Window) -> None:
-        deps, message = self._deps, turn.message
-        restored, checkpoint = turn.restored, turn.checkpoint
-        assert restored is not None and checkpoint is not None  # noqa: S101 set by BUILD
+        deps, message, request, options = self._deps, turn.message, turn.request, turn.request.options
+        session, checkpoint, profile = turn.session, turn.checkpoint, turn.request.profile
+        assert turn.restored is not None and checkpoint is not None  # noqa: S101 set by BUILD
 
         async def record(row: ChatMessage) -> None:
-            if turn.abandoned_text is not None:
-                raise asyncio.CancelledError("this run was abandoned")
+            turn.check_not_abandoned()
             await self._record(turn, row)
+
+        async def take_joining() -> list[ChatMessage]:
+            turn.check_not_abandoned()
+            await self._accept_waiting(turn)
+            return await finish(self._store_pending_rows(turn))
 
         def on_partial_text(text: str) -> None:
             turn.progress.last_activity = time.monotonic()  # text withheld by redaction causes no event
             checkpoint.partial(text)
 
-        first = turn.session.message_count - len(history)
-        tools, options = turn.request.profile.tools.snapshot(), turn.request.options
+        first = session.message_count - len(history)
+        tools = profile.tools.snapshot()
         for tool in options.tools:
             tools.register(tool)
-        for name in () if turn.request.is_remembered else _SESSION_TOOLS:
+        for name in () if request.is_remembered else _SESSION_TOOLS:
             tools.unregister(name)
-
-        async def take_joining() -> list[ChatMessage]:
-            if turn.abandoned_text is not None:
-                raise asyncio.CancelledError("this run was abandoned")
-            await self._accept_waiting(turn)
-            return await finish(self._store_pending_rows(turn))
-
         context = ToolContext(
             session_key=message.session_key,
             address=message.address,
@@ -343,7 +340,7 @@ class Pipeline:
             asker=message.provenance,
             origin=message.origin,
             sender_id=message.sender_id,
-            attended=turn.request.attended,
+            attended=request.attended,
             quiet=message.quiet,
             answers=message.journal_key,
             scope=turn.scope,
@@ -361,23 +358,24 @@ class Pipeline:
             on_partial_text=on_partial_text,
             on_calls_start=checkpoint.calls_start,
             joining=take_joining,
-            interruption=Interruption(restored.interrupted.started)
-            if turn.request.resumes or pending_calls(history)
+            interruption=Interruption(turn.restored.interrupted.started)
+            if request.resumes or pending_calls(history)
             else None,
             window=window,
-            save_window_state=lambda window: save_window(turn.session, first, window),
-            last_request=LastRequest() if options.ephemeral else self._last_request_of(turn.session.key),
+            save_window_state=lambda window: save_window(session, first, window),
+            last_request=LastRequest() if options.ephemeral else self._last_request_of(session.key),
             tool_policies=tuple(deps.tool_policies),
-            hook_runner=turn.request.hook_runner,
+            hook_runner=request.hook_runner,
             untrusted_rows=[
-                *untrusted_summary(turn.session.metadata, turn.session.key, turn.scope),
+                *untrusted_summary(session.metadata, session.key, turn.scope),
                 *self._untrusted_rows(turn, message),
             ],
-            stop_reason=self._stop_check(turn),
             review=deps.review and _is_reviewed(turn) and not model.is_stand_in,
             format_problem=options.format_problem,
             max_continuations=0 if options.max_tokens else MAX_CONTINUATIONS,
         )
+        if deps.goals is not None and profile.goal_session:
+            spec = replace(spec, stop_reason=partial(deps.goals.stop_reason, profile.goal_session))
         turn.trace.record_request(spec)
         with call_context_scope(_call_context(turn)):
             result = await run_with_watchdog(turn, run(spec), deps.timeouts.cancel_grace)
@@ -393,36 +391,25 @@ class Pipeline:
         )
 
     def _system_prompt(self, turn: Turn, shown_from: int) -> str:
-        prompt = turn.request.profile.prompt.build_system_prompt(
-            self._session_summary(turn, shown_from), scope=turn.scope, began=turn.session.created_at.date()
-        )
-        return (
-            prompt + _INSTRUCTIONS.format(turn.request.options.instructions)
-            if turn.request.options.instructions
-            else prompt
-        )
-
-    def _session_summary(self, turn: Turn, shown_from: int) -> str:
-        """The session summary, with a warning if messages left the window and could not be summarised."""
-        session, summary = turn.session, session_summary(turn.session.metadata)
-        if not self._deps.failure_count(session.key):
-            return summary
-        return add_omitted_note(summary, shown_from - session.last_consolidated)
-
-    def _stop_check(self, turn: Turn) -> Callable[[], str]:
-        """Called before each model call of a goal's turn: why no further one may be made."""
-        goals, key = self._deps.goals, turn.request.profile.goal_session
-        return (lambda: goals.stop_reason(key)) if goals is not None and key else never_over_budget
+        """The prompt with the session summary, and a warning if messages before `shown_from` left the window and could
+        not be summarised.
+        """
+        session, profile, memory = turn.session, turn.request.profile, self._deps.memory
+        summary = session_summary(session.metadata)
+        if memory is not None and memory.consolidation.failure_count(session.key):
+            summary = add_omitted_note(summary, shown_from - session.last_consolidated)
+        prompt = profile.prompt.build_system_prompt(summary, scope=turn.scope, began=session.created_at.date())
+        instructions = turn.request.options.instructions
+        return prompt + _INSTRUCTIONS.format(instructions) if instructions else prompt
 
     def _last_request_of(self, session_key: str) -> LastRequest:
         """Cached data about the session's last request, for the most recently used sessions."""
-        last_request = self._last_requests.pop(session_key, None) or LastRequest()
-        rows = sum(len(item.legal) for item in self._last_requests.values())
-        for key in list(self._last_requests):
-            if len(self._last_requests) < _MAX_REMEMBERED_SESSIONS and rows <= _MAX_REMEMBERED_ROWS:
-                break
-            rows -= len(self._last_requests.pop(key).legal)
-        self._last_requests[session_key] = last_request
+        recent = self._last_requests
+        last_request = recent.pop(session_key, None) or LastRequest()
+        rows = sum(len(item.legal) for item in recent.values())
+        while recent and (len(recent) >= _MAX_REMEMBERED_SESSIONS or rows > _MAX_REMEMBERED_ROWS):
+            rows -= len(recent.pop(next(iter(recent))).legal)
+        recent[session_key] = last_request
         return last_request
 
     async def _save_and_respond(self, turn: Turn) -> None:
@@ -431,53 +418,30 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
+        memory = self._deps.memory
         if not turn.request.is_remembered:
             self._deps.status.forget(turn.message.session_key)
-        elif turn.restored is not None:
-            self._deps.on_session_released(turn.session, turn.scope)
+        elif turn.restored is not None and memory is not None:
+            is_subagents = "subagent" in turn.session.metadata  # such sessions are not consolidated
+            (memory.on_session_released if is_subagents else memory.on_session_saved)(turn.session, turn.scope)
         await self._begin(turn, TurnPhase.RESPOND)
-        self._respond(turn)
-
-    def _respond(self, turn: Turn) -> None:
-        result = turn.result
-        turn.emit(
-            TurnEnded(
-                outcome=result.outcome,
-                text=result.text,
-                error=result.error,
-                usage=dict(result.usage),
-                cost_usd=result.cost_usd,
-                model=turn.model_name,
-                phase_seconds=dict(turn.progress.phase_seconds),
-                later=result.later or None,
-                joined=turn.joining.count or None,
-            )
-        )
-        if turn.for_model and not result.later:
-            _log_end(turn)
-
-    async def _handle_cancel(self, turn: Turn) -> None:
-        if turn.ending is TurnEnding.INTERRUPT:
-            is_stored = turn.checkpoint is not None and not turn.request.options.ephemeral
-            later = turn.request.resumes or turn.message.journal_key is not None or is_stored
-            turn.set_result(TurnOutcome.STOPPED, RESUMES_LATER if later else SEND_AGAIN_LATER, later=later)
-            await finish(self._interrupt(turn))
-        else:
-            await self._end_early(turn, TurnOutcome.STOPPED, self._partial_answer(turn))
+        _respond(turn)
 
     async def _interrupt(self, turn: Turn) -> None:
         """nanobot stops: release the session and keep the checkpoint for the next start."""
+        is_stored = turn.checkpoint is not None and not turn.request.options.ephemeral
+        later = turn.request.resumes or turn.message.journal_key is not None or is_stored
+        turn.set_result(TurnOutcome.STOPPED, RESUMES_LATER if later else SEND_AGAIN_LATER, later=later)
         if turn.checkpoint is not None:
             turn.checkpoint.close()
         await turn.resources.aclose()
-        self._respond(turn)
+        _respond(turn)
 
     async def _fail(self, turn: Turn, error: Exception, text: str) -> None:
-        text, status = redact_all(text), self._deps.status
-        status.last_error = text
+        turn.failure = text = redact_all(text)
+        self._deps.status.last_error = text
         if isinstance(error, ProviderError):
-            status.model_error = text
-        turn.failure = text
+            self._deps.status.model_error = text
         if isinstance(error, ModelCallError) and not turn.scope.is_owners:
             text = f"I cannot answer now: {error.brief()}. My owner finds more in the log."
         await self._end_early(turn, TurnOutcome.FAILED, text, error)
@@ -488,25 +452,25 @@ class Pipeline:
             text = f"{turn.message.fallback_text}\n\n({text})"
         name = type(error).__name__ if error is not None else None
         turn.set_result(outcome, text, name, retryable=getattr(error, "retryable", True))
-        await finish(self._store_end(turn, outcome))
+        await finish(self._store_end(turn))
 
-    async def _store_end(self, turn: Turn, outcome: TurnOutcome) -> None:
+    async def _store_end(self, turn: Turn) -> None:
         """If the model gave no answer, store a placeholder, so that roles alternate and the prefix stays the same."""
+        result = turn.result
         try:
             if turn.abandoned_text and turn.abandoned_text.strip():
                 await self._record(turn, {"role": "assistant", "content": turn.abandoned_text, "error": INTERRUPTED})
             await self._store_pending_rows(turn)
-            history = turn.session.get_history() if turn.restored is not None else []
-            last = history[-1] if history else None
+            last = turn.session.last_message if turn.restored is not None else None
             if last is not None and last.get("turn_id") == turn.turn_id and not is_answer(last):
                 row: ChatMessage = {
                     "role": "assistant",
-                    "content": _NO_ANSWER[outcome],
-                    "error": turn.result.error or outcome,
+                    "content": _NO_ANSWER[result.outcome],
+                    "error": result.error or result.outcome,
                 }
-                if turn.result.text:
-                    row["reply"] = turn.result.text
-                if not turn.result.retryable:
+                if result.text:
+                    row["reply"] = result.text
+                if not result.retryable:
                     row["retryable"] = False
                 await self._record(turn, row)
         except NanobotError as error:
@@ -514,14 +478,27 @@ class Pipeline:
         await self._save_and_respond(turn)
 
     async def _accept_waiting(self, turn: Turn) -> None:
-        """Let waiting messages join the turn, up to its limit."""
-        messages = turn.joining.waiting(turn.request.profile.max_joining - turn.joining.count)
-        turn.joining.count += len(messages)
-        if messages:
-            history = turn.session.get_history()
-            await filter_joining(
-                turn, messages, lambda message: turn.pending_rows.append(self._user_row(turn, message, history))
-            )
+        """Let waiting messages join the turn, up to its limit, unless a hook denies them.
+
+        When cancelled, the remaining messages become `turn.joining.unread`: those from the lane get turns of their own.
+        """
+        joining = turn.joining
+        messages = joining.waiting(turn.request.profile.max_joining - joining.count)
+        joining.count += len(messages)
+        history = turn.session.get_history() if messages else []
+        for index, message in enumerate(messages):
+            try:
+                denial = await _run_message_hooks(turn, message)
+            except asyncio.CancelledError:
+                joining.unread += messages[index:]
+                lane = [id(other) for other in joining.from_lane]
+                if turn.ending is TurnEnding.STOP and any(id(other) not in lane for other in joining.unread):
+                    turn.emit(Notice(text=_UNREAD))  # after an interrupt the next start reads them
+                raise
+            if denial is None:
+                turn.pending_rows.append(self._user_row(turn, message, history))
+            else:
+                turn.emit(Notice(text=denial))
 
     async def _store_pending_rows(self, turn: Turn) -> list[ChatMessage]:
         """Store the rows that waited for a boundary, and return them."""
@@ -550,16 +527,16 @@ class Pipeline:
     ) -> ChatMessage:
         """The message as stored in the session, with its runtime context."""
         untrusted = self._untrusted_rows(turn, message)  # before the note, which may consume an answer
-        note = self._note(turn, message)
+        profile, goals = turn.request.profile, self._deps.goals
+        note = profile.note(message) if profile.note is not None else goals.note_for(message) if goals else ""
         answer_format = turn.request.options.answer_format if message is turn.message else ""
-        folder = message.folder if message.origin is Origin.CLI else ""
-        context = turn.request.profile.prompt.runtime_context(
+        context = profile.prompt.runtime_context(
             message.channel,
             message.chat_id,
             history,
             scope=turn.scope,
             note="\n\n".join(filter(None, [note, answer_format])),
-            folder=folder,
+            folder=message.folder if message.origin is Origin.CLI else "",
         )
         row: ChatMessage = {
             "role": "user",
@@ -582,25 +559,79 @@ class Pipeline:
             row["inbound"] = message.journal_key
         return row
 
-    def _note(self, turn: Turn, message: InboundMessage) -> str:
-        """What the model should know beside a message: the goal of its session, or the team of a subagent."""
-        if turn.request.profile.note is not None:
-            return turn.request.profile.note(message)
-        return self._deps.goals.note_for(message) if self._deps.goals is not None else ""
-
     def _untrusted_rows(self, turn: Turn, message: InboundMessage) -> Sequence[ChatMessage]:
-        """The untrusted content in that note."""
+        """The untrusted content in the note beside this message."""
         if turn.request.profile.note is not None:
             return turn.request.profile.untrusted_rows()
         return self._deps.goals.untrusted_rows(message) if self._deps.goals is not None else ()
 
-    def _partial_answer(self, turn: Turn) -> str:
-        """The text that the model had produced when the turn was stopped."""
-        if turn.restored is None:
-            return ""
-        rows = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
-        texts = [text_of(row["content"]) for row in rows if row["role"] == "assistant"]
-        return "\n\n".join(text for text in texts if text)
+
+@contextmanager
+def _ends_cancellation(turn: Turn, watchdog: Watchdog) -> Iterator[None]:
+    """A cancellation by us ends here: the turn has its result. That of a caller passes."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if turn.ending is None and watchdog.hung is None:
+            raise
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+
+
+async def _run_message_hooks(turn: Turn, message: InboundMessage) -> str | None:
+    """Run the message hooks and apply their changes. Return the reason if one denies the message."""
+    hook_runner, joins = turn.request.hook_runner, message is not turn.message
+    if not hook_runner.handles("on_message"):
+        return None
+    facts = replace(
+        turn.request.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance
+    )
+    begins = not joins and turn.session.message_count == 0
+    passed = await hook_runner.message(MessageSeen(facts, message.content, tuple(message.media), joins, begins))
+    if isinstance(passed, Deny):
+        return passed.reason
+    message.content = passed.seen.text
+    message.provenance = least_trusted([message.provenance, passed.provenance])
+    return None
+
+
+async def _run_end_hooks(turn: Turn) -> None:
+    """Run the end hooks of a turn that reached BUILD and is not resumed later."""
+    result = turn.result
+    if turn.for_model and not result.later:
+        facts = (turn.request.facts, result.outcome, result.text, result.error)
+        await turn.request.hook_runner.notify(
+            "on_turn_end", lambda: TurnSeen(*facts, dict(result.usage), result.cost_usd)
+        )
+
+
+def _respond(turn: Turn) -> None:
+    result = turn.result
+    turn.emit(
+        TurnEnded(
+            outcome=result.outcome,
+            text=result.text,
+            error=result.error,
+            usage=dict(result.usage),
+            cost_usd=result.cost_usd,
+            model=turn.model_name,
+            phase_seconds=dict(turn.progress.phase_seconds),
+            later=result.later or None,
+            joined=turn.joining.count or None,
+        )
+    )
+    if turn.for_model and not result.later:
+        _log_end(turn)
+
+
+def _partial_answer(turn: Turn) -> str:
+    """The text that the model had produced when the turn was stopped."""
+    rows = turn.session.get_history() if turn.restored is not None else []
+    texts = [
+        text_of(row["content"]) for row in rows if row.get("turn_id") == turn.turn_id and row["role"] == "assistant"
+    ]
+    return "\n\n".join(filter(None, texts))
 
 
 def _redact_row(row: ChatMessage) -> None:
@@ -611,13 +642,6 @@ def _redact_row(row: ChatMessage) -> None:
         row["reasoning_content"] = redact_known(reasoning)
     for call in row.get("tool_calls", ()):
         call["function"]["arguments"] = redact_known(call["function"]["arguments"])
-
-
-def _uncancel() -> None:
-    """Clear the cancellation: the turn has ended with a result."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()
 
 
 def _is_reviewed(turn: Turn) -> bool:
@@ -631,10 +655,7 @@ def _is_reviewed(turn: Turn) -> bool:
 
 
 def _call_context(turn: Turn) -> CallContext:
-    message, emit = (
-        turn.message,
-        turn.emit,
-    )  # bound now: an abandoned run must not use the emitter that replaces it
+    message, emit = turn.message, turn.emit  # bound now: an abandoned run must not use the emitter that replaces it
     return CallContext(
         message.origin if message.origin in BACKGROUND_ORIGINS else "turn",
         message.session_key,

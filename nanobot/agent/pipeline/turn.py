@@ -1,5 +1,6 @@
 """The state of a running turn, and the dependencies of the pipeline."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,14 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nanobot.agent import events
 from nanobot.agent.approval.router import ApprovalRouter
 from nanobot.agent.command import Command, parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.engine.interruption import FINISH_RESUMED
-from nanobot.agent.events import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.events import Emitter, EventSink, OpenEvents, TurnEvent, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import Feed
 from nanobot.agent.hooks import Hook, TurnFacts
 from nanobot.agent.hooks.runner import HookRunner
@@ -35,6 +36,11 @@ from nanobot.session.file_names import is_temporary
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import Pace
 from nanobot.utils.clock import Clock
+
+if TYPE_CHECKING:  # they run turns through the loop, which imports this module
+    from nanobot.agent.goals.service import GoalService
+    from nanobot.agent.memory.service import MemoryService
+    from nanobot.agent.subagent.manager import SubagentManager
 
 
 class PromptBuilder(Protocol):
@@ -92,72 +98,6 @@ class TurnTimeouts:
         return min(self.restore, self.run_silence, self.other_phases)
 
 
-class SessionSubagents(Protocol):
-    """The subagents of sessions, as the loop uses them."""
-
-    def profile_of(self, message: InboundMessage) -> "TurnProfile | None":
-        """The profile of a subagent's turn; None for any other turn."""
-        ...
-
-    async def recover(self, session_key: str | None = None) -> None:
-        """Resume what a previous process left, of one session or of all. Never raises."""
-        ...
-
-    async def stop_for(self, message: InboundMessage) -> Sequence[str]:
-        """Stop the subagents of this message's session that its sender may stop. Return their labels."""
-        ...
-
-
-class TurnGoals(Protocol):
-    """The goals of sessions, as turns and the loop use them. Never raises; methods that are not async do not block."""
-
-    def is_wanted(self, session_key: str) -> bool:
-        """Whether the turn that this session's goal requested should still run; earlier turns may have made it
-        obsolete.
-        """
-        ...
-
-    async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
-        """Keep an active goal of the original nanobot as a paused one. Return the notice for the person."""
-        ...
-
-    async def recall(self, session_key: str) -> None:
-        """Load this session's goal that waits for its person, also one set by a previous process."""
-        ...
-
-    def note_for(self, message: InboundMessage) -> str:
-        """What the model should know about the session's goal, sent with this message; empty if none is open."""
-        ...
-
-    def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
-        """The untrusted content in that note, as rows without a turn."""
-        ...
-
-    def record_usage(self, session_key: str, step: events.StepEnded) -> None:
-        """Record the usage of a model call for this session's goal."""
-        ...
-
-    def stop_reason(self, session_key: str) -> str:
-        """Why no further model call may be made for this session's goal; empty if one may."""
-        ...
-
-    async def recover(self, session_key: str | None = None) -> None:
-        """Resume what a previous process left, of one session or of all."""
-        ...
-
-    async def other_process_note(self, session_key: str) -> str:
-        """A sentence saying that another process works on this session's goal; empty if none does."""
-        ...
-
-    async def stop_for(self, message: InboundMessage) -> str:
-        """Stop the goal of this message's session if its sender may. Return its title, empty if none was stopped."""
-        ...
-
-
-async def nothing_to_compact(session: Session) -> None:
-    """The `compact` of sessions that are not consolidated."""
-
-
 @dataclass(frozen=True, slots=True)
 class TurnDeps:
     """The dependencies of a pipeline, shared by its turns."""
@@ -185,16 +125,11 @@ class TurnDeps:
     """Receives the answers to approval questions; None if turns ask none."""
     scope_of: Callable[[InboundMessage], Awaitable[Scope]] = owners_scope
     """The memory that a message's turn may read."""
-    on_session_released: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
-    """Called with each session that a turn has released, before the reply is sent. Neither blocks nor raises."""
-    compact: Callable[[Session], Awaitable[None]] = field(default=nothing_to_compact)
-    """Moves old messages of a session into memory before its prompt is built. Cancelling is safe; never raises."""
     review: bool = False
     """Whether answers are reviewed before they are sent."""
-    subagents: SessionSubagents | None = None
-    goals: TurnGoals | None = None
-    failure_count: Callable[[str], int] = field(default=lambda session_key: 0)
-    """How many consolidations of a session failed in a row."""
+    memory: "MemoryService | None" = None
+    subagents: "SubagentManager | None" = None
+    goals: "GoalService | None" = None
     feed: Feed | None = None
     """Gets the events of all turns; None in a process without other readers."""
     options_of: Callable[[InboundMessage], "TurnOptions"] = field(default=lambda message: TurnOptions())
@@ -270,12 +205,9 @@ class TurnProgress:
         self.phase_seconds: dict[str, float] = {}
         self.last_activity = 0.0
         """Time of the last event."""
-        self.open_events: dict[str, TurnEvent] = {}
-        """Started and not ended: tool calls by call id, others by kind."""
+        self.open = OpenEvents()
         self.partial_text: list[str] = []
         """Text deltas of the running step."""
-        self.awaits_answer = False
-        """Whether an approval question is open."""
         self.tool_count = 0
         """Tool calls that have started."""
         self.has_ended = False
@@ -288,37 +220,20 @@ class TurnProgress:
             self.phase_seconds[self.phase] = now - self.phase_began
         self.phase, self.phase_began, self.last_activity = phase, now, now
 
-    @property
-    def running_tools(self) -> list[str]:
-        """Names of the running tools."""
-        return [event.name for event in self.open_events.values() if isinstance(event, events.ToolStarted)]
-
     def __call__(self, event: TurnEvent) -> None:
         self.last_activity = time.monotonic()
+        self.open.apply(event)
         match event:
-            case events.RunStarted() | events.StepStarted() | events.TextStarted() | events.ReasoningStarted():
-                self.open_events[_kind_of(event)] = event
             case events.TextDelta(text=text):
                 self.partial_text.append(text)
-            case events.ToolStarted(call_id=call_id):
+            case events.TextEnded():
+                self.partial_text.clear()
+            case events.ToolStarted():
                 self.tool_count += 1
-                self.open_events[call_id] = event
-            case events.ToolEnded(call_id=call_id):
-                self.open_events.pop(call_id, None)
-            case events.RunEnded() | events.StepEnded() | events.TextEnded() | events.ReasoningEnded():
-                self.open_events.pop(_kind_of(event), None)
-            case events.ApprovalAsked() | events.ApprovalAnswered():
-                self.awaits_answer = isinstance(event, events.ApprovalAsked)
+            case events.StepEnded():
+                self._on_step_end(event)
             case events.TurnEnded():
                 self.has_ended = True
-        if isinstance(event, events.TextEnded):
-            self.partial_text.clear()
-        elif isinstance(event, events.StepEnded):
-            self._on_step_end(event)
-
-
-def _kind_of(event: TurnEvent) -> str:
-    return event.type.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +359,11 @@ class Turn:
         """The session; only after RESTORE."""
         assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
         return self.restored.session
+
+    def check_not_abandoned(self) -> None:
+        """Raise CancelledError in a run that was abandoned: it may store nothing more."""
+        if self.abandoned_text is not None:
+            raise asyncio.CancelledError("this run was abandoned")
 
     def set_result(
         self, outcome: TurnOutcome, text: str, error: str | None = None, *, later: bool = False, retryable: bool = True

@@ -9,12 +9,10 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from nanobot.agent import events
 from nanobot.agent.engine.spec import RunResult
-from nanobot.agent.events import TurnEvent, TurnPhase
+from nanobot.agent.events import TurnPhase
 from nanobot.agent.pipeline.turn import Turn, TurnTimeouts
 from nanobot.errors import NanobotError
-from nanobot.messages.types import INTERRUPTED
 from nanobot.utils.aio import finish
 
 log = logging.getLogger(__name__)
@@ -56,7 +54,7 @@ class Watchdog:
     def _check(self) -> None:
         progress = self._progress
         limit_s = self._timeouts.of(progress.phase)
-        if progress.awaits_answer:
+        if progress.open.has_question():
             progress.last_activity = time.monotonic()  # approval questions have a timeout of their own
         since = progress.last_activity if progress.phase is TurnPhase.RUN else progress.phase_began
         remaining_s = since + limit_s - time.monotonic()
@@ -96,25 +94,15 @@ async def run_with_watchdog(turn: Turn, coroutine: Coroutine[Any, Any, RunResult
 
 
 def _abandon(turn: Turn, run: asyncio.Task[RunResult]) -> None:
-    running = ", ".join(turn.progress.running_tools) or "its model"
-    log.warning("turn %s: %s ignored the cancellation and was abandoned", turn.turn_id, running)
-    turn.abandoned_text = "".join(turn.progress.partial_text)
+    progress = turn.progress
+    log.warning(
+        "turn %s: %s ignored the cancellation and was abandoned",
+        turn.turn_id,
+        ", ".join(progress.open.names()) or "its model",
+    )
+    turn.abandoned_text = "".join(progress.partial_text)
     turn.emit = turn.emit.detach()
-    for started in reversed([*turn.progress.open_events.values()]):
-        turn.emit(_end_event(started, turn.abandoned_text))
+    for ended in progress.open.ends(turn.abandoned_text, "stopped"):
+        turn.emit(ended)
     _abandoned.add(run)
     run.add_done_callback(_abandoned.discard)
-
-
-def _end_event(started: TurnEvent, text: str) -> TurnEvent:
-    match started:
-        case events.ToolStarted(call_id=call_id, name=name):
-            return events.ToolEnded(call_id=call_id, name=name, ok=False, content="stopped", seconds=0)
-        case events.TextStarted():
-            return events.TextEnded(text=text, final=False)
-        case events.ReasoningStarted():
-            return events.ReasoningEnded(text="")
-        case events.StepStarted(step=step):
-            return events.StepEnded(step=step, finish_reason=INTERRUPTED, usage={})
-        case _:
-            return events.RunEnded(steps=0, usage={})
