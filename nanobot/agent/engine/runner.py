@@ -25,7 +25,7 @@ from nanobot.agent.engine.interruption import (
 from nanobot.agent.engine.loop_guard import LoopGuard
 from nanobot.agent.engine.spec import RunResult, RunSpec
 from nanobot.agent.engine.stream import StreamAssembler
-from nanobot.agent.engine.tool_calls import ToolCallContext, outcome_unknown, run_calls
+from nanobot.agent.engine.tool_calls import StepContext, outcome_unknown, run_calls
 from nanobot.agent.engine.transcript import Transcript
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks import AnswerSeen, RequestSeen
@@ -33,7 +33,7 @@ from nanobot.agent.hooks.runner import HookVerdicts, call_seen, filter_calls, tu
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.window.requests import RequestBuilder, RequestRoom
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, least_trusted, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted, text_of
 from nanobot.providers.base import Finished, LLMResponse, ToolCallRequest, call_context, call_context_scope
 from nanobot.providers.errors import ContextOverflowError, StreamCutError
 from nanobot.security.secrets import redact_known
@@ -73,7 +73,16 @@ class _Run:
         self._spec = spec
         self._transcript = Transcript(spec.history, spec.context, spec.record)
         self._schemas = spec.tools.get_definitions()
-        self._requests = RequestBuilder(_room(spec), spec.window, spec.save_window_state, spec.last_request)
+        limits = spec.model.limits
+        room = RequestRoom(
+            spec.model.name,
+            limits.window_tokens,
+            limits.max_tokens,
+            spec.system,
+            spec.tools.tokens,
+            limits.window_messages,
+        )
+        self._requests = RequestBuilder(room, spec.window, spec.save_window_state, spec.last_request)
         self._guard = LoopGuard()
         self._claim_checked = False
         self._steps = 0
@@ -116,7 +125,7 @@ class _Run:
         self._steps += 1
         spec.emit(events.StepStarted(step=step))
         try:
-            ctx = self._call_context()
+            ctx = self._step_context()
             calls, finished = pending_calls(self._transcript.all), len(results_at_end(self._transcript.all))
             started_ids = {call.id for call in calls if interruption.started is None or call.id in interruption.started}
             unknown = [call for call in calls if call.id in started_ids and ctx.effect_of(call) is not Effect.READ]
@@ -161,10 +170,7 @@ class _Run:
                 await self._transcript.add_instruction(CONTINUE_TRUNCATED)
             elif text.strip() or parts:
                 answer = "".join([*parts, text])
-                if await self._has_wrong_format(answer):
-                    continue
-                note = await self._check_claim(answer)
-                if note is None or await self._is_sent_back(answer):
+                if (note := await self._judge(answer)) is None:
                     continue
                 is_truncated = response.finish_reason == "length"
                 return self._result(
@@ -179,66 +185,65 @@ class _Run:
                 return await self._end_early("The model gave no answer, twice.")
         return await self._answer_without_steps("".join(parts))
 
-    async def _has_wrong_format(self, answer: str) -> bool:
-        """Return whether the model was asked to correct the form of its answer, at most MAX_FORMAT_REPAIRS times."""
-        problem = self._spec.format_problem(answer) if self._spec.format_problem is not None else ""
-        if not problem or self._format_repairs == MAX_FORMAT_REPAIRS:
-            return False
-        self._format_repairs += 1
-        self._answer_parts.clear()
-        await self._record_draft(sent_back=True)
-        await self._transcript.add_instruction(problem, self._transcript.trust)
-        return True
+    async def _judge(self, answer: str) -> str | None:
+        """Return the note to append to an answer, mostly none. Return None if the model was asked for another one:
+        in the right form, without a claim that nothing supports (once), or as the review wants it.
+        """
+        spec, trust = self._spec, self._transcript.trust
+        problem = spec.format_problem(answer) if spec.format_problem is not None else ""
+        if problem and self._format_repairs < MAX_FORMAT_REPAIRS:
+            self._format_repairs += 1
+            await self._ask_again(problem, trust)
+            return None
+        note = await self._check_claim(answer)
+        if note is None or self._draft is None:
+            return note
+        review = None
+        if self._sent_back_count < MAX_SENT_BACK:
+            try:
+                review = await review_answer(spec.model, self._transcript.all, spec.context.turn_id, answer)
+            except BaseException:
+                self._draft["error"] = INTERRUPTED
+                await finish(self._record_draft())
+                raise
+            self._add_usage(dict(review.usage), review.cost_usd)
+            if review.passed is False:
+                self._sent_back_count += 1
+                await self._ask_again(sent_back_text(review.reasons), trust)
+                return None
+        await self._record_draft()
+        if review is not None and review.passed is None:
+            spec.emit(events.Notice(text=_NOT_REVIEWED.format(why=review.reasons)))
+        return note
 
     async def _check_claim(self, answer: str) -> str | None:
-        """Return the note to append to an answer: empty, or that what it claims was not done.
-
-        Return None if the model was asked to do what it claims or to take it back; once per run.
+        """Return the note to append to an answer: empty, or that what it claims was not done. Return None if the model
+        was asked to do it or to take it back.
         """
-        if self._spec.context.answers_report or _has_only_read_tools(self._spec):
+        spec, tools = self._spec, self._spec.tools
+        if spec.context.answers_report or (len(tools) and all(tool.effect is Effect.READ for tool in tools)):
             return ""  # the actions it reports were done by others
-        if self._spec.format_problem is not None:
+        if spec.format_problem is not None:
             return ""  # data for a program: a note would spoil its form
         from nanobot.agent.claims import claim_feedback, claim_note, find_claim  # compiles many patterns; lazy
 
-        tools = self._spec.tools
-        rows, turn_id = list(self._transcript.all), self._spec.context.turn_id
-        if len(answer) > _LONG_ANSWER_CHARS:
-            claim, called = await asyncio.to_thread(find_claim, answer, rows, tools, turn_id)
-        else:
-            claim, called = find_claim(answer, rows, tools, turn_id)
+        arguments = (answer, list(self._transcript.all), tools, spec.context.turn_id)
+        is_long = len(answer) > _LONG_ANSWER_CHARS
+        claim, called = await asyncio.to_thread(find_claim, *arguments) if is_long else find_claim(*arguments)
         if claim is None:
             return ""
         if self._claim_checked:
             return claim_note(answer, called)
         self._claim_checked = True
-        self._answer_parts.clear()
-        await self._record_draft(sent_back=True)
-        self._spec.emit(events.Notice(text=_CLAIM_RETRY))
-        await self._transcript.add_instruction(claim_feedback(claim, tools.names))
+        spec.emit(events.Notice(text=_CLAIM_RETRY))
+        await self._ask_again(claim_feedback(claim, tools.names))
         return None
 
-    async def _is_sent_back(self, answer: str) -> bool:
-        """Review the answer. Return whether the model was asked for another one, at most MAX_SENT_BACK times."""
-        if self._draft is None or self._sent_back_count == MAX_SENT_BACK:
-            await self._record_draft()
-            return False
-        try:
-            review = await review_answer(self._spec.model, self._transcript.all, self._spec.context.turn_id, answer)
-        except BaseException:
-            self._draft["error"] = INTERRUPTED
-            await finish(self._record_draft())
-            raise
-        self._add_usage(dict(review.usage), review.cost_usd)
-        await self._record_draft(sent_back=review.passed is False)
-        if review.passed is None:
-            self._spec.emit(events.Notice(text=_NOT_REVIEWED.format(why=review.reasons)))
-        if review.passed is not False:
-            return False
-        self._sent_back_count += 1
+    async def _ask_again(self, instruction: str, provenance: Provenance = Provenance.SYSTEM) -> None:
+        """Ask the model for another answer. `provenance` is that of what the instruction quotes."""
         self._answer_parts.clear()
-        await self._transcript.add_instruction(sent_back_text(review.reasons), self._transcript.trust)
-        return True
+        await self._record_draft(sent_back=True)
+        await self._transcript.add_instruction(instruction, provenance)
 
     async def _record_draft(self, *, sent_back: bool = False) -> None:
         """Record the draft, if there is one."""
@@ -283,7 +288,9 @@ class _Run:
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
             self._add_usage(usage, cost)
             calls = _unique_calls(response) if may_call else []
-            calls, hook_verdicts = await self._run_hooks(response, calls, step)
+            hook_verdicts: HookVerdicts = {}
+            if spec.hook_runner:
+                calls, hook_verdicts = await self._run_hooks(response, calls, step)
             response = replace(response, tool_calls=calls)
             if calls or response.content:
                 row = self._transcript.model_row(response)
@@ -292,7 +299,7 @@ class _Run:
                 else:
                     await self._transcript.append(row)
             if calls:
-                self._transcript.extend(await run_calls(calls, self._call_context(hook_verdicts)))
+                self._transcript.extend(await run_calls(calls, self._step_context(hook_verdicts)))
             return response
         finally:
             spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage, cost_usd=cost))
@@ -302,8 +309,20 @@ class _Run:
     ) -> tuple[list[ToolCallRequest], HookVerdicts]:
         """Run the hooks on the answer and its calls. If interrupted, record the text that was shown."""
         hook_runner, context = self._spec.hook_runner, self._context()
+
+        def answer_seen() -> AnswerSeen:
+            return AnswerSeen(
+                turn_facts(context),
+                step,
+                response.content or "",
+                tuple(call_seen(call, context) for call in calls),
+                response.finish_reason,
+                dict(response.usage),
+                response.cost_usd,
+            )
+
         try:
-            await hook_runner.notify("on_answer", lambda: _answer_seen(response, calls, context, step))
+            await hook_runner.notify("on_answer", answer_seen)
             return await filter_calls(calls, hook_runner, context)
         except BaseException:
             await self._record_interrupted(response.content or "")
@@ -312,24 +331,9 @@ class _Run:
     def _context(self) -> ToolContext:
         return replace(self._spec.context, provenance=self._transcript.trust, entered=self._transcript.entered)
 
-    def _call_context(self, hook_verdicts: HookVerdicts | None = None) -> ToolCallContext:
-        spec = self._spec
-        return ToolCallContext(
-            tools=spec.tools,
-            context=self._context(),
-            emit=spec.emit,
-            record=spec.record,
-            max_result_chars=spec.model.limits.max_result_chars,
-            guard=self._guard,
-            on_calls_start=spec.on_calls_start,
-            request_rows=self._requests.shown,
-            tool_policies=spec.tool_policies,
-            hook_runner=spec.hook_runner,
-            hook_verdicts=hook_verdicts or {},
-            rows=self._transcript.all,
-            on_provenance=self._transcript.lower_entered,
-            untrusted_rows=spec.untrusted_rows,
-        )
+    def _step_context(self, hook_verdicts: HookVerdicts | None = None) -> StepContext:
+        context, shown = self._context(), self._requests.shown
+        return StepContext(self._spec, context, self._guard, self._transcript, shown, hook_verdicts or {})
 
     async def _accept_joining(self) -> None:
         """Add messages that arrived meanwhile; called at each tool boundary."""
@@ -403,38 +407,6 @@ class _Run:
 
     def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
         return RunResult(outcome, redact_known(text.strip()), dict(self._usage), self._steps, self._cost_usd)
-
-
-def _has_only_read_tools(spec: RunSpec) -> bool:
-    """Whether all tools only read, as for a reviewer of others' work."""
-    return bool(len(spec.tools)) and all(tool.effect is Effect.READ for tool in spec.tools)
-
-
-def _room(spec: RunSpec) -> RequestRoom:
-    limits = spec.model.limits
-    return RequestRoom(
-        model=spec.model.name,
-        window_tokens=limits.window_tokens,
-        max_tokens=limits.max_tokens,
-        system=spec.system,
-        tools_tokens=spec.tools.tokens,
-        max_rows=limits.window_messages,
-    )
-
-
-def _answer_seen(
-    response: LLMResponse, calls: Sequence[ToolCallRequest], context: ToolContext, step: int
-) -> AnswerSeen:
-    calls_seen = tuple(call_seen(call, context) for call in calls)
-    return AnswerSeen(
-        turn_facts(context),
-        step,
-        response.content or "",
-        calls_seen,
-        response.finish_reason,
-        dict(response.usage),
-        response.cost_usd,
-    )
 
 
 def _unique_calls(response: LLMResponse) -> list[ToolCallRequest]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from nanobot.agent.engine.interruption import Interruption
-from nanobot.agent.engine.tool_calls import Record, StartCalls, ignore_calls_start
 from nanobot.agent.events import Emitter, TurnOutcome
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.tools.base import ToolContext
@@ -16,6 +16,25 @@ from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
 
 MAX_CONTINUATIONS = 3
+
+Record = Callable[[ChatMessage], Awaitable[None]]
+"""Stores a row. An error it raises ends the run."""
+
+
+class StartCalls(Protocol):
+    """Records that calls start. An error it raises ends the run before they do."""
+
+    async def __call__(self, call_ids: Sequence[str], *, durable: bool) -> None:
+        """Return once recorded; with `durable`, once synced to the disk, since one of them must not run twice."""
+        ...
+
+
+async def _ignore_calls_start(call_ids: Sequence[str], *, durable: bool) -> None:
+    pass
+
+
+async def _no_joining_rows() -> list[ChatMessage]:
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +77,9 @@ class RunSpec:
     record: Record
     on_partial_text: Callable[[str], None] = field(default=lambda text: None)
     """Called with the text of the running step as it streams, so that a crash does not lose it."""
-    on_calls_start: StartCalls = ignore_calls_start
+    on_calls_start: StartCalls = _ignore_calls_start
     """Called before tool calls start."""
-    joining: "Joining" = field(default_factory=lambda: _no_joining_rows)
+    joining: Callable[[], Awaitable[list[ChatMessage]]] = _no_joining_rows
     """Called at each tool boundary. Returns the stored user rows of messages that arrived meanwhile."""
     interruption: Interruption | None = None
     """Set if this run resumes an interrupted one."""
@@ -84,13 +103,6 @@ class RunSpec:
     """How often an answer is continued that the length limit cut off."""
     stop_reason: Callable[[], str] = field(default=lambda: "")
     """Called before each model call but the first: why no further one may be made; empty if one may."""
-
-
-Joining = Callable[[], Awaitable[list[ChatMessage]]]
-
-
-async def _no_joining_rows() -> list[ChatMessage]:
-    return []
 
 
 @dataclass(frozen=True, slots=True)

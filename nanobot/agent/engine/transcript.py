@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from nanobot.agent.engine.tool_calls import Record
+from nanobot.agent.engine.spec import Record
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.tools.base import ToolContext
 from nanobot.messages.types import (
