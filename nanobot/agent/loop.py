@@ -5,8 +5,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
 
-from nanobot.agent.command import Command, is_from_owner, parse_command
+from nanobot.agent.command import is_from_owner, parse_command
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery, DeliveryPolicy, tool_hint
 from nanobot.agent.events import (
@@ -21,7 +22,7 @@ from nanobot.agent.events import (
     TurnResult,
 )
 from nanobot.agent.hooks import Hook
-from nanobot.agent.lanes import Backlog, Lanes
+from nanobot.agent.lanes import Lanes, Slots
 from nanobot.agent.pipeline.pipeline import RESUMES_LATER, SEND_AGAIN_LATER, Pipeline
 from nanobot.agent.pipeline.turn import Turn, TurnDeps, TurnEnding, TurnOptions, Waiting, new_turn
 from nanobot.agent.recovery import InterruptedTurn, MessageOutcome, find_interrupted_turn, plan_recovery
@@ -38,6 +39,8 @@ Progress = Callable[[str], None]
 
 STOP_REPLY_S = 0.9
 """`/stop` is answered within this time, also when the turn takes longer to end."""
+MAX_IN_LANE = 20
+"""Messages of a session that have a turn, which runs or waits."""
 
 _RECEIPT = "Noted. I am still working and will read this as soon as I can."
 _JOINED_TURN_ENDED = "The turn that your message had joined ended without an answer. Send the message again."
@@ -64,8 +67,11 @@ class AgentLoop:
         self._deps = deps
         self._policy = policy or LoopPolicy()
         self._pipeline = Pipeline(deps)
-        self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.max_concurrent_turns)
-        self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
+        self._lanes = Lanes()
+        self._slots = Slots(self._policy.max_concurrent_turns)
+        self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """Limits how many messages of a session enter its lane; the others wait before, as a message and no turn."""
+        self._running: dict[str, Turn] = {}
         self._unwanted: set[str] = set()
         """Ids of turns that were stopped before they ran."""
         self._recovered_order: dict[str, int] = {}
@@ -95,11 +101,10 @@ class AgentLoop:
         """
         self._stopping.clear()
         async with self._serving(), asyncio.TaskGroup() as turns:
-            backlog = Backlog(self.serve)
             for message in await self._recover_turns(turns):
-                self._dispatch(message, backlog, turns)
+                turns.create_task(self._serve_in_order(message))
             turns.create_task(self._resume_background())
-            consuming = turns.create_task(self._consume(backlog, turns))
+            consuming = turns.create_task(self._consume(turns))
             stopping = turns.create_task(self._stopping.wait())
             await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
             consuming.cancel()
@@ -113,17 +118,19 @@ class AgentLoop:
         finally:
             self._is_running = False
 
-    async def _consume(self, backlog: Backlog, turns: asyncio.TaskGroup) -> None:
+    async def _consume(self, turns: asyncio.TaskGroup) -> None:
         """Take messages until the bus closes. Cancelling loses none."""
         while (message := await self.bus.consume_inbound()) is not None:
-            self._dispatch(message, backlog, turns)
+            turns.create_task(self._serve_in_order(message))
             await asyncio.sleep(0)  # thousands may be queued: let other tasks run between two of them
 
-    def _dispatch(self, message: InboundMessage, backlog: Backlog, turns: asyncio.TaskGroup) -> None:
+    async def _serve_in_order(self, message: InboundMessage) -> None:
         if self.bypasses_lane(message):
-            turns.create_task(self.serve(message))
-        elif backlog.admit(message):
-            turns.create_task(backlog.serve(message))
+            await self.serve(message)
+            return
+        room = self._room.setdefault(message.session_key, asyncio.Semaphore(MAX_IN_LANE))
+        async with room:
+            await self.serve(message)
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Take no more messages. Turns still running after `grace_s` are interrupted and resumed at the next start.
@@ -132,7 +139,7 @@ class AgentLoop:
         """
         await asyncio.sleep(0)  # lets a `run` that was scheduled just now start before the event is set
         self._stopping.set()
-        running = [task for turn, task in self._running.values() if not turn.request.profile.is_subagent]
+        running = [turn.task for turn in self._running.values() if not turn.request.profile.is_subagent and turn.task]
         if grace_s and running:
             await asyncio.wait(running, timeout=grace_s)
         await asyncio.gather(*[self._cancel_turn(key, TurnEnding.INTERRUPT) for key in [*self._running]])
@@ -201,7 +208,7 @@ class AgentLoop:
         With `turn_id` only that turn is stopped; if it does not run yet, it ends when its time comes.
         """
         running = self._running.get(session_key)
-        if turn_id is not None and (running is None or running[0].turn_id != turn_id):
+        if turn_id is not None and (running is None or running.turn_id != turn_id):
             if self.bus.is_open(session_key, turn_id):
                 self._unwanted.add(turn_id)
             return False
@@ -210,7 +217,7 @@ class AgentLoop:
     def sink_of(self, session_key: str, turn_id: str) -> EventSink | None:
         """Return the event sink of this turn; None if it does not run."""
         running = self._running.get(session_key)
-        return running[0].emit if running is not None and running[0].turn_id == turn_id else None
+        return running.emit if running is not None and running.turn_id == turn_id else None
 
     def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
         """Hold the session's lane for maintenance between its turns.
@@ -243,69 +250,61 @@ class AgentLoop:
 
     async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
         """Answer at once what may overtake the session's lane; queue anything else."""
-        router, command = self._deps.approval_router, turn.request.command
+        router, command, message = self._deps.approval_router, turn.request.command, turn.message
         try:
+            if command is not None and command.name == "stop":
+                return _end_without_run(turn, TurnOutcome.ANSWERED, await self._handle_stop(message))
             if command is not None and command.name in SlashCommands.AT_ONCE:
-                return await self._answer_at_once(turn, command)
-            if router is not None and not turn.request.resumes and router.is_answer(turn.message):
-                return _end_without_run(turn, TurnOutcome.ANSWERED, router.handle_answer(turn.message))
-            return await self._run_queued(turn, may_join=may_join)
-        finally:
-            turn.release()
-
-    async def _answer_at_once(self, turn: Turn, command: Command) -> TurnResult:
-        message = turn.message
-        if command.name == "stop":
-            return _end_without_run(turn, TurnOutcome.ANSWERED, await self._handle_stop(message))
-        try:
-            session = self._deps.sessions.get_or_create(message.session_key)
-            text = await self._deps.commands.answer(command, session, message, attended=turn.request.attended)
-        except StorageError as error:
-            return _end_without_run(turn, TurnOutcome.FAILED, str(error))
-        return _end_without_run(turn, TurnOutcome.ANSWERED, text)
-
-    async def _run_queued(self, turn: Turn, *, may_join: bool) -> TurnResult:
-        try:
+                try:
+                    session = self._deps.sessions.get_or_create(message.session_key)
+                    text = await self.commands.answer(command, session, message, attended=turn.request.attended)
+                except StorageError as error:
+                    return _end_without_run(turn, TurnOutcome.FAILED, str(error))
+                return _end_without_run(turn, TurnOutcome.ANSWERED, text)
+            if router is not None and not turn.request.resumes and router.is_answer(message):
+                return _end_without_run(turn, TurnOutcome.ANSWERED, router.handle_answer(message))
             return await self._run_in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
             if not turn.progress.has_ended:  # cancelled while it was still queued
                 turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
+        finally:
+            turn.release()
 
     async def _run_in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
-        key = turn.message.session_key
+        key, is_background = turn.message.session_key, turn.message.origin in BACKGROUND_ORIGINS
 
         def on_wait() -> None:
             if may_join:
                 turn.emit(Notice(text=_RECEIPT, kind=NoticeKind.RECEIPT))
 
-        is_background = turn.message.origin in BACKGROUND_ORIGINS
         async with self._lanes.enter(
             key, turn if may_join else None, on_wait, yields_to_steering=is_background
         ) as entry:
-            if entry.joined_turn is None:
+            if entry.joined is None:
                 if turn.turn_id in self._unwanted:
                     self._unwanted.remove(turn.turn_id)
                     return _end_without_run(turn, TurnOutcome.STOPPED, "")
                 return _postpone(turn) if self._stopping.is_set() else await self._run_as_task(turn)
-            await asyncio.wait([entry.joined_turn])
-        if turn.joined_turn is None or not any(turn.message is other for other in turn.joined_turn.joining.unread):
-            return _end_joined(turn, entry.joined_turn)
-        turn.joined_turn = None
+        task = entry.joined.task
+        assert task is not None  # noqa: S101 it runs
+        await asyncio.wait([task])
+        if not any(turn.message is other for other in entry.joined.joining.unread):
+            return _end_joined(turn, task)
         # the receipt was sent already; hooks see the message as the start of a turn
         return await self._run_in_lane(turn, may_join=False)
 
     async def _run_as_task(self, turn: Turn) -> TurnResult:
-        key = turn.message.session_key
-        task = asyncio.create_task(self._run_with_slot(turn))
-        self._running[key] = (turn, task)
-        if not turn.request.profile.is_subagent:
+        key, is_subagent = turn.message.session_key, turn.request.profile.is_subagent
+        turn.task = asyncio.create_task(self._run_with_slot(turn))
+        self._running[key] = turn
+        if not is_subagent:
             self.bus.begin(turn.message, turn.turn_id)
         if self._policy.steering:
-            turn.joining.waiting = self._waiting_messages(turn, task)
+            turn.joining.waiting = self._waiting_messages(turn)
         with self._deps.status.track_turn(key):
             try:
-                return await task
+                return await turn.task
             except asyncio.CancelledError:
                 if turn.ending is None or _is_cancelled():
                     raise
@@ -318,9 +317,7 @@ class AgentLoop:
     async def _run_with_slot(self, turn: Turn) -> TurnResult:
         # subagents have a limit of their own: turns that wait for them hold the slots
         is_background = turn.message.origin in BACKGROUND_ORIGINS
-        async with (
-            nullcontext() if turn.request.profile.is_subagent else self._lanes.slots.hold(background=is_background)
-        ):
+        async with nullcontext() if turn.request.profile.is_subagent else self._slots.hold(background=is_background):
             if turn.request.command is None:
                 return await self._pipeline.run(turn)
             # commands are not stored in the session, so what came before and the command's end must be journaled
@@ -329,29 +326,25 @@ class AgentLoop:
             await self.bus.flush()
             return result
 
-    def _waiting_messages(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
+    def _waiting_messages(self, turn: Turn) -> Waiting:
         """Messages that may join this turn: those queued in its lane for the same chat, then those its caller holds."""
         from_caller = turn.request.options.waiting or turn.joining.waiting
 
-        def drain(limit: int) -> Sequence[InboundMessage]:
-            key, address = turn.message.session_key, turn.message.address
-            queued = self._lanes.drain_waiting(key, limit, task, lambda other: other.message.address == address)
-            for other in queued:
-                other.joined_turn = turn
-                turn.joining.from_lane.append(other.message)
-            return [*(other.message for other in queued), *from_caller(limit - len(queued))]
+        def take(limit: int) -> Sequence[InboundMessage]:
+            queued = [other.message for other in self._lanes.join_waiting(turn, limit)]
+            turn.joining.from_lane += queued
+            return [*queued, *from_caller(limit - len(queued))]
 
-        return drain
+        return take
 
     async def _cancel_turn(self, session_key: str, ending: TurnEnding) -> bool:
-        running = self._running.get(session_key)
-        if running is None:
+        turn = self._running.get(session_key)
+        if turn is None or turn.task is None:
             return False
-        turn, task = running
         if turn.ending is not TurnEnding.STOP:  # a turn stopped by a person is not resumed
             turn.ending = ending
-        task.cancel()
-        await asyncio.wait([task])
+        turn.task.cancel()
+        await asyncio.wait([turn.task])
         return True
 
     async def _read_reminder_answer(self, message: InboundMessage) -> None:
@@ -369,12 +362,12 @@ class AgentLoop:
         """Stop the session's turn, unless it started after this message, and return the reply."""
         session_key = message.session_key
         running = self._running.get(session_key)
-        if running is None or not self._predates(running[0], message):
+        if running is None or not self._predates(running, message):
             stopped = await self._stop_background(message)
             return f"Stopped: {' and '.join(stopped)}." if stopped else await self._nothing_to_stop(session_key)
-        if not _may_stop(message, running[0].message):
+        if not _may_stop(message, running.message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
-        tools = running[0].progress.open.names()
+        tools = running.progress.open.names()
         ended_tools = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._cancel_turn(session_key, TurnEnding.STOP))
         background = asyncio.create_task(self._stop_background(message))

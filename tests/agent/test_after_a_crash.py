@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.agent.engine.interruption import CONTINUE_INTERRUPTED
 from nanobot.agent.events import TurnOutcome
-from nanobot.agent.lanes import MAX_IN_LANE
+from nanobot.agent.loop import MAX_IN_LANE
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus

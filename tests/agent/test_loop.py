@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.events import TurnOutcome
+from nanobot.agent.loop import MAX_IN_LANE
 from nanobot.agent.pipeline.turn import Turn
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
@@ -156,3 +157,22 @@ async def test_jobs_never_take_the_places_that_people_have(tmp_path: Path):
         await asyncio.gather(*jobs)
 
     assert reply == "hi"
+
+
+async def test_more_messages_than_a_lane_holds_keep_their_order_and_hold_up_no_other_chat(tmp_path: Path):
+    first, numbers = Pause(), [str(number) for number in range(2 * MAX_IN_LANE + 5)]
+    config = Config.model_validate({"agents": {"defaults": {"steering": "queue"}}})
+    async with open_bot(tmp_path, first, "elsewhere", "begun", *numbers, config=config) as bot, bot.serving() as bus:
+        for text in ("first", *numbers):
+            await bus.publish_inbound(message(text))
+        await first.reached.wait()
+        await bus.publish_inbound(message("hello", chat="8"))
+        texts: list[str] = []
+        while len(texts) < len(numbers) + 2:
+            if (reply := await bus.consume_outbound()) and reply.kind is OutboundKind.REPLY:
+                texts.append(reply.content)
+            first.resume.set()
+
+    assert texts == ["elsewhere", "begun", *numbers]
+    asked = [str(request[-1]["content"]).partition("\n")[0] for request in bot.provider.requests]
+    assert [text for text in asked if text in numbers] == numbers

@@ -324,8 +324,8 @@ class Turn:
     joining: Joining
     result: TurnResult
     """The result so far."""
-    joined_turn: "Turn | None" = None
-    """The turn that this turn's message joined."""
+    task: "asyncio.Task[TurnResult] | None" = None
+    """Runs it, once the loop has started it."""
     ending: TurnEnding | None = None
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     scope: Scope = OWNERS
@@ -375,11 +375,7 @@ class Turn:
     def release(self) -> None:
         """Break reference cycles so the turn is freed immediately instead of waiting for the GC."""
         self.emit.close()
-        self.joining.waiting = _no_messages
-
-
-def _no_messages(limit: int) -> Sequence[InboundMessage]:
-    return ()
+        self.joining.waiting = lambda limit: ()
 
 
 def new_turn(
