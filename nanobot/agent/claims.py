@@ -93,6 +93,8 @@ _CHINESE = (
 class Language(NamedTuple):
     """Patterns for claims in one language. `VERBS` is replaced by the verbs of an action."""
 
+    hint: str
+    """A text without a match claims nothing. Small, so that most answers need none of the other patterns."""
     actions: tuple[ClaimedAction, ...]
     first_person: str
     passive: str
@@ -114,6 +116,8 @@ class Language(NamedTuple):
 
 _OPENING = r"(?:(?:done|ok(?:ay)?|sure|all set|great|perfect|got it|alright|yes|fixed)\b[\s!.,:–—-]*)?"
 ENGLISH = Language(
+    hint=r"\b(?:i|we|let|\w+(?:ed|ing)|(?:re)?(?:wrote|written|made|put|set|built|ran|run)|sent|told|read|gone|went|done|"
+    r"complete|taken care|on it|give me|moment|hang)\b",
     actions=_ENGLISH,
     first_person=r"(?:^\W*|[,:;!–—(-]\s*|\b(?:and|so|then|but|yes|okay|done|now|also|finally) )(?:I|we)(?:['’]ve|"
     r" have)? (?:(?:just|now|already|also|successfully|then|gone ahead and|went ahead and) )*(?:\w+(?:ed|ote|ook|ead|"
@@ -158,6 +162,7 @@ ENGLISH = Language(
 _FOR_YOU = r"(?:[为帮给替](?:你|您|大家))"
 _FEW_CHARS = r"[^，。；]{0,24}?"
 CHINESE = Language(
+    hint="",
     actions=_CHINESE,
     first_person=rf"我(?:们)?(?:也|都|刚刚?|现在)?(?:已经?|刚刚?|成功){_FEW_CHARS}(?:VERBS)|(?:已经?|刚刚?|"
     rf"成功)(?:经)?{_FOR_YOU}{_FEW_CHARS}(?:VERBS)|我(?:们)?(?:又|还|也|先|"
@@ -192,7 +197,7 @@ _WANTS_ACTION = (
     rf"e-?mail (?:it|this))\b|{FILE}|保存|存[到成为]|写[入到进]|文件[里中夹]|发[送给到]|运行|执行|提醒我|子代理"
 )
 """A request that matches wants an action besides a text."""
-_READ_COMMAND = re.compile(
+_READ_COMMAND = (
     r"\s*(?:(?:(?:ls|cat|head|tail|grep|rg|wc|stat|which|file|du|df|pwd|tree|less|more)\b|git (?:status|log|diff|"
     r"show)\b|find\b(?!.*-(?:delete|exec)))[^>]*)?"
 )
@@ -235,7 +240,7 @@ def _acts(tool: Tool | None, arguments: str) -> bool:
     if tool.effect is Effect.READ or not tool.acts or given.get("action") == "list":
         return False
     parts = re.split(r"\|\|?|&&|;|\n", str(given.get("command", "")))
-    return tool.name != "exec" or not all(_READ_COMMAND.fullmatch(part) for part in parts)
+    return tool.name != "exec" or not all(_compile(_READ_COMMAND, 0).fullmatch(part) for part in parts)
 
 
 def unsupported_claim(text: str, request: str, *, has_looked: bool = False, has_tools: bool = True) -> str | None:
@@ -244,14 +249,14 @@ def unsupported_claim(text: str, request: str, *, has_looked: bool = False, has_
     `request` is the person's last message; `has_looked`: whether a tool that only reads was used.
     """
     language = _language_of(text)
-    if language is None:
+    if language is None or not _matches(language.hint, text):
         return None
     request = _without_quotes(request[:_MAX_REQUEST_CHARS])
     asks_for_action = _asks_for_action(request, text)
     wants_text = _matches((_language_of(request) or language).text_wanted, request)
     if wants_text and not (asks_for_action and _matches(_WANTS_ACTION, request)):
         return None
-    shows_code = "```" in text or bool(_TABLE_LINE.search(text[:_MAX_CHARS]))
+    shows_code = "```" in text or ("|" in text and bool(_compile(_TABLE_LINE, re.MULTILINE).search(text[:_MAX_CHARS])))
     asked = asks_for_action and bool(request)
 
     @cache
@@ -322,46 +327,62 @@ def claim_note(text: str, tools_called: Collection[str]) -> str:
     )
 
 
-_FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_QUOTED_LINE = re.compile(r"^ {0,3}>.*$", re.MULTILINE)
-_TABLE_LINE = re.compile(r"^\s*\|.*\|\s*$", re.MULTILINE)
-_INLINE_CODE = re.compile(r"`([^`\n]*)`")
-_QUOTED = re.compile(
+_FENCED = r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)"
+_QUOTED_LINE = r"^ {0,3}>.*$"
+_TABLE_LINE = r"^\s*\|.*\|\s*$"
+_INLINE_CODE = r"`([^`\n]*)`"
+_QUOTED = (
     r"“[^”\n]{1,300}”|\"[^\"\n]{1,300}\"|「[^」\n]{1,300}」|『[^』\n]{1,300}』|‘[^’\n]{1,300}’|"
     r"(?<=\s)'[^'\n]{1,300}'(?=[\s.,;:!?]|$)"
 )
-_MARKUP = re.compile(r"[*_#]{1,3}(?=\S)|(?<=\S)\*{1,3}|^[ \t]*(?:[-*+•]|\d{1,2}[.)、])[ \t]+", re.MULTILINE)
-_SENTENCE = re.compile(r"(?:[^.!?。！？；;\n]|[.](?=\w)|[.!?](?=[\"”’)]))+[.!?。！？；;…]*|\n")
+_MARKUP = r"[*_#]{1,3}(?=\S)|(?<=\S)\*{1,3}|^[ \t]*(?:[-*+•]|\d{1,2}[.)、])[ \t]+"
+_SENTENCE = r"(?:[^.!?。！？；;\n]|[.](?=\w)|[.!?](?=[\"”’)]))+[.!?。！？；;…]*|\n"
 
 
 def _sentences(text: str) -> list[str]:
     """The sentences without code, quotes and tables."""
-    text = _TABLE_LINE.sub("", _QUOTED_LINE.sub("", _FENCED.sub("\n", text[:_MAX_CHARS])))
-    sentences = (sentence.strip() for sentence in _SENTENCE.findall(_MARKUP.sub("", _without_quotes(text))))
-    return [sentence for sentence in sentences if re.search(r"\w", sentence)]
+    text = _without_fences(text)
+    for mark, line in ((">", _QUOTED_LINE), ("|", _TABLE_LINE)):
+        text = _compile(line, re.MULTILINE).sub("", text) if mark in text else text
+    text = _compile(_MARKUP, re.MULTILINE).sub("", _without_quotes(text))
+    sentences = (sentence.strip() for sentence in _compile(_SENTENCE, 0).findall(text))
+    return [sentence for sentence in sentences if any(map(str.isalnum, sentence))]
+
+
+def _without_fences(text: str) -> str:
+    text = text[:_MAX_CHARS]
+    return _compile(_FENCED, re.DOTALL).sub("\n", text) if "```" in text or "~~~" in text else text
 
 
 def _without_quotes(text: str) -> str:
     """Replace code and quotes by placeholders, except file names."""
-    text = _INLINE_CODE.sub(lambda code: "CODE" if " " in code[1].strip() else code[1], text)
-    return _QUOTED.sub(lambda quote: quote[0] if "." in quote[0] and " " not in quote[0] else "QUOTE", text)
+    if "`" in text:
+        text = _compile(_INLINE_CODE, 0).sub(lambda code: "CODE" if " " in code[1].strip() else code[1], text)
+    if not text.isascii() or "'" in text or '"' in text:
+        text = _compile(_QUOTED, 0).sub(
+            lambda quote: quote[0] if "." in quote[0] and " " not in quote[0] else "QUOTE", text
+        )
+    return text
 
 
 def _language_of(text: str) -> Language | None:
     """The language of a text; None if it is not supported."""
-    plain_text = _FENCED.sub(" ", text[:_MAX_CHARS])
-    if re.search(r"[\u3040-\u30ff\uac00-\ud7af]", plain_text):
-        return None
-    han, latin = len(re.findall(r"[\u4e00-\u9fff]", plain_text)), len(re.findall(r"[A-Za-z]{2,}", plain_text))
-    if han * 2 >= latin and han:
+    text = _without_fences(text)
+    han = 0
+    if not text.isascii():
+        if any("\u3040" <= char <= "\u30ff" or "\uac00" <= char <= "\ud7af" for char in text):
+            return None
+        han = sum("\u4e00" <= char <= "\u9fff" for char in text)
+    words = _compile("[A-Za-z]{2,}", 0).findall(text)
+    if han and han * 2 >= len(words):
         return CHINESE
-    return ENGLISH if latin else None
+    return ENGLISH if words else None
 
 
 @cache
-def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE)
+def _compile(pattern: str, flags: int) -> re.Pattern[str]:
+    return re.compile(pattern, flags)
 
 
 def _matches(pattern: str, text: str) -> bool:
-    return _compile(pattern).search(text) is not None
+    return _compile(pattern, re.IGNORECASE).search(text) is not None
