@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
@@ -100,21 +100,17 @@ class AgentLoop:
         Turns interrupted by a crash are resumed first, concurrently with new messages.
         """
         self._stopping.clear()
-        async with self._serving(), asyncio.TaskGroup() as turns:
-            for message in await self._recover_turns(turns):
-                turns.create_task(self._serve_in_order(message))
-            turns.create_task(self._resume_background())
-            consuming = turns.create_task(self._consume(turns))
-            stopping = turns.create_task(self._stopping.wait())
-            await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
-            consuming.cancel()
-            stopping.cancel()
-
-    @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
         self._is_running = True
         try:
-            yield
+            async with asyncio.TaskGroup() as turns:
+                for message in await self._recover_turns(turns):
+                    turns.create_task(self._serve_in_order(message))
+                turns.create_task(self._resume_background())
+                consuming = turns.create_task(self._consume(turns))
+                stopping = turns.create_task(self._stopping.wait())
+                await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
+                consuming.cancel()
+                stopping.cancel()
         finally:
             self._is_running = False
 
@@ -363,8 +359,10 @@ class AgentLoop:
         session_key = message.session_key
         running = self._running.get(session_key)
         if running is None or not self._predates(running, message):
-            stopped = await self._stop_background(message)
-            return f"Stopped: {' and '.join(stopped)}." if stopped else await self._nothing_to_stop(session_key)
+            if stopped := await self._stop_background(message):
+                return f"Stopped: {stopped}."
+            goals = self._deps.goals
+            return (await goals.other_process_note(session_key) if goals is not None else "") or "Nothing is running."
         if not _may_stop(message, running.message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running.progress.open.names()
@@ -374,21 +372,19 @@ class AgentLoop:
         _, pending = await asyncio.wait([stopping, background], timeout=STOP_REPLY_S)
         if pending:
             return "Stopping; something has not reacted to the stop yet."
-        stopped_too = " and ".join(background.result())
+        stopped_too = background.result()
         return f"Stopped.{ended_tools}" + (f" {stopped_too[0].upper()}{stopped_too[1:]} too." if stopped_too else "")
 
-    async def _nothing_to_stop(self, session_key: str) -> str:
-        goals = self._deps.goals
-        return (await goals.other_process_note(session_key) if goals is not None else "") or "Nothing is running."
-
-    async def _stop_background(self, message: InboundMessage) -> list[str]:
-        """Stop the session's goal and subagents. Return a description of each."""
+    async def _stop_background(self, message: InboundMessage) -> str:
+        """Stop the session's goal and subagents. Return a description of what was stopped."""
         goals, subagents = self._deps.goals, self._deps.subagents
         # before the goal: the stopped turn cancels the subagents it waits for, and the reply names those too
         stopping = asyncio.create_task(subagents.stop_for(message)) if subagents is not None else None
         goal = await goals.stop_for(message) if goals is not None else ""
         labels = await stopping if stopping is not None else ()
-        return [*([f"the goal ({goal})"] if goal else []), *([_format_subagents(labels)] if labels else [])]
+        stopped = [f"the goal ({goal})"] if goal else []
+        stopped += [f"{count_noun(len(labels), 'subagent')} ({', '.join(labels)})"] if labels else []
+        return " and ".join(stopped)
 
     def _predates(self, turn: Turn, message: InboundMessage) -> bool:
         """Whether the turn's message was accepted before this one, perhaps before a crash."""
@@ -444,18 +440,17 @@ class AgentLoop:
         return Delivery(self.bus, message, policy, self._deps.commands.buttons(message.content))
 
 
-def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
+def _end_without_run(turn: Turn, outcome: TurnOutcome, text: str, *, later: bool = False) -> TurnResult:
     """End a turn that never entered the pipeline."""
-    turn.emit(TurnEnded(outcome=outcome, text=text))
-    return TurnResult(outcome, text, turn_id=turn.turn_id)
+    turn.emit(TurnEnded(outcome=outcome, text=text, later=later or None))
+    return TurnResult(outcome, text, turn_id=turn.turn_id, later=later)
 
 
 def _postpone(turn: Turn) -> TurnResult:
     """End a turn because nanobot stops. A journaled message is started again at the next start, without a notice."""
     later = turn.request.resumes or turn.message.journal_key is not None
     text = RESUMES_LATER if turn.request.resumes else "" if later else SEND_AGAIN_LATER
-    turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=text, later=later or None))
-    return TurnResult(TurnOutcome.STOPPED, text, turn_id=turn.turn_id, later=later)
+    return _end_without_run(turn, TurnOutcome.STOPPED, text, later=later)
 
 
 def _end_joined(turn: Turn, joined_turn: asyncio.Future[TurnResult]) -> TurnResult:
@@ -465,10 +460,6 @@ def _end_joined(turn: Turn, joined_turn: asyncio.Future[TurnResult]) -> TurnResu
     result = joined_turn.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
     return result
-
-
-def _format_subagents(labels: Sequence[str]) -> str:
-    return f"{count_noun(len(labels), 'subagent')} ({', '.join(labels)})"
 
 
 def _may_stop(message: InboundMessage, request: InboundMessage) -> bool:

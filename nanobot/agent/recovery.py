@@ -4,6 +4,7 @@ An interrupted turn leaves a checkpoint beside its session; an accepted message 
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,12 +50,6 @@ class MessageOutcome:
 
     turn_id: str
     answer: str
-
-
-def find_interrupted_turns(folder: Path) -> dict[str, InterruptedTurn]:
-    """Turns that have not ended, by session key. Blocks on the disk, never raises."""
-    turns = ((key, find_interrupted_turn(folder, key)) for key in interrupted_keys(folder))
-    return {key: turn for key, turn in turns if turn is not None}
 
 
 def find_interrupted_turn(folder: Path, session_key: str) -> InterruptedTurn | None:
@@ -142,40 +137,31 @@ class RecoveryPlan:
 
 def plan_recovery(turns_folder: Path, sessions: SessionManager, unsettled: Sequence[InboundMessage]) -> RecoveryPlan:
     """Sort interrupted turns and unsettled messages. Blocks on the disk, never raises."""
-    interrupted = find_interrupted_turns(turns_folder).values()
-    plan = RecoveryPlan(
-        [
-            turn
-            for turn in interrupted
-            if not turn.message.session_key.startswith(SUBAGENT_SESSION)  # resumed with their task
-            and (turn.message.origin not in _WAITED_FOR or turn.message.journal_key)
-        ]
-    )
-    resumed_keys = {turn.message.journal_key for turn in plan.resumable}
-    resumed_turns = {turn.turn_id for turn in plan.resumable}
-    others = [message for message in unsettled if message.journal_key not in resumed_keys]
-    outcomes = _load_outcomes(sessions, others)
+    plan = RecoveryPlan()
+    for key in interrupted_keys(turns_folder):
+        turn = find_interrupted_turn(turns_folder, key)
+        if turn is None or key.startswith(SUBAGENT_SESSION):  # resumed with their task
+            continue
+        if turn.message.journal_key or turn.message.origin not in _WAITED_FOR:
+            plan.resumable.append(turn)
+    resumed = {turn.turn_id: turn.message.journal_key for turn in plan.resumable}
+    others = [message for message in unsettled if message.journal_key not in resumed.values()]
+    keys_of: defaultdict[str, set[str]] = defaultdict(set)
+    for message in others:
+        keys_of[message.session_key].add(message.journal_key or "")
+    outcomes: dict[str, MessageOutcome] = {}
+    for session_key, journal_keys in keys_of.items():
+        try:
+            rows = sessions.get_or_create(session_key).since(0)  # a turn may be longer than the history window
+            outcomes |= find_outcomes(rows, journal_keys)
+        except StorageError as error:
+            log.warning("cannot read what became of messages in session %s: %s", session_key, error)
     for message in others:
         outcome = outcomes.get(message.journal_key or "")
         if outcome is None:
             plan.unstarted.append(message)
-        elif outcome.turn_id in resumed_turns:
+        elif outcome.turn_id in resumed:
             plan.joined.setdefault(outcome.turn_id, []).append(message)
         else:
             plan.ended.append((message, outcome))
     return plan
-
-
-def _load_outcomes(sessions: SessionManager, messages: Sequence[InboundMessage]) -> dict[str, MessageOutcome]:
-    """The outcomes of messages that a turn accepted, by journal key."""
-    by_session: dict[str, set[str]] = {}
-    for message in messages:
-        by_session.setdefault(message.session_key, set()).add(message.journal_key or "")
-    outcomes: dict[str, MessageOutcome] = {}
-    for session_key, journal_keys in by_session.items():
-        try:
-            session = sessions.get_or_create(session_key)
-            outcomes |= find_outcomes(session.since(0), journal_keys)  # a turn may be longer than the history window
-        except StorageError as error:
-            log.warning("cannot read what became of messages in session %s: %s", session_key, error)
-    return outcomes
