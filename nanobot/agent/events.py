@@ -87,15 +87,15 @@ class TurnEvent:
         for name in self.__dataclass_fields__:  # with `type`, which comes first; `fields` would make a list each time
             value = getattr(self, name)
             if value is not None:
-                payload[name] = _copy_json(value)
+                payload[name] = _copy_json(value) if isinstance(value, dict | list) else value
         return payload
 
 
-def _copy_json(value: Any) -> Any:
+def _copy_json(value: "dict[str, Any] | list[Any]") -> Any:
     """A copy that later changes of the original do not reach."""
-    if isinstance(value, dict):
-        return {key: _copy_json(inner) for key, inner in value.items()}
-    return [_copy_json(inner) for inner in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_copy_json(inner) if isinstance(inner, dict | list) else inner for inner in value]
+    return {key: _copy_json(inner) if isinstance(inner, dict | list) else inner for key, inner in value.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -291,7 +291,8 @@ class _Run:
             hook_verdicts: HookVerdicts = {}
             if spec.hook_runner:
                 calls, hook_verdicts = await self._run_hooks(response, calls, step)
-            response = replace(response, tool_calls=calls)
+            if calls or response.tool_calls:
+                response = replace(response, tool_calls=calls)
             if calls or response.content:
                 row = self._transcript.model_row(response)
                 if spec.review and may_call and not calls:

@@ -92,7 +92,9 @@ class Pipeline:
 
     def __init__(self, deps: TurnDeps) -> None:
         self._deps = deps
-        self._last_requests: dict[str, LastRequest] = {}
+        self._last_requests: dict[str, tuple[LastRequest, int]] = {}
+        """By session, with the number of rows that count for it."""
+        self._remembered_rows = 0
 
     async def run(self, turn: Turn) -> TurnResult:
         """Run the turn to its end.
@@ -405,11 +407,12 @@ class Pipeline:
     def _last_request_of(self, session_key: str) -> LastRequest:
         """Cached data about the session's last request, for the most recently used sessions."""
         recent = self._last_requests
-        last_request = recent.pop(session_key, None) or LastRequest()
-        rows = sum(len(item.legal) for item in recent.values())
-        while recent and (len(recent) >= _MAX_REMEMBERED_SESSIONS or rows > _MAX_REMEMBERED_ROWS):
-            rows -= len(recent.pop(next(iter(recent))).legal)
-        recent[session_key] = last_request
+        last_request, counted = recent.pop(session_key) if session_key in recent else (LastRequest(), 0)
+        rows = len(last_request.legal)
+        self._remembered_rows += rows - counted
+        while recent and (len(recent) >= _MAX_REMEMBERED_SESSIONS or self._remembered_rows > _MAX_REMEMBERED_ROWS):
+            self._remembered_rows -= recent.pop(next(iter(recent)))[1]
+        recent[session_key] = last_request, rows
         return last_request
 
     async def _save_and_respond(self, turn: Turn) -> None:
