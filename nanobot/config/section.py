@@ -5,7 +5,7 @@ Attributes are snake_case. The file may use both styles; camelCase is written. U
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -148,13 +148,16 @@ class Shape:
 
 @cache
 def _keys(section: type[BaseModel]) -> Mapping[str, Shape]:
-    return {
-        camel(name): replace(_shape_of(field.annotation), name=name, restricts=RESTRICTS in field.metadata)
-        for name, field in section.model_fields.items()
-    }
+    keys = {}
+    for name, field in section.model_fields.items():
+        shape = _shape_of(field.annotation)
+        keys[camel(name)] = Shape(shape.section, shape.container, name, restricts=RESTRICTS in field.metadata)
+    return keys
 
 
 def _shape_of(annotation: Any) -> Shape:
+    if isinstance(annotation, type):
+        return Shape(annotation) if issubclass(annotation, BaseModel) else Shape()
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _shape_of(arguments[0])
@@ -162,7 +165,7 @@ def _shape_of(annotation: Any) -> Shape:
         return max(map(_shape_of, arguments), key=lambda shape: (shape.section is not None, shape.container != ""))
     if origin in (dict, list):
         return Shape(_shape_of(arguments[-1]).section, "map" if origin is dict else "list")
-    return Shape(annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None)
+    return Shape()
 
 
 @cache
