@@ -73,16 +73,13 @@ def test_a_bare_folder_makes_a_prompt_of_what_is_there(tmp_path):
     assert "---" not in prompt
 
 
-def test_the_prompt_is_the_very_same_while_nothing_changes(context, clock):
+def test_the_prompt_is_the_very_same_while_nothing_changes(context, clock, workspace):
     first = context.build_system_prompt()
 
     clock.advance(3 * 24 * 3600)
 
     assert context.build_system_prompt() is first
-
-
-def test_two_builders_of_one_workspace_agree_byte_for_byte(context, workspace):
-    assert ContextBuilder(workspace).build_system_prompt() == context.build_system_prompt()
+    assert ContextBuilder(workspace).build_system_prompt() == first
 
 
 @pytest.mark.parametrize("name", ["AGENTS.md", "USER.md", "IDENTITY.md", "memory/MEMORY.md", "skills/tea/SKILL.md"])
@@ -96,32 +93,20 @@ def test_an_edit_is_in_the_next_turn_s_prompt(context, workspace, name):
     assert "Earl Grey" in context.build_system_prompt()
 
 
-def test_a_file_that_was_deleted_leaves_the_prompt(context, workspace):
-    assert "## USER.md" in context.build_system_prompt()
-
-    (workspace / "USER.md").unlink()
-
-    assert "## USER.md" not in context.build_system_prompt()
-
-
-def test_a_huge_file_is_cut_with_a_word(context, workspace):
+def test_what_is_gone_unreadable_or_huge_is_left_out_or_cut_with_a_word(context, workspace):
+    assert "## SOUL.md" in context.build_system_prompt()
+    (workspace / "SOUL.md").unlink()
+    (workspace / "TOOLS.md").unlink()
+    (workspace / "TOOLS.md").mkdir()
+    (workspace / "USER.md").write_bytes(b"Name: \xff Ada")
     (workspace / "AGENTS.md").write_text("x" * 1_000_000, encoding="utf-8")
 
     prompt = context.build_system_prompt()
 
+    assert "## SOUL.md" not in prompt and "## TOOLS.md" not in prompt
+    assert "Name: � Ada" in prompt
     assert len(prompt) < 25_000
     assert f"Read the rest with `read_file`: {workspace / 'AGENTS.md'}" in prompt
-
-
-def test_what_cannot_be_read_is_left_out(context, workspace):
-    (workspace / "SOUL.md").unlink()
-    (workspace / "SOUL.md").mkdir()
-    (workspace / "USER.md").write_bytes(b"Name: \xff Ada")
-
-    prompt = context.build_system_prompt()
-
-    assert "## SOUL.md" not in prompt
-    assert "Name: � Ada" in prompt
 
 
 def test_the_last_message_is_the_person_s_and_ends_in_the_runtime_context(context):
@@ -212,30 +197,26 @@ def test_attachments_are_named_in_the_text(context, path, tag):
     assert message["media"] == [path]  # a provider may show the picture itself
 
 
-def test_an_attachment_a_channel_has_named_already_is_not_named_twice():
-    assert with_attachments("look [image: a.png]", ["a.png", "b.pdf"]) == "look [image: a.png]\n[file: b.pdf]"
+@pytest.mark.parametrize(
+    ("text", "media", "expected"),
+    [
+        ("look [image: a.png]", ["a.png", "b.pdf"], "look [image: a.png]\n[file: b.pdf]"),  # a channel has named it
+        ("", ["a.png"], "[image: a.png]"),
+        (" \n", [], "[empty message]"),
+    ],
+)
+def test_each_attachment_is_named_once_and_an_empty_message_says_so(context, text, media, expected):
+    assert with_attachments(text, media) == expected
 
 
-def test_an_empty_message_says_so(context):
-    assert with_attachments("", ["a.png"]) == "[image: a.png]"
-    assert context.build_messages([], " \n")[-1]["content"].startswith("[empty message]\n\n[Runtime")
-
-
-def test_blocks_of_a_stored_message_stay_and_the_context_follows_them():
+def test_sending_a_stored_message_adds_its_context_and_leaves_it_as_it_is():
     block = {"type": "text", "text": "look"}
-
-    sent = as_sent_message({"role": "user", "content": [block], "runtime_context": "context", "turn_id": "t"})
-
-    assert sent == {"role": "user", "content": [block, {"type": "text", "text": "context"}], "turn_id": "t"}
-
-
-def test_a_stored_message_is_not_changed_by_sending_it():
     stored = said("hi", runtime_context="context", media=["a.png"])
 
-    sent = as_sent_message(stored)
-
-    assert sent == said("hi\n\ncontext", media=["a.png"])
+    assert as_sent_message(stored) == said("hi\n\ncontext", media=["a.png"])
     assert stored == said("hi", runtime_context="context", media=["a.png"])
+    sent = as_sent_message({"role": "user", "content": [block], "runtime_context": "context", "turn_id": "t"})
+    assert sent == {"role": "user", "content": [block, {"type": "text", "text": "context"}], "turn_id": "t"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")
@@ -334,16 +315,9 @@ def test_what_was_forgotten_comes_back_neither_by_the_notes_of_the_day_nor_by_wh
     assert "Bought a scratching post" in block
     editor.undo()
     assert builder.build_system_prompt(earlier) == before
-
-
-def test_what_was_told_again_after_it_was_forgotten_is_known_again(tmp_path: Path):
-    builder = ContextBuilder(tmp_path)
+    editor.forget("Likes green tea")
     builder.memory.write_long_term("- Likes green tea\n")
-    MemoryEditor(builder.memory, SystemClock()).forget("tea")
-
-    builder.memory.write_long_term("- Likes green tea\n")
-
-    assert "Likes her green tea strong." in builder.build_system_prompt("Likes her green tea strong.")
+    assert "Ann likes her green tea strong." in builder.build_system_prompt(earlier)  # told again
 
 
 def test_words_of_a_group_begin_no_part_of_its_prompt(tmp_path: Path):

@@ -60,62 +60,27 @@ class Machine:
         return most + 1
 
 
-def test_the_third_identical_call_is_answered_with_advice_and_the_fifth_ends_the_turn():
+@pytest.mark.parametrize(
+    ("circle", "advice", "reason"),
+    [
+        ([(READ, {})], "same result", "called 5 times with the same arguments and the same result."),
+        ([(EXEC, {"result": "Exit code: 2", "ok": False})], "failed in the same way", "the same failure"),
+        ([(None, {"ok": False})], "failed", "nothing was called 5 times"),
+        ([(READ, {"what": str(number)}) for number in range(7)], "same result", "5 times"),
+        ([(EDIT, {"what": "x to y"}), (EDIT, {"what": "y to x"})], "same result", "5 times"),
+    ],
+    ids=["a call", "a failure", "no such tool", "seven calls", "changes to and fro"],
+)
+def test_going_in_a_circle_is_advised_in_the_third_round_and_ended_in_the_fifth(circle, advice, reason):
     machine = Machine()
-
-    rounds = machine.until_over((READ, {}))
-
-    assert rounds == 5
-    assert machine.ran == ["read_file"] * 2
-    assert len(machine.advice) == 3
-    assert "same result" in machine.advice[0]
-    assert "ends the turn" in machine.advice[1]
-    assert (
-        machine.guard.stop_message
-        == "Stopped: read_file was called 5 times with the same arguments and the same result."
-    )
-
-
-def test_a_call_that_fails_in_the_same_way_counts_too():
-    machine = Machine()
-
-    rounds = machine.until_over((EXEC, {"what": "make", "result": "Exit code: 2", "ok": False}))
-
-    assert rounds == 5
-    assert "failed in the same way" in machine.advice[0]
-    assert "the same failure" in (machine.guard.stop_message or "")
-
-
-def test_a_tool_that_does_not_exist_is_not_asked_for_for_ever():
-    assert Machine().until_over((None, {"ok": False})) == 5
-
-
-@pytest.mark.parametrize("length", [2, 3, 7])
-def test_going_in_a_circle_is_advised_in_the_third_round_and_ended_in_the_fifth(length):
-    machine = Machine()
-    circle = [(READ, {"what": str(number)}) for number in range(length)]
 
     rounds = machine.until_over(*circle)
 
     assert rounds == 5
-    assert len(machine.ran) == 2 * length
-
-
-def test_a_circle_of_calls_that_change_something_is_seen_as_well():
-    machine = Machine()
-
-    rounds = machine.until_over((EDIT, {"what": "x to y"}), (EDIT, {"what": "y to x"}))
-
-    assert rounds == 5
-
-
-def test_a_tool_that_polls_may_ask_for_ever():
-    machine = Machine()
-
-    rounds = machine.until_over((POLL, {}))
-
-    assert rounds == 41
-    assert machine.advice == []
+    assert 2 * len(circle) <= len(machine.ran) <= 2 * len(circle) + 1  # a change that is new counts as progress
+    assert advice in machine.advice[0]
+    assert any("ends the turn" in said for said in machine.advice)
+    assert reason in (machine.guard.stop_message or "")
 
 
 def test_waiting_by_asking_a_command_again_is_told_to_wait_inside_it():
@@ -126,44 +91,25 @@ def test_waiting_by_asking_a_command_again_is_told_to_wait_inside_it():
     assert "`sleep`" in machine.advice[0]
 
 
-def test_edit_and_test_with_the_same_failing_output_is_honest_work():
+@pytest.mark.parametrize(
+    ("round_of", "is_loop"),
+    [
+        (lambda n: [(EDIT, {"what": f"try {n}"}), (EXEC, {"result": "1 failed", "ok": False})], False),
+        (lambda n: [(EDIT, {"what": f"try {n}", "ok": False}), (EXEC, {"result": "1 failed", "ok": False})], True),
+        (lambda n: [(READ, {}), (READ, {"what": f"other {n}"})], True),
+        (lambda n: [(EXEC, {"result": f"{n} % done"})], False),
+        (lambda n: [(POLL, {})], False),
+    ],
+    ids=["edit and test", "an edit that fails", "reading something new between", "a result that changes", "polling"],
+)
+def test_only_progress_begins_the_count_anew(round_of, is_loop):
     machine = Machine()
-
-    for attempt in range(40):
-        machine.call(EDIT, "ok", what=f"attempt {attempt}")
-        machine.call(EXEC, "1 failed", ok=False, what="pytest")
-
-    assert machine.advice == []
-    assert machine.guard.stop_message is None
-
-
-def test_an_edit_that_fails_is_no_progress():
-    machine = Machine()
-
-    for attempt in range(6):
-        machine.call(EDIT, "not found", ok=False, what=f"attempt {attempt}")
-        machine.call(EXEC, "1 failed", ok=False, what="pytest")
-
-    assert machine.guard.stop_message is not None
-
-
-def test_reading_something_new_in_between_is_no_progress():
-    machine = Machine()
-
-    for number in range(5):
-        machine.call(READ, what="a")
-        machine.call(READ, what=f"other {number}")
-
-    assert "read_file was called 5 times" in (machine.guard.stop_message or "")
-
-
-def test_a_result_that_changes_is_progress_of_its_own():
-    machine = Machine()
-
     for number in range(40):
-        machine.call(EXEC, f"{number} % done", what="cat status")
+        for tool, arguments in round_of(number):
+            machine.call(tool, **arguments)
 
-    assert machine.advice == []
+    assert (machine.guard.stop_message is not None) is is_loop
+    assert bool(machine.advice) is is_loop
 
 
 def test_eight_different_calls_of_one_step_are_no_loop():
@@ -193,29 +139,23 @@ def test_identical_calls_side_by_side_count_as_one():
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "same"),
     [
-        {"limit": 5, "what": "a"},  # the default, said
-        {"limit": "5", "what": "a"},
-        {"what": "a\n", "limit": None},
-        {"what": "a  "},
+        ({"limit": 5, "what": "a"}, True),  # the default, said
+        ({"limit": "5", "what": "a"}, True),
+        ({"what": "a\n", "limit": None}, True),
+        ({"what": "a  "}, True),
+        ({"what": "b"}, False),
+        ({"what": " a"}, False),
+        ({"what": "a", "limit": 6}, False),
     ],
 )
-def test_arguments_that_mean_the_same_are_the_same(other):
-    machine = Machine()
-    machine.call(READ, what="a")
-    machine.call(READ, **other)
-
-    assert machine.call(READ, what="a") is not None
-
-
-@pytest.mark.parametrize("other", [{"what": "b"}, {"what": " a"}, {"what": "a", "limit": 6}])
-def test_arguments_that_differ_are_not(other):
+def test_arguments_that_mean_the_same_are_the_same(other, same):
     machine = Machine()
     for _ in range(2):
         machine.call(READ, what="a")
 
-    assert machine.call(READ, **other) is None
+    assert (machine.call(READ, **other) is not None) is same
 
 
 @pytest.mark.parametrize(
@@ -265,23 +205,15 @@ def test_arguments_beyond_reading_are_counted_by_their_text():
 TOOLS = [READ, EDIT, EXEC]
 
 
-@given(st.lists(st.tuples(st.sampled_from(TOOLS), st.integers(0, 3), st.booleans()), max_size=60))
-def test_no_sequence_of_calls_with_changing_results_is_minded(calls):
+@given(st.lists(st.tuples(st.sampled_from(TOOLS), st.integers(0, 3), st.booleans()), max_size=60), st.booleans())
+def test_no_sequence_of_new_calls_or_of_changing_results_is_minded(calls, is_new):
     machine = Machine()
 
     for number, (tool, what, ok) in enumerate(calls):
-        machine.call(tool, f"result {number}", ok=ok, what=str(what))
-
-    assert machine.advice == []
-    assert machine.guard.stop_message is None
-
-
-@given(st.lists(st.sampled_from(TOOLS), max_size=60))
-def test_no_sequence_of_new_calls_is_minded(tools):
-    machine = Machine()
-
-    for number, tool in enumerate(tools):
-        machine.call(tool, what=str(number))
+        if is_new:
+            machine.call(tool, ok=ok, what=str(number))
+        else:
+            machine.call(tool, f"result {number}", ok=ok, what=str(what))
 
     assert machine.advice == []
     assert machine.guard.stop_message is None

@@ -89,43 +89,44 @@ async def test_calls_without_ids_or_with_the_same_are_told_apart(bot: Bot):
     assert all(ids)
 
 
-async def test_an_empty_answer_is_asked_for_once_more(bot: Bot):
-    bot.provider.script("", "here it is")
-
-    reply = await bot.say("hello")
-
-    assert reply == "here it is"
-    assert len(bot.provider.requests) == 2
+LOOK = calls(("list_dir", {"path": "."}))
 
 
-async def test_two_empty_answers_end_with_an_account_of_what_was_done(bot: Bot):
-    bot.provider.script(calls(("list_dir", {"path": "."})), "", "")
-
-    result = await bot.turn("hello")
-
-    assert result.outcome is TurnOutcome.PARTIAL
-    assert "list_dir" in result.text
-    assert result.turn_id in result.text
+def cut(text: str) -> LLMResponse:
+    return LLMResponse(text, finish_reason="length")
 
 
-async def test_an_answer_cut_by_length_is_continued(bot: Bot):
-    bot.provider.script(
-        LLMResponse("one ", finish_reason="length"), LLMResponse("two ", finish_reason="length"), "three"
-    )
+@pytest.mark.parametrize(
+    ("script", "steps", "outcome", "texts"),
+    [
+        (["", "here it is"], 40, TurnOutcome.ANSWERED, ["here it is"]),
+        ([LOOK, "", ""], 40, TurnOutcome.PARTIAL, ["no answer, twice", "1 tool call ran (list_dir)", "(turn "]),
+        ([cut("one "), cut("two "), "three"], 40, TurnOutcome.ANSWERED, ["one two three"]),
+        ([cut(f"{n} ") for n in range(4)], 40, TurnOutcome.PARTIAL, ["0 1 2 3"]),
+        ([LOOK, LOOK, "I listed it twice."], 2, TurnOutcome.PARTIAL, ["I listed it twice.", "limit of 2 steps"]),
+        ([LOOK, LOOK], 1, TurnOutcome.PARTIAL, ["limit of 1 steps", "list_dir"]),
+        ([cut("one "), cut("two")], 2, TurnOutcome.PARTIAL, ["one two", "limit of 2 steps"]),
+    ],
+    ids=[
+        "empty",
+        "empty twice",
+        "cut off",
+        "cut off again and again",
+        "steps",
+        "calls at the limit",
+        "cut at the limit",
+    ],
+)
+async def test_an_answer_that_is_not_whole_ends_as_well_as_it_can(tmp_path, script, steps, outcome, texts):
+    config = Config.model_validate({"agents": {"defaults": {"maxToolIterations": steps}}})
 
-    result = await bot.turn("count")
+    async with open_bot(tmp_path, *script, config=config) as bot:
+        result = await bot.turn("go")
 
-    assert result.text == "one two three"
-    assert result.outcome is TurnOutcome.ANSWERED
+        assert len(bot.provider.requests) == len(script)
 
-
-async def test_an_answer_is_continued_three_times_at_most(bot: Bot):
-    bot.provider.script(*[LLMResponse(f"{n} ", finish_reason="length") for n in range(4)])
-
-    result = await bot.turn("count")
-
-    assert result.text == "0 1 2 3"
-    assert result.outcome is TurnOutcome.PARTIAL
+    assert result.outcome is outcome
+    assert [text for text in texts if text not in result.text] == []
 
 
 async def test_a_call_cut_by_length_is_not_run(bot: Bot):
@@ -136,29 +137,6 @@ async def test_a_call_cut_by_length_is_not_run(bot: Bot):
 
     assert not (bot.workspace / "x.txt").exists()
     assert "length limit" in str(bot.provider.requests[1][-1]["content"])
-
-
-async def test_the_step_limit_ends_with_an_honest_partial_answer(tmp_path):
-    config = Config.model_validate({"agents": {"defaults": {"maxToolIterations": 2}}})
-    step = calls(("list_dir", {"path": "."}))
-
-    async with open_bot(tmp_path, step, step, "I listed it twice.", config=config) as bot:
-        result = await bot.turn("go")
-
-    assert result.outcome is TurnOutcome.PARTIAL
-    assert "I listed it twice." in result.text
-    assert "limit of 2 steps" in result.text
-
-
-async def test_at_the_step_limit_a_model_that_still_calls_is_answered_by_our_own_account(tmp_path):
-    config = Config.model_validate({"agents": {"defaults": {"maxToolIterations": 1}}})
-    step = calls(("list_dir", {"path": "."}))
-
-    async with open_bot(tmp_path, step, step, config=config) as bot:
-        result = await bot.turn("go")
-
-    assert result.outcome is TurnOutcome.PARTIAL
-    assert "list_dir" in result.text
 
 
 @pytest.mark.parametrize("error", [RateLimitedError(status=429), StreamCutError("eof"), ProviderError("odd")])
@@ -243,15 +221,3 @@ async def test_a_provider_that_fails_after_its_answer_was_whole_has_answered(tmp
 
     assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "whole")
     assert bot.sink.types.count("text_ended") == 1
-
-
-async def test_what_was_continued_is_not_lost_at_the_step_limit(tmp_path):
-    config = Config.model_validate({"agents": {"defaults": {"maxToolIterations": 2}}})
-    parts = [LLMResponse("one ", finish_reason="length"), LLMResponse("two", finish_reason="length")]
-
-    async with open_bot(tmp_path, *parts, config=config) as bot:
-        result = await bot.turn("count")
-
-    assert result.outcome is TurnOutcome.PARTIAL
-    assert result.text.startswith("one two")
-    assert "limit of 2 steps" in result.text

@@ -13,7 +13,7 @@ from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Origin
+from nanobot.messages.types import Origin
 from nanobot.providers.base import CallContext, Delta, TextDelta, call_context
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime.build import build_runtime
@@ -51,18 +51,6 @@ async def test_calls_are_on_disk_before_they_run_and_results_as_they_end(bot: Bo
     await bot.say("look")
 
     assert '"role": "assistant"' in rows(tmp_path)[2]["content"]
-
-
-async def test_the_context_sent_with_a_message_stands_beside_its_words(bot: Bot, tmp_path: Path):
-    bot.provider.script("hi")
-
-    await bot.say("hello")
-
-    row = rows(tmp_path)[0]
-    assert row["content"] == "hello"
-    assert row["runtime_context"].startswith("[Runtime Context")
-    assert row["runtime_context"].endswith("[/Runtime Context]")
-    assert {"timestamp", "turn_id", "provenance", "origin", "sender_id"} <= row.keys()
 
 
 async def test_what_a_crash_left_of_an_answer_is_in_the_next_request(tmp_path: Path):
@@ -144,26 +132,21 @@ async def test_a_sink_that_breaks_does_not_end_the_turn(bot: Bot):
     assert (await bot.run_turn(message, broken)).text == "hi"
 
 
-async def test_an_attached_file_is_named_to_the_model(bot: Bot):
-    from nanobot.bus.events import InboundMessage
-
-    bot.provider.script("a bill")
-    message = InboundMessage("cli", "owner", "direct", "what is it?", media=["bill.pdf"])
-
-    await bot.run_turn(message)
-
-    assert "[file: bill.pdf]" in str(bot.provider.requests[0][-1]["content"])
-
-
-async def test_rows_of_a_turn_carry_its_id_and_where_words_came_from(bot: Bot, tmp_path: Path):
+async def test_rows_of_a_turn_carry_its_id_its_context_and_where_words_came_from(bot: Bot, tmp_path: Path):
     (bot.workspace / "a.txt").write_text("hello", encoding="utf-8")
     bot.provider.script(calls(("read_file", {"path": "a.txt"})), "done")
+    message = InboundMessage.from_owner("cli", "direct", "read", session_key="cli:direct", origin=Origin.CLI)
+    message.media = ["bill.pdf"]
 
-    result = await bot.turn("read")
+    result = await bot.run_turn(message)
 
-    kept: list[ChatMessage] = rows(tmp_path)  # type: ignore[assignment]
+    kept = rows(tmp_path)
     assert {row["turn_id"] for row in kept} == {result.turn_id}
     assert [row["provenance"] for row in kept] == ["owner", "owner", "file", "file"]
+    assert kept[0]["content"] == "read\n[file: bill.pdf]"
+    assert kept[0]["runtime_context"].startswith("[Runtime Context")
+    assert {"timestamp", "origin", "sender_id"} <= kept[0].keys()
+    assert "[file: bill.pdf]" in str(bot.provider.requests[0][-1]["content"])
 
 
 async def test_a_disk_that_keeps_no_partial_text_does_not_end_the_turn(tmp_path: Path):
