@@ -1,7 +1,6 @@
 """Interrupted runs: what their rows say about them, and the notice for the person."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from nanobot.messages.types import INTERRUPTED, ChatMessage, is_synthetic, text_of
 from nanobot.providers.base import ToolCallRequest
@@ -13,14 +12,6 @@ CONTINUE_TRUNCATED = (
     "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
 )
 CONTINUE_INTERRUPTED = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
-
-
-@dataclass(frozen=True, slots=True)
-class Interruption:
-    """What is known about an interrupted run."""
-
-    started: frozenset[str] | None = None
-    """Ids of the calls that started; None if each of them may have."""
 
 
 def pending_calls(rows: Sequence[ChatMessage]) -> list[ToolCallRequest]:

@@ -15,7 +15,6 @@ from nanobot.agent.engine.interruption import (
     CONTINUE_INTERRUPTED,
     CONTINUE_TRUNCATED,
     FINISH_RESUMED,
-    Interruption,
     describe_interruption,
     is_interrupted,
     parts_of_answer,
@@ -23,11 +22,11 @@ from nanobot.agent.engine.interruption import (
     results_at_end,
 )
 from nanobot.agent.engine.loop_guard import LoopGuard
-from nanobot.agent.engine.spec import RunResult, RunSpec
+from nanobot.agent.engine.spec import RunSpec
 from nanobot.agent.engine.stream import StreamAssembler
 from nanobot.agent.engine.tool_calls import StepContext, outcome_unknown, run_calls
 from nanobot.agent.engine.transcript import Transcript
-from nanobot.agent.events import TurnOutcome
+from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.hooks import AnswerSeen, RequestSeen
 from nanobot.agent.hooks.runner import HookVerdicts, call_seen, filter_calls, turn_facts
 from nanobot.agent.tools.base import Effect, ToolContext
@@ -58,7 +57,7 @@ _STEP_LIMIT = (
 )
 
 
-async def run(spec: RunSpec) -> RunResult:
+async def run(spec: RunSpec) -> TurnResult:
     """Run until there is an answer or a limit is reached.
 
     Raises ProviderError if a model fails, RequestTooLongError if the request does not fit the window, StorageError if
@@ -95,20 +94,20 @@ class _Run:
         self._sent_back_count = 0
         self._format_repairs = 0
 
-    async def run(self) -> RunResult:
+    async def run(self) -> TurnResult:
         spec = self._spec
         spec.emit(events.RunStarted(session_key=spec.context.session_key, model=spec.model.name))
         try:
-            if spec.interruption is not None:
-                await self._resume(spec.interruption)
+            if spec.resumes:
+                await self._resume()
             return await self._until_answer()
         finally:
             spec.emit(events.RunEnded(steps=self._steps, usage=dict(self._usage), cost_usd=self._cost_usd))
 
-    async def _resume(self, interruption: Interruption) -> None:
+    async def _resume(self) -> None:
         """Complete an interrupted history: give pending calls their results, or ask for the rest of an answer."""
         if pending_calls(self._transcript.all):
-            await self._finish_interrupted_step(interruption)
+            await self._finish_interrupted_step()
             await self._transcript.add_instruction(_RESUMED)
             await self._accept_joining()
         elif parts := parts_of_answer(self._transcript.all, self._spec.context.turn_id):
@@ -117,7 +116,7 @@ class _Run:
             if self._transcript.last["role"] == "assistant":  # else the instruction or a new message follows already
                 await self._transcript.add_instruction(CONTINUE_INTERRUPTED)
 
-    async def _finish_interrupted_step(self, interruption: Interruption) -> None:
+    async def _finish_interrupted_step(self) -> None:
         """Finish the step whose calls were interrupted: run those that only read or never started; the outcome of the
         others is unknown.
         """
@@ -127,7 +126,7 @@ class _Run:
         try:
             ctx = self._step_context()
             calls, finished = pending_calls(self._transcript.all), len(results_at_end(self._transcript.all))
-            started_ids = {call.id for call in calls if interruption.started is None or call.id in interruption.started}
+            started_ids = {call.id for call in calls if spec.started_calls is None or call.id in spec.started_calls}
             unknown = [call for call in calls if call.id in started_ids and ctx.effect_of(call) is not Effect.READ]
             rerun = [call for call in calls if call not in unknown]
             spec.emit(events.Notice(text=describe_interruption(finished, rerun, unknown)))
@@ -138,7 +137,7 @@ class _Run:
         finally:
             spec.emit(events.StepEnded(step=step, finish_reason=FINISH_RESUMED, usage={}))
 
-    async def _until_answer(self) -> RunResult:
+    async def _until_answer(self) -> TurnResult:
         parts, empty_retried, continuations, stream_retries = self._answer_parts, False, 0, 0
         while self._steps < self._spec.model.limits.max_steps:
             if self._steps and (reason := self._spec.stop_reason()):
@@ -254,7 +253,7 @@ class _Run:
             row["sent_back"] = True
         await self._transcript.append(row)
 
-    async def _answer_without_steps(self, text: str) -> RunResult:
+    async def _answer_without_steps(self, text: str) -> TurnResult:
         """Ask once more, without tools, for a summary, and append that the step limit was reached."""
         steps = self._steps
         limit = f"Stopped at the limit of {steps} steps; the task may be unfinished."
@@ -399,15 +398,16 @@ class _Run:
             row["error"] = INTERRUPTED
             await finish(self._transcript.append(row))
 
-    async def _end_early(self, reason: str, error: NanobotError | None = None) -> RunResult:
+    async def _end_early(self, reason: str, error: NanobotError | None = None) -> TurnResult:
         """End with a generated summary, since the model gave none."""
         text = self._transcript.summarize_turn(reason)
         await self._transcript.add_fallback_answer(text)
         result = self._result(TurnOutcome.PARTIAL, text)
         return result if error is None else replace(result, error=type(error).__name__, retryable=error.retryable)
 
-    def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
-        return RunResult(outcome, redact_known(text.strip()), dict(self._usage), self._steps, self._cost_usd)
+    def _result(self, outcome: TurnOutcome, text: str) -> TurnResult:
+        text, turn_id = redact_known(text.strip()), self._spec.context.turn_id
+        return TurnResult(outcome, text, turn_id=turn_id, usage=dict(self._usage), cost_usd=self._cost_usd)
 
 
 def _unique_calls(response: LLMResponse) -> list[ToolCallRequest]:

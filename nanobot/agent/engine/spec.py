@@ -1,11 +1,10 @@
-"""The input and the result of a run, as plain data."""
+"""The input of a run, as plain data."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nanobot.agent.engine.interruption import Interruption
-from nanobot.agent.events import Emitter, TurnOutcome
+from nanobot.agent.events import Emitter
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.hooks import ToolPolicy
@@ -81,8 +80,10 @@ class RunSpec:
     """Called before tool calls start."""
     joining: Callable[[], Awaitable[list[ChatMessage]]] = _no_joining_rows
     """Called at each tool boundary. Returns the stored user rows of messages that arrived meanwhile."""
-    interruption: Interruption | None = None
-    """Set if this run resumes an interrupted one."""
+    resumes: bool = False
+    """Whether this run first completes an interrupted one."""
+    started_calls: frozenset[str] | None = None
+    """Ids of the calls that had started then; None if each of them may have."""
     window: Window = field(default_factory=Window)
     """Which part of the history is sent."""
     save_window_state: Callable[[Window], None] = field(default=lambda window: None)
@@ -103,17 +104,3 @@ class RunSpec:
     """How often an answer is continued that the length limit cut off."""
     stop_reason: Callable[[], str] = field(default=lambda: "")
     """Called before each model call but the first: why no further one may be made; empty if one may."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended: ANSWERED, or PARTIAL if a limit ended it."""
-
-    outcome: TurnOutcome
-    text: str
-    usage: dict[str, int]
-    steps: int
-    cost_usd: float | None = None
-    error: str | None = None
-    """The type of the error that ended it early, if one did."""
-    retryable: bool = True

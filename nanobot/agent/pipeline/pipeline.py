@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.commands.table import last_request
 from nanobot.agent.context import with_attachments
-from nanobot.agent.engine.interruption import Interruption, is_answer, outcome_text, pending_calls
+from nanobot.agent.engine.interruption import is_answer, outcome_text, pending_calls
 from nanobot.agent.engine.runner import run
 from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunLimits, RunSpec
 from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
@@ -360,9 +360,8 @@ class Pipeline:
             on_partial_text=on_partial_text,
             on_calls_start=checkpoint.calls_start,
             joining=take_joining,
-            interruption=Interruption(turn.restored.interrupted.started)
-            if request.resumes or pending_calls(history)
-            else None,
+            resumes=request.resumes or bool(pending_calls(history)),
+            started_calls=turn.restored.interrupted.started,
             window=window,
             save_window_state=lambda window: save_window(session, first, window),
             last_request=LastRequest() if options.ephemeral else self._last_request_of(session.key),
@@ -381,16 +380,7 @@ class Pipeline:
         turn.trace.record_request(spec)
         with call_context_scope(_call_context(turn)):
             result = await run_with_watchdog(turn, run(spec), deps.timeouts.cancel_grace)
-        turn.result = TurnResult(
-            result.outcome,
-            result.text,
-            result.error,
-            turn.turn_id,
-            dict(result.usage),
-            result.cost_usd,
-            joined=turn.joining.count,
-            retryable=result.retryable,
-        )
+        turn.result = replace(result, joined=turn.joining.count)
 
     def _system_prompt(self, turn: Turn, shown_from: int) -> str:
         """The prompt with the session summary, and a warning if messages before `shown_from` left the window and could

@@ -9,15 +9,14 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from nanobot.agent.engine.spec import RunResult
-from nanobot.agent.events import TurnPhase
+from nanobot.agent.events import TurnPhase, TurnResult
 from nanobot.agent.pipeline.turn import Turn, TurnTimeouts
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 
 log = logging.getLogger(__name__)
 
-_abandoned: set[asyncio.Task[RunResult]] = set()
+_abandoned: set[asyncio.Task[TurnResult]] = set()
 """Strong references to abandoned runs, so that they are not garbage collected while they run."""
 
 
@@ -69,7 +68,7 @@ class Watchdog:
         self._timer.cancel()
 
 
-async def run_with_watchdog(turn: Turn, coroutine: Coroutine[Any, Any, RunResult], grace_s: float) -> RunResult:
+async def run_with_watchdog(turn: Turn, coroutine: Coroutine[Any, Any, TurnResult], grace_s: float) -> TurnResult:
     """Run the coroutine as a task and return its result. Cancelling this cancels the task.
 
     A task that does not end within `grace_s` is abandoned: its events and rows are dropped, and an end event is emitted
@@ -93,7 +92,7 @@ async def run_with_watchdog(turn: Turn, coroutine: Coroutine[Any, Any, RunResult
     return run.result()
 
 
-def _abandon(turn: Turn, run: asyncio.Task[RunResult]) -> None:
+def _abandon(turn: Turn, run: asyncio.Task[TurnResult]) -> None:
     progress = turn.progress
     log.warning(
         "turn %s: %s ignored the cancellation and was abandoned",

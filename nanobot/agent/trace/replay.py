@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.engine.runner import run
-from nanobot.agent.engine.spec import Model, RunLimits, RunResult, RunSpec
-from nanobot.agent.events import Emitter, TurnEnded, TurnOutcome
+from nanobot.agent.engine.spec import Model, RunLimits, RunSpec
+from nanobot.agent.events import Emitter, TurnEnded, TurnOutcome, TurnResult
 from nanobot.agent.hooks import CallSeen, Hook, NewArguments
 from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -224,5 +224,5 @@ def _limits(model: Model, recorded: RecordedTurn) -> RunLimits:
     return replace(model.limits, max_steps=steps, max_result_chars=_NO_LIMIT)
 
 
-def _turn_ended(result: RunResult) -> TurnEnded:
+def _turn_ended(result: TurnResult) -> TurnEnded:
     return TurnEnded(outcome=result.outcome, text=result.text, usage=result.usage, cost_usd=result.cost_usd)
