@@ -91,22 +91,18 @@ class FeedItem:
     event: TurnEvent
 
 
-class _Waiters:
-    """Coroutines that wait for the next change."""
+class _Changes:
+    """The next change, for those who wait for it."""
 
     def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
+        self._next = asyncio.Event()
 
     async def wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
-        await waiter
+        await self._next.wait()
 
     def wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._next.set()
+        self._next = asyncio.Event()
 
 
 @dataclass(slots=True)
@@ -124,7 +120,7 @@ class TurnView:
     """In the feed, of its start; -1 if it is no longer there."""
     version: int = 0
     """Counts the changes."""
-    _readers: _Waiters = field(default_factory=_Waiters)
+    _readers: _Changes = field(default_factory=_Changes)
 
     async def wait(self, version: int) -> None:
         """Wait until it has changed since this version."""
@@ -139,19 +135,16 @@ class TurnView:
     def apply(self, event: TurnEvent) -> None:
         """Apply the next event."""
         self.seq = event.seq
+        kind = event.type.partition("_")[0]
         match event:
-            case events.TextStarted(continues=continues):
-                self.parts.append({"type": "text", "text": [], **({"continues": True} if continues else {})})
-            case events.ReasoningStarted():
-                self.parts.append({"type": "reasoning", "text": []})
-            case events.TextDelta(text=text):
-                self._last("text")["text"].append(text)
-            case events.ReasoningDelta(text=text):
-                self._last("reasoning")["text"].append(text)
-            case events.TextEnded(text=text):
-                self._last("text")["text"] = [text]
-            case events.ReasoningEnded(text=text):
-                self._last("reasoning")["text"] = [text]
+            case events.TextStarted(continues=True):
+                self.parts.append({"type": "text", "text": [], "continues": True})
+            case events.TextStarted() | events.ReasoningStarted():
+                self.parts.append({"type": kind, "text": []})
+            case events.TextDelta(text=text) | events.ReasoningDelta(text=text):
+                self._last(kind)["text"].append(text)
+            case events.TextEnded(text=text) | events.ReasoningEnded(text=text):
+                self._last(kind)["text"] = [text]
             case events.ToolStarted(call_id=call_id, name=name, arguments=arguments):
                 self.parts.append({"type": "tool", "call_id": call_id, "name": name, "arguments": arguments})
             case events.ToolDelta(call_id=call_id, text=text):
@@ -159,8 +152,8 @@ class TurnView:
             case events.ToolEnded(call_id=call_id):
                 result = {"ok": event.ok, "content": event.content, "seconds": event.seconds, "display": event.display}
                 self._last("tool", call_id=call_id).update(result)
-            case events.Notice(text=text, kind=kind):
-                self.parts.append({"type": "notice", "text": text, "kind": kind})
+            case events.Notice():
+                self.parts.append({"type": "notice", "text": event.text, "kind": event.kind})
             case events.ApprovalAsked():
                 self.parts.append({**event.to_json(), "type": "approval"})
             case events.ApprovalAnswered(question=question, answer=answer):
@@ -205,7 +198,7 @@ class Feed:
         self._views: dict[str, TurnView] = {}
         self._ended: dict[str, TurnView] = {}
         """Of programs and terminals, which may come back for the rest of an answer."""
-        self._readers = _Waiters()
+        self._readers = _Changes()
         self._is_closed = False
 
     @property

@@ -220,8 +220,8 @@ async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free
 
 
 async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
-    steps = [calls(("exec", {"command": f"sleep 0.2; echo {number}"})) for number in range(4)]
-    async with open_bot(tmp_path, *steps, "done", timeouts=TurnTimeouts(run_silence=0.6)) as bot:
+    steps = [calls(("exec", {"command": f"sleep 0.5; echo {number}"})) for number in range(4)]
+    async with open_bot(tmp_path, *steps, "done", timeouts=TurnTimeouts(run_silence=1.5)) as bot:
         assert await bot.say("go") == "done"
 
 

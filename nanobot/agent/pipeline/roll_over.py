@@ -66,27 +66,27 @@ class RollOver:
         if path is None:
             return None
         session.metadata = metadata
-        if rows := _last_turns(history):
-            await sessions.append(session, _note_row(rows, _NOTE.format(why=reason, name=path.stem)))
+        if note := _note(history, _NOTE.format(why=reason, name=path.stem)):
+            await sessions.append(session, *note)
         await self.on_archived(session.key, path)
         return path.stem
 
 
-def _last_turns(history: Sequence[ChatMessage]) -> list[ChatMessage]:
-    messages = [row for row in history if row["role"] in ("user", "assistant") and shown_text(row).strip()]
-    starts = [index for index, row in enumerate(messages) if row["role"] == "user"][-_RECENT_TURNS:]
-    return messages[starts[0] :] if starts else []
-
-
-def _note_row(rows: Sequence[ChatMessage], head: str) -> ChatMessage:
-    lines = [f"[{str(row.get('timestamp', ''))[:16]}] {row['role']}: {_clip(shown_text(row))}" for row in rows]
-    return {
-        "role": "user",
-        "content": redact_known("\n".join([head, *lines])),
-        "origin": Origin.SYSTEM,
-        "provenance": least_trusted(row.get("provenance", "owner") for row in rows),
-    }
-
-
-def _clip(text: str) -> str:
-    return clip(text.strip(), _MAX_CHARS)
+def _note(history: Sequence[ChatMessage], head: str) -> list[ChatMessage]:
+    """The note that begins the fresh session, if there is anything to quote."""
+    rows = [row for row in history if row["role"] in ("user", "assistant") and shown_text(row).strip()]
+    starts = [index for index, row in enumerate(rows) if row["role"] == "user"][-_RECENT_TURNS:]
+    if not starts:
+        return []
+    quoted = [
+        f"[{str(row.get('timestamp', ''))[:16]}] {row['role']}: {clip(shown_text(row).strip(), _MAX_CHARS)}"
+        for row in rows[starts[0] :]
+    ]
+    return [
+        {
+            "role": "user",
+            "content": redact_known("\n".join([head, *quoted])),
+            "origin": Origin.SYSTEM,
+            "provenance": least_trusted(row.get("provenance", "owner") for row in rows[starts[0] :]),
+        }
+    ]
