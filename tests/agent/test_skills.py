@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import MAX_BYTES, SkillsLoader
-from nanobot.agent.skills.manual import parse_front_matter
+from nanobot.agent.skills.manual import _load
 from nanobot.agent.skills.usage import SCHEMA, SkillUsage
 from nanobot.utils.database import writing
 from nanobot.utils.resources import skills_dir
@@ -55,7 +55,7 @@ def test_front_matter_is_read_as_yaml_reads_it():
             except yaml.YAMLError:
                 continue  # a text with a colon is accepted all the same
 
-            assert parse_front_matter(text).front == expected, text
+            assert _load(text) == expected, text
 
 
 def test_a_skill_is_listed_with_its_place(tmp_path, loader):

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.skills import bundle as bundles
-from nanobot.agent.skills.bundle import BundleError, read_bundle
+from nanobot.agent.skills import package
+from nanobot.agent.skills.package import BundleError, read_bundle
 
 MANUAL = "---\nname: tea\ndescription: Make good tea.\n---\nBoil.\n"
 
@@ -102,7 +102,7 @@ def test_links_and_pipes_in_a_folder_are_refused(tmp_path: Path, make):
 
 
 def test_a_bomb_is_left_after_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bundles, "MAX_BYTES", 1_000_000)
+    monkeypatch.setattr(package, "MAX_BYTES", 1_000_000)
     path = zipped(tmp_path / "tea.zip", {"SKILL.md": MANUAL, "zeros": b"\0" * 5_000_000})
     data = bytearray(path.read_bytes())
     size = struct.pack("<I", 5_000_000)

@@ -1,4 +1,4 @@
-"""A skill comes in whole or not at all, never over another without a word, and is replaced only when that is said."""
+"""A skill comes in whole or not at all, and never over another without keeping that one."""
 
 import errno
 import os
@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills.bundle import read_bundle
-from nanobot.agent.skills.install import Installer
 from nanobot.agent.skills.loader import SkillsLoader
-from nanobot.errors import NanobotError, StorageError
+from nanobot.agent.skills.package import install_skill, read_bundle
+from nanobot.errors import StorageError
 
 
 @pytest.fixture
-def installer(tmp_path: Path) -> Installer:
-    return Installer(tmp_path / "workspace" / "skills", tmp_path / "state" / "installing.lock")
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "workspace" / "skills" / "tea"
 
 
-def source(tmp_path: Path, name: str = "tea", script: str = "boil\n", text: str = "") -> Path:
+def source(tmp_path: Path, name: str = "tea", script: str = "boil\n") -> Path:
     folder = tmp_path / "from" / name
     (folder / "scripts").mkdir(parents=True, exist_ok=True)
-    told = text or f"---\nname: {name}\ndescription: Make good tea.\n---\nBoil.\n"
-    (folder / "SKILL.md").write_text(told, encoding="utf-8")
+    (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Make good tea.\n---\nBoil.\n", encoding="utf-8")
     (folder / "scripts" / "boil.sh").write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
     return folder
 
@@ -37,88 +35,53 @@ def files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_what_was_offered_is_what_is_installed(tmp_path: Path, installer: Installer):
-    folder = source(tmp_path)
-    offer = installer.offer(read_bundle(folder))
-    before = files(folder)
-    (folder / "scripts" / "boil.sh").write_text("rm -rf ~\n", encoding="utf-8")  # after the person looked at it
+def test_what_was_read_is_what_is_installed_also_after_an_install_that_was_killed(tmp_path: Path, place: Path):
+    bundle, before = read_bundle(source(tmp_path)), files(source(tmp_path))
+    (tmp_path / "from" / "tea" / "scripts" / "boil.sh").write_text("rm -rf ~\n", encoding="utf-8")
+    half = place.with_name(".new-tea")
+    half.mkdir(parents=True)
+    (half / "SKILL.md").write_text("half", encoding="utf-8")
 
-    place = installer.install(offer)
+    install_skill(place, bundle)
 
     assert files(place) == before
     assert [path.name for path in place.parent.iterdir()] == ["tea"]
 
 
-@pytest.mark.parametrize(
-    ("folder", "told", "name"), [("tea", "tea", "tea"), ("Tea Time", "tea-time", "tea-time"), ("tea", "Tea_1", "tea")]
-)
-def test_a_name_of_its_own_else_its_folder_s(tmp_path: Path, installer: Installer, folder: str, told: str, name: str):
-    bundle = read_bundle(source(tmp_path, folder, text=f"---\nname: {told}\ndescription: Make good tea.\n---\nBoil.\n"))
-
-    assert installer.offer(bundle).name == name
-    assert installer.offer(bundle, "other").name == "other"
-
-
-@pytest.mark.parametrize("name", ["../out", "A", "a/b", ".hidden", "", "-"])
-def test_no_name_leads_elsewhere(tmp_path: Path, installer: Installer, name: str):
-    bundle = read_bundle(source(tmp_path, "Not A Name", text="---\ndescription: Make good tea.\n---\nBoil.\n"))
-
-    with pytest.raises(NanobotError, match=r"not a valid skill name"):
-        installer.offer(bundle, name)
-
-
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, installer: Installer, monkeypatch: pytest.MonkeyPatch):
-    place = installer.install(installer.offer(read_bundle(source(tmp_path))))
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch):
+    install_skill(place, read_bundle(source(tmp_path)))
     before = files(place.parent)
-    offer = installer.offer(read_bundle(source(tmp_path, script="better\n")))
+    bundle = read_bundle(source(tmp_path, script="better\n"))
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="Free some disk space"):
-        installer.install(offer, replaces=True)
+        install_skill(place, bundle)
 
     assert files(place.parent) == before
-
-
-def test_what_a_killed_install_left_goes_with_a_later_one(tmp_path: Path, installer: Installer):
-    skills = tmp_path / "workspace" / "skills"
-    for name, age in ((".new-old", 7200.0), (".new-fresh", 0.0)):
-        (skills / name).mkdir(parents=True)
-        (skills / name / "SKILL.md").write_text("half", encoding="utf-8")
-        then = (skills / name).stat().st_mtime - age
-        os.utime(skills / name, (then, then))
-
-    installer.install(installer.offer(read_bundle(source(tmp_path))))
-
-    assert sorted(path.name for path in skills.iterdir()) == [".new-fresh", "tea"]
-    assert [skill.name for skill in SkillsLoader(tmp_path / "workspace", tmp_path / "none").skills()] == ["tea"]
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from nanobot.agent.skills.bundle import read_bundle
-from nanobot.agent.skills.install import Installer
+from nanobot.agent.skills.package import install_skill, read_bundle
 
-installer = Installer(Path(sys.argv[1]), Path(sys.argv[2], "installing.lock"))
 print("begun", flush=True)
 while True:
-    for source in sys.argv[3:]:
-        installer.install(installer.offer(read_bundle(Path(source)), "tea"), replaces=True)
+    for source in sys.argv[2:]:
+        install_skill(Path(sys.argv[1]), read_bundle(Path(source)))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("round_", range(15))
-def test_a_killed_install_leaves_one_whole_skill(tmp_path: Path, installer: Installer, round_: int):
+def test_a_killed_install_leaves_one_whole_skill(tmp_path: Path, place: Path, round_: int):
     sources = [source(tmp_path, name, script=f"{name}\n" * 2_000) for name in ("one", "two")]
     wholes = [files(one) for one in sources]
-    installer.install(installer.offer(read_bundle(sources[0]), "tea"))
-    place = tmp_path / "workspace" / "skills" / "tea"
-    command = [sys.executable, "-c", KILLED, str(place.parent), str(tmp_path / "state"), *map(str, sources)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+    install_skill(place, read_bundle(sources[0]))
+    with subprocess.Popen([sys.executable, "-c", KILLED, place, *sources], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         time.sleep(0.02 + 0.017 * round_)
@@ -126,5 +89,5 @@ def test_a_killed_install_leaves_one_whole_skill(tmp_path: Path, installer: Inst
 
     assert files(place) in wholes
     assert [skill.name for skill in SkillsLoader(tmp_path / "workspace", tmp_path / "none").skills()] == ["tea"]
-    installer.install(installer.offer(read_bundle(sources[1]), "tea"), replaces=True)
+    install_skill(place, read_bundle(sources[1]))
     assert files(place) == wholes[1]
