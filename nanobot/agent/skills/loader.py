@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from html import escape
 from pathlib import Path
@@ -83,6 +83,8 @@ class SkillCatalog:
     """Skills without a summary, by name."""
     day: date | None = None
     """The day it was selected for, if there was a selection."""
+    whole: tuple[Skill, ...] = ()
+    """Skills whose whole text is in the prompt."""
 
 
 class SkillsLoader:
@@ -236,10 +238,11 @@ class SkillsLoader:
         for key in (None, day):  # None: all fit
             if key in self._catalogs:
                 return self._catalogs[key]
-        listed = [skill for skill in skills if not (skill.manual.hidden or (skill.always and skill.available))]
+        whole = tuple(skill for skill in skills if skill.always and skill.available)
+        listed = [skill for skill in skills if not skill.manual.hidden and skill not in whole]
         if len(self._catalogs) >= _MAX_DAYS_CACHED:
             del self._catalogs[next(iter(self._catalogs))]
-        catalog = self._select(listed, day)
+        catalog = replace(self._select(listed, day), whole=whole)
         self._catalogs[catalog.day] = catalog
         return catalog
 
