@@ -178,7 +178,7 @@ def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(ho
 
         sent = [request.json for request in server.chats]
     assert result.exit_code == 0
-    assert "First difference: other arguments in step 1, list_dir" in result.stdout
+    assert "First difference: other calls in step 1, list_dir" in result.stdout
     assert "This call was not run: the turn is being replayed" in result.stdout
     assert "-Some *files*.\n+Other files.\n And more.\n" in result.stdout
     assert len(re.findall(r"^Answered after .*: 2 steps, [\d,]+ tokens in .* out", result.stdout, re.MULTILINE)) == 2
@@ -194,7 +194,7 @@ def test_against_as_json(home: Path):
         result = run("cli:direct", "-3", "--against", "stand-in", "--json")
 
     compared = json.loads(result.stdout)
-    assert compared["first_difference"]["what"] == "no call"
+    assert compared["first_difference"]["what"] == "a call less"
     assert (compared["recorded"]["model"], compared["replayed"]["model"]) == ("scripted", "stand-in")
     assert compared["replayed"]["text"] == "No."
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -43,14 +44,11 @@ class TurnTrace:
         put(self._started)
 
     def __call__(self, event: TurnEvent) -> None:
-        if self._closed or isinstance(event, _NOT_RECORDED):
-            return
-        if isinstance(event, Notice):
-            self._notices += 1
-            if self._notices > MAX_NOTICES:
-                return
-        self._add(event.to_json())
-        self._closed = isinstance(event, TurnEnded)
+        self._notices += isinstance(event, Notice)
+        is_one_too_many = isinstance(event, Notice) and self._notices > MAX_NOTICES
+        if not self._closed and not is_one_too_many and not isinstance(event, _NOT_RECORDED):
+            self._add(event.to_json())
+            self._closed = isinstance(event, TurnEnded)
 
     def set_message(self, text: str) -> None:
         """Replace the message by what hooks made of it, if it is not written yet."""
@@ -58,17 +56,16 @@ class TurnTrace:
 
     def record_request(self, spec: RunSpec) -> None:
         """Record what the model is sent besides the session's rows."""
-        model = spec.model
         self._add(
             {
                 "type": "prompt",
-                "model": model.name,
-                "provider": model.provider_name,
+                "model": spec.model.name,
+                "provider": spec.model.provider_name,
                 "history": len(spec.history),
                 "until": spec.history[-1].get("timestamp") if spec.history else None,
                 "system": spec.system,
                 "tools": spec.tools.get_definitions(),
-                "limits": model.limits,
+                "limits": asdict(spec.model.limits),
             }
         )
 

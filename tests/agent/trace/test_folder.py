@@ -134,7 +134,7 @@ def test_sweeping_throws_away_the_old_the_most_and_prompts_nobody_used_lately(tm
     folder.write(piece("b", "new", prompt={"system": "new"}))
     folder.write(piece("b", "new", prompt={"system": "stored a moment ago"}))
 
-    folder.sweep()
+    folder.sweep_if_due()
 
     assert sorted(folder.keys()) == ["new", "recent"]
     kept = {(path.read_text()) for path in (tmp_path / "traces" / "blobs").iterdir()}

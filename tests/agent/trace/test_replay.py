@@ -73,7 +73,7 @@ async def test_a_turn_comes_back_with_what_was_said_called_and_answered(home: Pa
     )
     assert first.text == "Let me look."
     assert [call.name for call in first.calls] == ["list_dir", "read_file"]
-    assert "the text of a" in (first.calls[1].result or "")
+    assert "the text of a" in (first.calls[1].content or "")
     assert first.calls[1].ok is True
     assert first.calls[1].seconds is not None
     assert (second.usage, second.cost_usd, turn.cost_usd) == ({"prompt_tokens": 9}, 0.5, 0.5)
@@ -152,7 +152,7 @@ async def test_what_a_hook_made_of_a_call_is_made_of_it_again_and_no_hook_runs(t
     made, provider = await again(tmp_path, look, "Done.")
 
     (call,) = made.turn.steps[0].calls
-    assert (call.arguments, call.asked) == ({"path": "memory", "max_entries": 7}, {"path": "."})
+    assert (call.arguments, call.asked) == ({"path": "."}, None)
     assert first_difference(recording(tmp_path).find().steps, made.turn.steps) is None
     assert made.unrecorded == []
     assert "not run" not in str(provider.requests[-1][-1]["content"])
@@ -179,7 +179,7 @@ async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tm
 
     replayed, _ = await again(tmp_path, calls(read), calls(read), calls(read), "done")
 
-    first, second, third = (str(step.calls[0].result) for step in replayed.turn.steps[:3])
+    first, second, third = (str(step.calls[0].content) for step in replayed.turn.steps[:3])
     assert "x" not in first
     assert "x" in second
     assert "not run" in third
@@ -269,14 +269,14 @@ OTHER: Call = ("list", {})
     [
         ([step(A), step(text="x")], [step(A), step(text="x")], None),
         ([step(A, B)], [step(B, A)], None),
-        ([step(A)], [step(B)], (1, "other arguments")),
-        ([step(A)], [step(OTHER)], (1, "another tool")),
-        ([step(A), step(text="x")], [step(text="x")], (1, "no call")),
+        ([step(A)], [step(B)], (1, "other calls")),
+        ([step(A)], [step(OTHER)], (1, "other calls")),
+        ([step(A), step(text="x")], [step(text="x")], (1, "a call less")),
         ([step(A, B)], [step(A)], (1, "a call less")),
         ([step(A)], [step(A, B)], (1, "a call more")),
         ([step(text="x")], [step(A), step(text="x")], (1, "a call more")),
         ([step(A), step(text="x")], [step(A), step(A), step(text="x")], (2, "a call more")),
-        ([step(A, text="hm"), step(B)], [step(A, text="so"), step(OTHER)], (2, "another tool")),
+        ([step(A, text="hm"), step(B)], [step(A, text="so"), step(OTHER)], (2, "other calls")),
         ([step(A), step(text="x")], [step(A), step(text="y")], (2, "other words")),
         ([], [], None),
     ],
@@ -314,7 +314,7 @@ async def test_an_old_session_tells_what_its_rows_tell(tmp_path: Path):
     first, second = found.turns
     assert (first.message, first.outcome, first.text, first.seconds) == ("first", "answered", "answer", 3.0)
     assert first.steps[0].calls[0].summary == 'x {"a": 1}'
-    assert first.steps[0].calls[0].result == "result"
+    assert first.steps[0].calls[0].content == "result"
     assert (second.message, second.outcome) == ("second", None)
     with pytest.raises(NanobotError, match="not traced"):
         found.prompt(first, folder(tmp_path))
