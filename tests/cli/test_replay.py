@@ -128,6 +128,7 @@ def test_the_prompt_is_shown_as_it_was_sent(home: Path):
 
 WRONG = [
     (("cli:dirct",), 1, "There is no session 'cli:dirct'. Did you mean 'cli:direct'? See `nanobot sessions list`."),
+    (("cli:direct", "-w", "elsewhere"), 1, "There is no session 'cli:direct'."),
     (("cli:direct", "-4"), 1, "There is no turn -4: session 'cli:direct' has 3."),
     (("cli:direct", "zzz"), 1, "nanobot replay cli:direct --list"),
     (("cli:direct", "-2", "--prompt"), 1, "called no model"),
@@ -143,15 +144,6 @@ def test_what_cannot_be_shown_is_said_in_a_line(home: Path):
 
         assert (result.exit_code, result.stdout) == (code, ""), words
         assert said in result.stderr
-
-
-def test_of_a_session_that_was_in_another_workspace_only_no_turn_is_known(home: Path):
-    started = {"type": "turn_started", "workspace": "/elsewhere", "at": "2026-11-22T13:58:25"}
-    there = {"turn": "t", "session": "cli:other", "events": [started]}
-    (home / "state" / "traces" / "cli_other.jsonl").write_text(json.dumps(there) + "\n", encoding="utf-8")
-
-    assert "The session cli:other has no recorded turn in this workspace." in run("cli:other").stderr
-    assert "in this workspace." in run("cli:direct", "-w", str(home / "another")).stderr
 
 
 def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):

@@ -1,8 +1,8 @@
 """The folder of traces: one file of lines per session, and the prompts, stored once for all turns.
 
-traces/<stem>.jsonl      the newest turns of a session: lines with the events of a turn, one or a few for each
-traces/<stem>.jsonl.1    the turns before them
-traces/blobs/<hash>      a system prompt or tool schemas, as sent
+traces/<session>-<hash>.jsonl      the newest turns of a session: lines with the events of a turn, one or a few for each
+traces/<session>-<hash>.jsonl.1    the turns before them
+traces/blobs/<hash>                a system prompt or tool schemas, as sent
 
 Secrets are redacted. Files are not synced: a power cut may lose the last lines.
 """
@@ -12,14 +12,14 @@ import json
 import logging
 import os
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nanobot.security.secrets import redact_head, redact_texts, redact_value
-from nanobot.session.file_names import stem_of
+from nanobot.session.file_names import hashed_stem
 from nanobot.session.lines import encode
 from nanobot.utils.files import (
     PRIVATE_FILE,
@@ -75,10 +75,10 @@ class TraceStore:
         try:
             make_private_folder(self._blobs)
             for (session, turn), events in turns.items():
-                line = encode({"turn": turn, "session": session, "events": [self._clean(event) for event in events]})
-                lines[stem_of(session)] = lines.get(stem_of(session), b"") + line
-            for stem, data in lines.items():
-                self._append(self.path / f"{stem}.jsonl", data)
+                line = _line(session, turn, [self._clean(event) for event in events])
+                lines[session] = lines.get(session, b"") + line
+            for session, data in lines.items():
+                self._append(self._file(session), data)
             self._has_failed = False
         except OSError as error:
             if not self._has_failed:
@@ -147,7 +147,9 @@ class TraceStore:
             if marker.exists() and now - marker.stat().st_mtime < _DAY_S:
                 return
             marker.touch(PRIVATE_FILE)
-            files = sorted(((path.stat(), path) for path in self._files()), key=lambda file: -file[0].st_mtime)
+            files = sorted(
+                ((path.stat(), path) for path in self.path.glob("*.jsonl*")), key=lambda file: -file[0].st_mtime
+            )
             for status, path in files:
                 total += status.st_size
                 if status.st_mtime < oldest or total > self._limits.total_bytes:
@@ -158,22 +160,18 @@ class TraceStore:
         except OSError as error:
             log.warning("old traces cannot be deleted: %s", error)
 
-    def _files(self) -> list[Path]:
-        return [*self.path.glob("*.jsonl"), *self.path.glob("*.jsonl.1")]
+    def _file(self, session: str) -> Path:
+        return self.path / f"{hashed_stem(session)}.jsonl"
 
-    def turns(self, key: str) -> dict[str, list[Facts]]:
+    def turns(self, session: str) -> dict[str, list[Facts]]:
         """Return the events of each turn of a session, oldest first. Unreadable lines are skipped."""
         turns: dict[str, list[Facts]] = {}
-        path = self.path / f"{stem_of(key)}.jsonl"
-        for line in (*_read_lines(_older_file(path)), *_read_lines(path)):
-            if line.get("session") == key:
-                turns.setdefault(str(line.get("turn")), []).extend(line["events"])
+        path = self._file(session)
+        for file in (_older_file(path), path):
+            with suppress(OSError):
+                for line in json_objects(file.read_bytes()):
+                    turns.setdefault(str(line.get("turn")), []).extend(line.get("events", ()))
         return turns
-
-    def keys(self) -> list[str]:
-        """Return the keys of the sessions with traces."""
-        first = (next(_read_lines(path), {}).get("session") for path in self._files())
-        return list(dict.fromkeys(key for key in first if key))
 
     def blob(self, name: object) -> str | None:
         """Return the content of a blob; None if it is missing or damaged."""
@@ -183,26 +181,26 @@ class TraceStore:
             return None
         return data.decode() if _blob_name(data) == name else None
 
-    def forget(self, key: str, turns: Container[str]) -> None:
+    def forget(self, session: str, turns: Container[str]) -> None:
         """Delete the traces of these turns, and of the session's turns without a model call (slash commands).
 
         Raises OSError.
         """
-        ran = {turn for turn, events in self.turns(key).items() if any(e["type"] == "run_started" for e in events)}
-        kept_turns = {turn for turn in ran if turn not in turns}
-        path = self.path / f"{stem_of(key)}.jsonl"
-        for file in (path, _older_file(path)):
-            lines = [*_read_lines(file)]
-            kept = [line for line in lines if line.get("session") != key or line.get("turn") in kept_turns]
-            if not kept:
-                file.unlink(missing_ok=True)
-            elif len(kept) < len(lines):
-                write_atomic(file, b"".join(map(encode, kept)))
+        kept = b"".join(
+            _line(session, turn, events)
+            for turn, events in self.turns(session).items()
+            if turn not in turns and any(event["type"] == "run_started" for event in events)
+        )
+        path = self._file(session)
+        if kept:
+            write_atomic(path, kept)
+        else:
+            path.unlink(missing_ok=True)
+        _older_file(path).unlink(missing_ok=True)
 
 
-def _read_lines(path: Path) -> Iterator[Facts]:
-    with suppress(OSError):
-        yield from json_objects(path.read_bytes())
+def _line(session: str, turn: str, events: list[Facts]) -> bytes:
+    return encode({"turn": turn, "session": session, "events": events})
 
 
 def _blob_name(data: bytes) -> str:

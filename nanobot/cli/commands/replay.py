@@ -23,7 +23,7 @@ from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
 from nanobot.cli.output import columns, format_timestamp, print_json, print_list, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import Paint, strip_control, wants_colour
-from nanobot.errors import NanobotError, UsageError
+from nanobot.errors import UsageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import text_of
 from nanobot.security.secrets import redact_named, redact_texts, redact_value
@@ -99,9 +99,7 @@ def _load_recording(name: str, setup: Setup, traces: TraceStore) -> Recording:
     sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
     recording = read_recording(name, sessions, traces)
     if recording is None:
-        known = [str(row["key"]) for row in sessions.list_sessions()] + traces.keys()
-        if name in known:
-            raise NanobotError(f"The session {to_one_line(name)} has no recorded turn in this workspace.")
+        known = [str(row["key"]) for row in sessions.list_sessions()]
         raise unknown_name_error("session", name, known, "nanobot sessions list")
     return recording
 
