@@ -86,6 +86,18 @@ async def test_a_command_a_failure_and_a_stop_leave_theirs_too(tmp_path: Path):
     assert (stopped.outcome, stopped.steps[0].finish) == ("stopped", "interrupted")
 
 
+async def test_a_sink_of_somebody_elses_that_breaks_costs_no_trace(tmp_path: Path):
+    def broken(event: object) -> None:
+        raise RuntimeError("no screen")
+
+    message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
+    async with open_bot(tmp_path, "hi") as bot:
+        await bot.run_turn(message, broken)
+
+    (turn,) = recorded(tmp_path)
+    assert (turn.outcome, len(turn.steps)) == ("answered", 1)
+
+
 CANARIES = {
     "config": "plain-Config-Value-7",
     "environment": "plain Env Value 8",
