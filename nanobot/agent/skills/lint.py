@@ -63,12 +63,10 @@ def lint_format(
     """
     try:
         text = decode_manual(bundle.manual)
+        manual = parse_manual(text, finds_unknown=True)
     except ManualError as error:
-        return [LintFinding(f"{error}. Save it as plain UTF-8 text, with details in other files of the folder.")]
-    manual = parse_manual(text, finds_unknown=True)
-    if manual.error:
-        advice = "Quote text with `: `, `#`, `[` or `{`; indent with spaces, equally within a table."
-        return [LintFinding(f"The {manual.error}. {advice}", manual.error.line)]
+        advice = "Save it as UTF-8 text; quote values with `: `, `#`, `[` or `{`; indent with spaces."
+        return [LintFinding(f"{error}. {advice}", error.line)]
     if not manual.yaml or not manual.yaml.strip():
         is_open = text.startswith("---") and "\n---" not in text
         fault = "The front matter is not closed." if is_open else "There is no front matter."

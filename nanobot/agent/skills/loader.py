@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
-from nanobot.agent.skills.manual import SKILL_FILE, Manual, ManualError, Opens, body, one_line, read_manual, read_text
+from nanobot.agent.skills.manual import SKILL_FILE, Manual, ManualError, Opens, body, one_line, parse_manual, read_text
 from nanobot.agent.skills.requirements import MissingNeed, find_missing
 from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.resources import skills_dir
@@ -154,7 +154,11 @@ class SkillsLoader:
         manuals: dict[str, Manual] = {}
         for name, file in sorted(by_name.items()):
             if self._manuals.get(file.path, (None,))[0] != file.stamp:
-                self._manuals[file.path] = (file.stamp, read_manual(Path(file.path), self._opener))
+                try:
+                    manual = parse_manual(read_text(file.path, self._opener))
+                except ManualError as error:
+                    manual = Manual(error)
+                self._manuals[file.path] = (file.stamp, manual)
             manuals[name] = self._manuals[file.path][1]
         missing = {name: [*find_missing(manual, self._is_set, self._why_forbidden)] for name, manual in manuals.items()}
         _add_needed_skills(missing, {name: manual.skills for name, manual in manuals.items()})

@@ -100,7 +100,7 @@ class Manual:
     """How to install its programs: entries with a `kind` and a package."""
 
 
-def read_text(path: Path, opener: Opens | None = None) -> str:
+def read_text(path: Path | str, opener: Opens | None = None) -> str:
     """Return the text of a SKILL.md with plain line ends. Raises ManualError."""
     try:
         with open(path, "rb", opener=opener) as file:
@@ -122,38 +122,31 @@ def decode_manual(data: bytes) -> str:
     return text.replace("\r\n", "\n")
 
 
-def read_manual(path: Path, opener: Opens | None = None) -> Manual:
-    """Read and parse the SKILL.md at this path. Never raises."""
-    try:
-        return parse_manual(read_text(path, opener))
-    except ManualError as error:
-        return Manual(error)
-
-
 def body(text: str) -> str:
     """Return the text after the front matter."""
     return _FRONT_MATTER.sub("", text, count=1).strip()
 
 
 def parse_manual(text: str, *, finds_unknown: bool = False) -> Manual:
-    """Parse a SKILL.md; without front matter nothing is known. Never raises.
+    """Parse a SKILL.md; without front matter nothing is known. Raises ManualError.
 
     Tabs and text with a colon, such as `description: Use it when: ...`, are accepted although they are not valid YAML.
     """
     match = _FRONT_MATTER.match(text)
     if match is None:
         return Manual()
-    yaml = match[1]
+    yaml, findings = match[1], list[LintFinding]()
     try:
-        return _read_fields(_load(yaml), yaml, finds_unknown)
+        front = _load(yaml)
     except ManualError as error:
-        repaired = _BARE_TEXT_WITH_COLON.sub(lambda match: f"{match[1]}: {json.dumps(match[2])}", yaml.expandtabs(2))
+        yaml = _BARE_TEXT_WITH_COLON.sub(lambda match: f"{match[1]}: {json.dumps(match[2])}", yaml.expandtabs(2))
         try:
-            manual = _read_fields(_load(repaired), repaired, finds_unknown)
+            front = _load(yaml)
         except ManualError:
-            return Manual(error)
-        text = "This is not valid YAML; nanobot accepts it, other agents do not. Quote text with `: `."
-        return replace(manual, findings=[LintFinding(text, error.line, is_error=False), *manual.findings])
+            raise error from None
+        problem = "This is not valid YAML; nanobot accepts it, other agents do not. Quote text with `: `."
+        findings.append(LintFinding(problem, error.line, is_error=False))
+    return _read_fields(_Table(front, (), yaml, findings), finds_unknown)
 
 
 def _load(text: str) -> dict[str, Any]:
@@ -259,14 +252,12 @@ class _Table:
                 self.note(key, f"{'.'.join((*self.path, str(key)))} is an unknown field. {hint}", is_error=False)
 
 
-def _read_fields(front: dict[str, Any], yaml: str, finds_unknown: bool) -> Manual:
-    findings: list[LintFinding] = []
-    top = _Table(front, (), yaml, findings)
+def _read_fields(top: _Table, finds_unknown: bool) -> Manual:
     agents = map(top.table("metadata").table, _AGENTS)
-    ours = next((table for table in agents if table.values), _Table({}, (), yaml, findings))
+    ours = next((table for table in agents if table.values), replace(top, values={}, known=set()))
     requires, common = ours.table("requires"), top.table("requires")
     for key in ("name", "description"):
-        if key not in front:
+        if key not in top.values:
             top.note(key, f"{key} is missing.")
 
     def required(key: str) -> list[str]:
@@ -276,8 +267,8 @@ def _read_fields(front: dict[str, Any], yaml: str, finds_unknown: bool) -> Manua
     skills = [*required("skills"), *ours.names("skills"), *chain(*depends)]
     install = ours.get("install", list, "a list of objects") or ()
     manual = Manual(
-        yaml=yaml,
-        findings=findings,
+        yaml=top.yaml,
+        findings=top.findings,
         name=top.text("name"),
         description=top.text("description", 1024),
         license=top.text("license"),

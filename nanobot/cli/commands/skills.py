@@ -1,7 +1,6 @@
 """`nanobot skills`: list, show, install, validate and remove skills."""
 
 import os
-import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -69,8 +68,6 @@ def install(
     bundle = read_bundle(source.expanduser())
     try:
         manual = parse_manual(decode_manual(bundle.manual))
-        if manual.error:
-            raise manual.error
     except ManualError as error:
         text = f"{bundle.source} cannot be installed: {error}. `nanobot skills validate` shows what to fix."
         raise NanobotError(text) from error
@@ -101,26 +98,19 @@ def _describe(
     from nanobot.agent.skills.lint import addresses_in, lint_format
 
     same_name = loader.get(name)
-    programs = {file.path: len(file.data) for file in bundle.files if file.is_program}
-    variables = dict.fromkeys([*manual.variables, manual.primary])
+    is_builtin = same_name is not None and same_name.source == "builtin"
+    programs = [*manual.programs, " or ".join(manual.any_of)]
+    others = [*dict.fromkeys([*manual.variables, manual.primary]), *manual.settings, *manual.skills, *manual.systems]
     lists: dict[str, Iterable[str]] = {
-        "replaces": [f"the built-in skill {name}, which the agent no longer sees"]
-        if same_name is not None and same_name.source == "builtin"
-        else [],
+        "replaces": [f"the built-in skill {name}, which the agent no longer sees"] * is_builtin,
         "always on": ["its text is in every prompt"] * manual.always,
         "from": [f"{bundle.source} ({count_noun(len(bundle.files), 'file')}, {human_size(bundle.size)})"],
         "license": [manual.license],
         "meant for": [manual.compatibility],
         "tools": [f"{', '.join(manual.tools)} (as declared; installing grants nothing)"] * bool(manual.tools),
-        "programs": [
-            name if shutil.which(name) else f"{name} (not installed)" for name in (*manual.programs, *manual.any_of)
-        ],
-        "variables": [name if os.environ.get(name) else f"{name} (not set)" for name in variables if name],
-        "settings": manual.settings,
-        "skills": manual.skills,
-        "systems": manual.systems,
+        "needs": programs + others,
         "network": addresses_in(bundle),
-        "brings": [f"{path} ({human_size(size)})" for path, size in programs.items()],
+        "brings": [f"{file.path} ({human_size(len(file.data))})" for file in bundle.files if file.is_program],
     }
     yield f"{name}: {to_one_line(manual.description) or '(no description)'}"
     for label, values in lists.items():
