@@ -191,26 +191,17 @@ def test_against_as_json(home: Path):
     assert compared["replayed"]["text"] == "No."
 
 
-def test_against_a_model_that_cannot_be_asked_says_so_and_fails(home: Path):
+def test_against_a_model_that_cannot_be_asked_says_so_and_fails_also_where_the_turn_did(home: Path):
     with FakeModels(strict=False) as server:
         configure(home, server)
         server.default = Fail(401, "bad key")
 
-        result = run("cli:direct", "-3", "--against", "stand-in")
+        results = [run("cli:direct", turn, "--against", "stand-in") for turn in ("-3", "-1")]
 
-    assert result.exit_code == 1
-    assert "It failed: The API key was rejected" in result.stdout
-
-
-def test_a_replay_that_failed_as_the_turn_did_is_not_told_as_no_difference(home: Path):
-    with FakeModels(strict=False) as server:
-        configure(home, server)
-        server.default = Fail(401, "bad key")
-
-        result = run("cli:direct", "-1", "--against", "stand-in")
-
-    assert "It failed: The API key was rejected" in result.stdout
-    assert "No difference" not in result.stdout
+    for result in results:
+        assert result.exit_code == 1
+        assert "It failed: The API key was rejected" in result.stdout
+        assert "No difference" not in result.stdout
 
 
 def test_deleting_a_conversation_deletes_its_traces(home: Path):
