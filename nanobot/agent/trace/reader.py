@@ -20,6 +20,7 @@ from nanobot.agent.trace.store import Facts, TraceStore
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Content, Provenance, ToolSchema, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 from nanobot.session.manager import SessionManager
 from nanobot.usage.types import add_tokens
 from nanobot.utils.text import nearest
@@ -198,8 +199,8 @@ def read_recording(name: str, sessions: SessionManager, traces: TraceStore) -> R
 
 def merge_turn(like: RecordedTurn, rows: list[ChatMessage], traced: Sequence[Facts]) -> RecordedTurn:
     """Build a turn from the rows and events of a replay of `like`."""
-    question: ChatMessage = {"role": "user", "content": like.message}
-    turn = RecordedTurn(like.turn_id, like.session, text=_last_reply(rows), steps=_steps_of_rows([question, *rows]))
+    turn = RecordedTurn(like.turn_id, like.session)
+    turn.steps, turn.text = _read_steps([{"role": "user", "content": like.message}, *rows])
     _apply_trace(turn, traced)
     return turn
 
@@ -228,14 +229,13 @@ def _group_by_turn(rows: Iterable[ChatMessage]) -> dict[str, list[ChatMessage]]:
 
 def _turn_from_rows(turn_id: str, key: str, rows: list[ChatMessage]) -> RecordedTurn:
     """Build a turn from the session alone."""
+    first, last = rows[0], rows[-1]
     message = next((shown_text(row) for row in rows if row.get("role") == "user" and not is_synthetic(row)), "")
-    last = rows[-1]
-    turn = RecordedTurn(turn_id, key, str(rows[0].get("timestamp", "")), str(rows[0].get("origin", "")), message)
-    turn.steps = _steps_of_rows(rows)
+    turn = RecordedTurn(turn_id, key, str(first.get("timestamp", "")), str(first.get("origin", "")), message)
+    turn.steps, reply = _read_steps(rows)
     if last.get("role") == "assistant" and not last.get("tool_calls"):
-        turn.error = last.get("error")
+        turn.text, turn.error = reply, last.get("error")
         turn.outcome = _OUTCOMES.get(turn.error, "failed")
-        turn.text = _last_reply(rows)
     if turn.outcome:
         with suppress(ValueError, TypeError):
             end = datetime.fromisoformat(str(last.get("timestamp")))
@@ -243,20 +243,25 @@ def _turn_from_rows(turn_id: str, key: str, rows: list[ChatMessage]) -> Recorded
     return turn
 
 
-def _steps_of_rows(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
-    """Return the steps of a turn's rows, without its first message."""
+def _read_steps(rows: Iterable[ChatMessage]) -> tuple[list[RecordedStep], str]:
+    """Return the steps of a turn's rows, whose first message is left out, and its reply: the text after the last call,
+    which may span several rows if a limit cut it. A text whose claim was rejected is no part of it.
+    """
     steps: list[RecordedStep] = []
     calls: dict[str, RecordedCall] = {}
     joined: list[ChatMessage] = []
-    has_started = False
+    reply, has_started = "", False
     for row in rows:
         role = row.get("role")
+        if is_claim_feedback(row):
+            reply = ""
         if role == "user" and not is_synthetic(row):
             joined += [row] if has_started else []
             has_started = True
         elif role == "assistant" and not _is_placeholder(row):
             step_calls = list(filter(None, map(_parse_call, row.get("tool_calls") or ())))
             calls |= {call.id: call for call in step_calls}
+            reply = "" if row.get("tool_calls") else reply + shown_text(row)
             text = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
             steps.append(RecordedStep(text, row.get("reasoning_content") or "", step_calls, joined))
             joined = []
@@ -265,38 +270,23 @@ def _steps_of_rows(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
             parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ""
             call.content = content if isinstance(content, str) else parts
             call.provenance, call.failure = row.get("provenance"), row.get("failure")
-    return steps
+    return steps, reply
 
 
-def _parse_call(raw_call: object) -> RecordedCall | None:
+def _parse_call(raw: object) -> RecordedCall | None:
     """Return a call as it is stored in a session; None if it is damaged."""
-    function = raw_call.get("function") if isinstance(raw_call, dict) else None
-    if not isinstance(raw_call, dict) or not isinstance(function, dict):
+    function = raw.get("function") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(function, dict):
         return None
-    arguments = text = function.get("arguments") or "{}"
-    with suppress(ValueError, RecursionError):
-        arguments = json.loads(text) if isinstance(text, str) else text
-    arguments = arguments if isinstance(arguments, dict) else {"": text}
-    return RecordedCall(str(raw_call.get("id")), str(function.get("name")), arguments)
+    arguments, problem = parse_arguments(str(function.get("arguments") or ""))
+    return RecordedCall(
+        str(raw.get("id")), str(function.get("name")), {"": function["arguments"]} if problem else arguments
+    )
 
 
 def _is_placeholder(row: ChatMessage) -> bool:
     """Whether the row was inserted by nanobot because the model gave no answer."""
     return row.get("provenance") == Provenance.SYSTEM and row.get("error") not in (None, INTERRUPTED)
-
-
-def _last_reply(rows: Iterable[ChatMessage]) -> str:
-    """Return the answer: the text after the last call, which may span several rows if a limit cut it.
-
-    A text whose claim was rejected is not part of the answer that followed it.
-    """
-    parts: list[str] = []
-    for row in rows:
-        if row.get("tool_calls") or is_claim_feedback(row):
-            parts.clear()
-        elif row.get("role") == "assistant" and not _is_placeholder(row):
-            parts.append(shown_text(row))
-    return "".join(parts)
 
 
 # --- from the trace
@@ -378,24 +368,24 @@ def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[RecordedSte
 
     Calls settled by a resumed run belong to the step that made them.
     """
-    steps: list[RecordedStep] = []
-    waiting = list(from_rows)
-    by_id = {call.id: call for step in from_rows for call in step.calls}
-    for index, measured in enumerate(traced):
+    steps, begin = list(from_rows), 0
+    calls = {call.id: call for step in from_rows for call in step.calls}
+    for measured in traced:
         ids = {call.id for call in measured.calls}
         for call in measured.calls:
-            if stored := by_id.get(call.id):
+            if stored := calls.get(call.id):
                 stored.seconds, stored.ok, stored.asked = call.seconds, call.ok, call.asked
-        if measured.finish == FINISH_RESUMED and ids <= by_id.keys():
+        if measured.finish == FINISH_RESUMED and ids <= calls.keys():
             continue
-        match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
-        if match is None and waiting and not ids and (measured.text or len(waiting) >= len(traced) - index):
-            match = 0
-        if match is not None:
-            row = waiting[match]
-            merged = replace(measured, text=row.text, reasoning=row.reasoning, calls=row.calls, joined=row.joined)
-            steps += [*waiting[:match], merged]
-            del waiting[: match + 1]
-        elif measured.finish or ids:  # else it was running when the process died
-            steps.append(replace(measured, text=""))
-    return steps + waiting
+        for at, row in enumerate(steps[begin:], begin):
+            if ids & {call.id for call in row.calls} or (measured.text and not ids and not row.calls):
+                steps[at] = replace(
+                    measured, text=row.text, reasoning=row.reasoning, calls=row.calls, joined=row.joined
+                )
+                begin = at + 1
+                break
+        else:
+            if measured.finish or ids:  # else it was running when the process died
+                steps.insert(begin, replace(measured, text=""))
+                begin += 1
+    return steps
