@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,20 +42,6 @@ INSTALLERS = {
     "download": InstallStep("", "download {}", ("url",)),
 }
 """Installers by `kind` of an `install` entry, in order of preference."""
-_SYSTEM_MANAGERS = ("apt", "dnf", "pacman", "apk", "brew", "winget")
-_COMMON_PROGRAMS: dict[str, dict[str, str]] = {
-    **{name: {} for name in ("curl", "ffmpeg", "jq", "pandoc", "tmux", "yt-dlp")},
-    "gh": {"winget": "GitHub.cli", "pacman": "github-cli", "apk": "github-cli"},
-    "git": {"winget": "Git.Git"},
-    "go": {"apt": "golang-go", "dnf": "golang"},
-    "node": {"apt": "nodejs", "dnf": "nodejs", "pacman": "nodejs", "apk": "nodejs"},
-    "npx": {"apt": "npm", "dnf": "npm", "pacman": "npm", "apk": "npm", "brew": "node"},
-    "pdftotext": {"brew": "poppler", "pacman": "poppler"} | dict.fromkeys(("apt", "dnf", "apk"), "poppler-utils"),
-    "rg": dict.fromkeys(("apt", "dnf", "pacman", "apk", "brew"), "ripgrep"),
-    "sqlite3": {"dnf": "sqlite", "pacman": "sqlite", "apk": "sqlite", "brew": "sqlite"},
-    "uv": {"apt": "", "dnf": "uv"},
-}
-"""Common programs, and their package names where those differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +85,21 @@ def find_missing(
             yield MissingNeed(f"sandbox: {name}", why)
 
 
-def how_to_install(program: str, entries: Iterable[Mapping[str, Any]] = ()) -> str:
-    """Return the command that installs a program here: from the skill, else from the system's package manager.
+def how_to_install(program: str, entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the command of the skill's `install` entries that installs a program here; empty if there is none.
 
     Installers that are present come first.
     """
-    named = [
-        (INSTALLERS[kind], package)
-        for kind in INSTALLERS
+    commands = [
+        (installer.program, installer.command.format(package))
+        for kind, installer in INSTALLERS.items()
         for entry in entries
         if entry.get("kind") == kind and (package := _package_for(program, kind, entry))
     ]
-    managers = _SYSTEM_MANAGERS if program in _COMMON_PROGRAMS else ()
-    common = [(INSTALLERS[kind], _COMMON_PROGRAMS[program].get(kind, program)) for kind in managers]
-    for installer, package in named + common:
-        if package and (not installer.program or shutil.which(installer.program)):
-            return installer.command.format(package)
-    return f"{named[0][0].command.format(named[0][1])}, with {named[0][0].program} installed first" if named else ""
+    for installer_program, command in commands:
+        if not installer_program or shutil.which(installer_program):
+            return command
+    return f"{commands[0][1]}, with {commands[0][0]} installed first" if commands else ""
 
 
 def _package_for(program: str, kind: str, entry: Mapping[str, Any]) -> str:
