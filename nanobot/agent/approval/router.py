@@ -22,16 +22,11 @@ from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten, descr
 from nanobot.security.secrets import redact_known
 
 _COMMANDS = {"approve": Answer.ONCE, "yes": Answer.ONCE, "always": Answer.ALWAYS, "deny": Answer.NO, "no": Answer.NO}
-_CONFIRMATIONS = {
+_OUTCOMES = {
     Answer.NO: "Not allowed.",
     Answer.ONCE: "Allowed, this once.",
     Answer.ALWAYS: "Allowed, and for 30 days I do not ask about this again.",
-}
-_SETTLED = {
-    Answer.NO: "not allowed",
-    Answer.ONCE: "allowed, once",
-    Answer.ALWAYS: "allowed, for 30 days",
-    Answer.EXPIRED: "not allowed, since nobody answered in time",
+    Answer.EXPIRED: "Not allowed, since nobody answered in time.",
 }
 _BARE_WORD_IN_GROUP = (
     "Others read here, so a word alone is no answer: press a button, mention me, reply to me, or send /approve {name}."
@@ -141,12 +136,12 @@ class ApprovalRouter:
         question = self.questions.get(approval_id)
         if not self.questions.answer(approval_id, answer):
             if (settled := self.questions.settled_answer(approval_id)) is not None:
-                return f"That was answered before: {_SETTLED[settled]}."
+                return f"That was answered before: {_OUTCOMES[settled]}"
             self.questions.save_early(approval_id, answer)
             return "That question is not open. If it is asked again soon, this answer counts."
         if answer is Answer.ALWAYS and question is not None and not question.may_always:
             return "Allowed, this once: for this I ask each time."
-        return _CONFIRMATIONS[answer]
+        return _OUTCOMES[answer]
 
     def _open_questions(self, message: InboundMessage) -> list[PendingApproval]:
         return [question for question in self.questions if question.context.address == message.address]
