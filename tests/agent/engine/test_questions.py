@@ -107,9 +107,8 @@ async def test_a_yes_that_came_behind_a_no_does_not_count_for_the_same_call_made
     ],
 )
 async def test_a_word_among_others_counts_where_it_is_said_to_the_bot(
-    question: PendingApproval, clock: FrozenClock, text: str, in_group: bool, is_mentioned: bool, counts: bool
+    questions: PendingApprovals, question: PendingApproval, text: str, in_group: bool, is_mentioned: bool, counts: bool
 ):
-    questions = PendingApprovals(clock, expires_s=0.02)
     router = ApprovalRouter(questions, lambda chat, senders, *, in_group: None, is_group)
     said = InboundMessage(
         ROOM.channel, "1", ROOM.chat_id, text, provenance=Provenance.OWNER, in_group=in_group, is_mentioned=is_mentioned
@@ -117,5 +116,6 @@ async def test_a_word_among_others_counts_where_it_is_said_to_the_bot(
     answer = await asked(questions, question)
 
     told = router.handle_answer(said)
+    questions.answer("ab12", Answer.EXPIRED)
 
     assert (await answer, "/approve ab12" in told) == ((YES, False) if counts else (Answer.EXPIRED, True))
