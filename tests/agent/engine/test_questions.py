@@ -91,7 +91,7 @@ async def test_a_yes_that_came_behind_a_no_does_not_count_for_the_same_call_made
     questions.save_early("ab12", YES)
     again = await asked(questions, question)
 
-    assert (stood, again.done()) == (NO, False)
+    assert (stood, again.done(), questions.settled_answer("ab12")) == (NO, False, None)
     questions.answer("ab12", NO)
     await again
 
