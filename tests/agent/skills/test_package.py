@@ -41,6 +41,7 @@ def folder_of(path: Path, script: str = "boil\n", manual: str = "SKILL.md") -> P
     (path / "scripts").mkdir(parents=True, exist_ok=True)
     (path / manual).write_text(MANUAL, encoding="utf-8")
     (path / "scripts" / "boil.sh").write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
+    (path / "scripts" / "boil.sh").chmod(0o755)
     return path
 
 
@@ -51,9 +52,11 @@ def paths(source: Path) -> list[str]:
 def test_a_folder_and_a_zip_of_it_hold_the_same_without_what_systems_leave(tmp_path: Path):
     script = "#!/bin/sh\nboil\n"
     folder = folder_of(tmp_path / "tea")
-    bare = zipped(tmp_path / "tea.zip", {"SKILL.md": MANUAL, "scripts/boil.sh": script, ".DS_Store": "x"})
+    modes = dict.fromkeys(("scripts/boil.sh", "tea/scripts/boil.sh"), stat.S_IFREG | 0o755)
+    bare = zipped(tmp_path / "tea.zip", {"SKILL.md": MANUAL, "scripts/boil.sh": script, ".DS_Store": "x"}, modes)
     litter = {"__MACOSX/tea/._SKILL.md": "x", "tea/.git/config": "x"}
-    below = zipped(tmp_path / "x.zip", {"tea/": "", "tea/SKILL.md": MANUAL, "tea/scripts/boil.sh": script} | litter)
+    whole = {"tea/": "", "tea/SKILL.md": MANUAL, "tea/scripts/boil.sh": script} | litter
+    below = zipped(tmp_path / "x.zip", whole, modes)
 
     found = [read_bundle(source) for source in (folder, folder / "SKILL.md", bare, below)]
 
@@ -61,6 +64,8 @@ def test_a_folder_and_a_zip_of_it_hold_the_same_without_what_systems_leave(tmp_p
     assert {tuple((file.path, file.data, file.is_program) for file in one.files) for one in found} == {
         (("SKILL.md", MANUAL.encode(), False), ("scripts/boil.sh", script.encode(), True))
     }
+    if os.name == "posix":
+        assert [[file.executable for file in one.files] for one in found] == [[False, True]] * 4
 
 
 @pytest.mark.parametrize(
@@ -187,6 +192,7 @@ def test_what_was_read_is_what_is_installed_also_after_an_install_that_was_kille
     install_skill(place, bundle)
 
     assert files(place) == before
+    assert os.access(place / "scripts" / "boil.sh", os.X_OK)
     assert [path.name for path in place.parent.iterdir()] == ["tea"]
 
 
