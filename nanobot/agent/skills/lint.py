@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Collection, Iterator
 
 from nanobot.agent.skills.manual import (
-    SKILL_FILE,
     SYSTEMS,
     LintFinding,
     Manual,
@@ -47,17 +46,9 @@ def name_problem(name: str) -> str:
 
 
 def lint_skill(
-    bundle: Bundle, *, checks_folder_name: bool = True, others: Collection[str] | None = None
+    bundle: Bundle, *, checks_folder_name: bool = True, others: Collection[str] | None = None, with_risks: bool = True
 ) -> list[LintFinding]:
-    """Return what is wrong with the format, and the risks. See `lint_format`."""
-    risks = sorted(find_risks(bundle), key=lambda risk: (risk.path != SKILL_FILE, risk.path, risk.line))
-    return lint_format(bundle, checks_folder_name=checks_folder_name, others=others) + risks
-
-
-def lint_format(
-    bundle: Bundle, *, checks_folder_name: bool = True, others: Collection[str] | None = None
-) -> list[LintFinding]:
-    """Return what is wrong with the format, by line.
+    """Return what is wrong with the format, by line, then the risks.
 
     `checks_folder_name`: the name must be that of the folder. `others`: the names of the installed skills.
     """
@@ -78,7 +69,8 @@ def lint_format(
             line = line_of(manual.yaml, ["skills" if "skills" in manual.yaml else "depends"])
             advice = f"It needs the skill {needed}, which is not installed. Install that one too."
             findings.append(LintFinding(advice, line, is_error=False))
-    return sorted(findings, key=lambda finding: finding.line)
+    findings.sort(key=lambda finding: finding.line)
+    return findings + (find_risks(bundle) if with_risks else [])
 
 
 def _field_findings(manual: Manual, yaml: str, folder: str) -> Iterator[LintFinding]:

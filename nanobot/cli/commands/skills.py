@@ -95,7 +95,7 @@ def _describe(
     name: str, bundle: "Bundle", manual: Manual, loader: SkillsLoader, risks: Collection[LintFinding]
 ) -> Iterator[str]:
     """Lines about a skill: what it is for, what it requires and contains, and warnings."""
-    from nanobot.agent.skills.lint import addresses_in, lint_format
+    from nanobot.agent.skills.lint import addresses_in, lint_skill
 
     same_name = loader.get(name)
     is_builtin = same_name is not None and same_name.source == "builtin"
@@ -120,7 +120,7 @@ def _describe(
             yield f"  {label:<13}{', '.join(shown[:_MAX_VALUES])}{more}"
     notes = [("missing", need.summary) for need in loader.find_missing(manual)]
     notes += [("LOOK" if risk.is_error else "look at", risk.summary) for risk in risks]
-    faults = lint_format(bundle, checks_folder_name=False)
+    faults = lint_skill(bundle, checks_folder_name=False, with_risks=False)
     notes += [("error" if fault.is_error else "warning", fault.summary) for fault in faults]
     yield from (f"  {label:<13}{to_one_line(text)}" for label, text in notes)
 
