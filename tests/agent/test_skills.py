@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.skills.loader import MAX_BYTES, SkillsLoader
-from nanobot.agent.skills.manual import _load
+from nanobot.agent.skills.loader import SkillsLoader
+from nanobot.agent.skills.manual import MAX_BYTES, _load
 from nanobot.agent.skills.usage import SCHEMA, SkillUsage
 from nanobot.utils.database import writing
 from nanobot.utils.resources import skills_dir
@@ -132,6 +132,7 @@ def test_a_skill_becomes_available_when_its_program_is_installed(tmp_path, loade
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUP", "blue")
+    monkeypatch.setattr("nanobot.agent.skills.loader._HOST_CACHE_S", 0)  # two seconds later
 
     assert missing(loader, "tea") == ()
 

@@ -13,7 +13,6 @@ from datetime import date
 from html import escape
 from pathlib import Path
 
-from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
 from nanobot.agent.skills.manual import SKILL_FILE, Manual, ManualError, Opens, body, one_line, parse_manual, read_text
 from nanobot.agent.skills.requirements import MissingNeed, find_missing
 from nanobot.security.files.open import Stamp, stamp_of
@@ -21,7 +20,7 @@ from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line
 
 _HOST_CACHE_S = 2.0
-"""How long programs on the PATH and built-in skills are assumed unchanged."""
+"""How long programs, environment variables and built-in skills are assumed unchanged."""
 SUMMARY_CHARS = 8_000
 """Maximum length of the skill summaries in a prompt."""
 _MAX_DESCRIPTION_CHARS = 1_024
@@ -120,8 +119,6 @@ class SkillsLoader:
         self._files: list[_File] = []
         self._shipped_files: list[_File] = []
         self._refreshed_at = -_HOST_CACHE_S
-        self._variables: list[str] = ["PATH"]
-        self._host: list[str | None] = []
         self._skills: tuple[Skill, ...] = ()
         self._catalogs: dict[date | None, SkillCatalog] = {}
 
@@ -129,20 +126,17 @@ class SkillsLoader:
 
     def skills(self) -> tuple[Skill, ...]:
         """Return all skills by name. The identical tuple until a file, or after some seconds the host, changes."""
-        now, host = time.monotonic(), list(map(os.environ.get, self._variables))
+        now = time.monotonic()
         is_refresh_due = now - self._refreshed_at >= _HOST_CACHE_S
         if is_refresh_due:
             self._refreshed_at = now
             self._shipped_files = [*_find_files("builtin", self._shipped)]
         files = [*_find_files("workspace", self.own), *self._shipped_files]
-        if is_refresh_due or files != self._files or host != self._host:
-            skills = self._load(files)
+        if is_refresh_due or files != self._files:
+            skills, self._files = self._load(files), files
             if skills != self._skills:
                 self._skills = skills
                 self._catalogs.clear()
-            self._files = files
-            self._variables = ["PATH", *{name for _, manual in self._manuals.values() for name in manual.variables}]
-            self._host = list(map(os.environ.get, self._variables))
         return self._skills
 
     def _load(self, files: Iterable[_File]) -> tuple[Skill, ...]:

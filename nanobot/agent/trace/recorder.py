@@ -44,11 +44,14 @@ class TurnTrace:
         put(self._started)
 
     def __call__(self, event: TurnEvent) -> None:
-        self._notices += isinstance(event, Notice)
-        is_one_too_many = isinstance(event, Notice) and self._notices > MAX_NOTICES
-        if not self._closed and not is_one_too_many and not isinstance(event, _NOT_RECORDED):
-            self._add(event.to_json())
-            self._closed = isinstance(event, TurnEnded)
+        if self._closed or isinstance(event, _NOT_RECORDED):
+            return
+        if isinstance(event, Notice):
+            self._notices += 1
+            if self._notices > MAX_NOTICES:
+                return
+        self._add(event.to_json())
+        self._closed = isinstance(event, TurnEnded)
 
     def set_message(self, text: str) -> None:
         """Replace the message by what hooks made of it, if it is not written yet."""
