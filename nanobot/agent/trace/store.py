@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Container, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +48,16 @@ _DAY_S = 86_400
 _MAX_BLOBS_CACHED = 64
 
 
-@dataclass(frozen=True, slots=True)
-class TraceLimits:
-    """What is kept: bytes per session file (there are two), total bytes, days."""
-
-    file_bytes: int = 1 << 20
-    total_bytes: int = 64 << 20
-    days: int = 30
-
-
 class TraceStore:
     """A folder of traces. Not thread-safe; several processes may write."""
 
-    def __init__(self, path: Path, limits: TraceLimits | None = None) -> None:
+    def __init__(self, path: Path, *, file_bytes: int = 1 << 20, total_bytes: int = 64 << 20, days: int = 30) -> None:
+        """What is kept: bytes of each of the two files of a session, bytes in total, days."""
         self.path = path
         self._blobs = path / "blobs"
-        self._limits = limits or TraceLimits()
+        self._file_bytes = file_bytes
+        self._total_bytes = total_bytes
+        self._days = days
         self._blob_cache: dict[object, tuple[object, str, bytes]] = {}
         """Contents with their name and redacted bytes, by text or by identity. Redacting a prompt takes a while."""
         self._has_failed = False
@@ -129,7 +122,7 @@ class TraceStore:
     def _append(self, path: Path, data: bytes) -> None:
         """Append whole lines in one write, so that lines of two processes never mix. A full file is rotated first."""
         with suppress(OSError):  # no file yet; or on Windows a reader has it open
-            if path.stat().st_size + len(data) > self._limits.file_bytes:
+            if path.stat().st_size + len(data) > self._file_bytes:
                 path.replace(_older_file(path))
         descriptor = open_for_append(path)
         try:  # a truncated last line gets a line end first
@@ -142,7 +135,7 @@ class TraceStore:
         size. Never raises.
         """
         now, total = time.time(), 0
-        oldest, marker = now - self._limits.days * _DAY_S, self.path / ".swept"
+        oldest, marker = now - self._days * _DAY_S, self.path / ".swept"
         try:
             if marker.exists() and now - marker.stat().st_mtime < _DAY_S:
                 return
@@ -152,7 +145,7 @@ class TraceStore:
             )
             for status, path in files:
                 total += status.st_size
-                if status.st_mtime < oldest or total > self._limits.total_bytes:
+                if status.st_mtime < oldest or total > self._total_bytes:
                     path.unlink(missing_ok=True)
             for blob in self._blobs.iterdir():
                 if blob.stat().st_mtime < oldest - _DAY_S:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.trace.store import TraceLimits, TraceStore
+from nanobot.agent.trace.store import TraceStore
 from nanobot.security.secrets import secrets_scope
 
 Pieces = dict[tuple[str, str], list[dict[str, Any]]]
@@ -93,7 +93,7 @@ def test_long_texts_and_big_arguments_keep_their_head(store: TraceStore):
 
 
 def test_two_thousand_turns_do_not_grow_beyond_the_caps(tmp_path: Path):
-    store = TraceStore(tmp_path / "traces", TraceLimits(file_bytes=10_000))
+    store = TraceStore(tmp_path / "traces", file_bytes=10_000)
 
     for number in range(2000):
         store.write(piece(f"t{number}", f"cli:{number % 4}", text="hello " * 10))
@@ -110,7 +110,7 @@ def age(path: Path, days: float) -> None:
 
 
 def test_once_a_day_the_old_the_most_and_prompts_nobody_used_lately_are_deleted(tmp_path: Path):
-    store = TraceStore(tmp_path / "traces", TraceLimits(total_bytes=1500))
+    store = TraceStore(tmp_path / "traces", total_bytes=1500)
     for days, name in ((0, "new"), (2, "recent"), (4, "many"), (31, "old")):
         for _ in range(2):
             store.write(piece("a", name, text="x" * 190, system=name))
