@@ -159,7 +159,7 @@ class CallPolicy:
             "source": taint.source or None,
         }
         why_not: str | None = "tools.approval is `deny`: nobody is asked."
-        if self._mode is ApprovalMode.ASK:
+        if self._mode is not ApprovalMode.DENY:
             why_not = await self._router.unavailable_reason(planned)
         if why_not is not None:
             planned.emit(ApprovalRefused(**fields, reason=why_not))
