@@ -42,7 +42,7 @@ class TurnEndpoints:
     async def list_all(self, request: Request, caller: Credential | None) -> Response:
         """The turns of a session, oldest first, without their steps."""
         recording = await self._recording(request)
-        turns = [{**turn.to_json(), "steps": len(turn.model_steps)} for turn in recording.turns]
+        turns = [{**turn.to_json(), "steps": len(turn.steps)} for turn in recording.turns]
         return json_response({"turns": redact_value(turns)})
 
     async def show(self, request: Request, caller: Credential | None) -> Response:

@@ -142,7 +142,7 @@ def read_bundle(source: Path) -> Bundle:
 
 
 def _read_folder(folder: Path) -> Iterator[BundledFile]:
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=_raise):
         folders[:] = sorted(name for name in folders if name.lower() not in _LITTER)
         for path in (Path(parent, name) for name in sorted([*names, *folders]) if name.lower() not in _LITTER):
             mode = path.lstat().st_mode
@@ -153,6 +153,10 @@ def _read_folder(folder: Path) -> Iterator[BundledFile]:
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
             yield BundledFile(path.relative_to(folder).as_posix(), data, os.name == "posix" and bool(mode & 0o111))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _read_zip(path: Path) -> Iterator[BundledFile]:

@@ -94,11 +94,6 @@ class RecordedTurn:
     traced: Facts | None = None
     """What the trace has of the prompt; None without a trace."""
 
-    @property
-    def model_steps(self) -> list[RecordedStep]:
-        """The steps with a model call, without those that only resumed an interrupted run."""
-        return [step for step in self.steps if step.finish != FINISH_RESUMED]
-
     def to_json(self) -> dict[str, Any]:
         """The turn for programs."""
         shown = asdict(self)
@@ -375,7 +370,7 @@ def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[RecordedSte
         for call in measured.calls:
             if stored := calls.get(call.id):
                 stored.seconds, stored.ok, stored.asked = call.seconds, call.ok, call.asked
-        if measured.finish == FINISH_RESUMED and ids <= calls.keys():
+        if measured.finish == FINISH_RESUMED:  # no model was called
             continue
         for at, row in enumerate(steps[begin:], begin):
             if ids & {call.id for call in row.calls} or (measured.text and not ids and not row.calls):

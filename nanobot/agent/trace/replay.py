@@ -67,7 +67,7 @@ async def replay(
     tools = ToolRegistry()
     for schema in prompt.tools:
         tools.register(_ReplayTool(schema, recorded.steps, unrecorded))
-    boundaries = deque(step.joined for before, step in pairwise(recorded.model_steps) if before.calls)
+    boundaries = deque(step.joined for before, step in pairwise(recorded.steps) if before.calls)
 
     async def record(row: ChatMessage) -> None:
         rows.append(row)

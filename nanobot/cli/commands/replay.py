@@ -69,7 +69,7 @@ def replay(
     elif against is not None:
         with prompts.on_interrupt("(stopped)"):
             replayed = asyncio.run(_replay(recorded, recording.prompt(recorded, traces), against, setup))
-        difference = first_difference(recorded.model_steps, replayed.turn.model_steps)
+        difference = first_difference(recorded.steps, replayed.turn.steps)
         comparison = {
             "recorded": recorded.to_json(),
             "replayed": replayed.turn.to_json(),

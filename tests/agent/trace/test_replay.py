@@ -504,7 +504,7 @@ async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_a
     replayed, provider = await again(tmp_path, "I looked.")
 
     assert provider.requests == bot.provider.requests
-    assert first_difference(recorded.model_steps, replayed.turn.model_steps) is None
+    assert first_difference(recorded.steps, replayed.turn.steps) is None
 
 
 async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
@@ -521,7 +521,7 @@ async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
     replayed, _ = await again(tmp_path, look, "Two files.")
 
     assert (recorded.text, replayed.turn.text, replayed.unrecorded) == ("Two files.", "Two files.", [])
-    assert [call.name for step in recorded.model_steps for call in step.calls] == ["list_dir"]
+    assert [call.name for step in recorded.steps for call in step.calls] == ["list_dir"]
 
 
 @pytest.mark.needs_sandbox
