@@ -100,7 +100,7 @@ def _describe(
     same_name = loader.get(name)
     is_builtin = same_name is not None and same_name.source == "builtin"
     programs = [*manual.programs, " or ".join(manual.any_of)]
-    others = [*dict.fromkeys([*manual.variables, manual.primary]), *manual.settings, *manual.skills, *manual.systems]
+    others = [*dict.fromkeys([*manual.variables, manual.primary]), *manual.settings, *manual.skills]
     lists: dict[str, Iterable[str]] = {
         "replaces": [f"the built-in skill {name}, which the agent no longer sees"] * is_builtin,
         "always on": ["its text is in every prompt"] * manual.always,
@@ -109,6 +109,7 @@ def _describe(
         "meant for": [manual.compatibility],
         "tools": [f"{', '.join(manual.tools)} (as declared; installing grants nothing)"] * bool(manual.tools),
         "needs": programs + others,
+        "systems": manual.systems,
         "network": addresses_in(bundle),
         "brings": [f"{file.path} ({human_size(len(file.data))})" for file in bundle.files if file.is_program],
     }
