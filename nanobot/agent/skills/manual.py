@@ -25,12 +25,10 @@ SYSTEMS = {"macos": "darwin", "windows": "win32"}
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)\n*", re.DOTALL | re.MULTILINE)
 _BARE_TEXT_WITH_COLON = re.compile(r"^([A-Za-z][\w-]*): +(?![\"'\[{|>&*!%@`#])(.*:.*)$", re.MULTILINE)
 _NESTING = "[{-:?"
-"""Each YAML level has at least one of these characters."""
-_MAX_LEVELS = 200
+"""Each YAML level has at least one of these characters. Deeply nested input crashes the C loader."""
+_MAX_LEVELS = 500
 _SIMPLE_KEY = re.compile(r"[A-Za-z][\w-]*")
 _SIMPLE_TEXT = re.compile(r"[A-Za-z](?:[^:#]|:(?=\S))*")
-_JSON_TEXT = re.compile(r'"[^"\\]*"')
-_JSON_MARKS = re.compile(r"[\[\]{}:, ]*")
 _YAML_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "null", "true", "false"})
 """YAML reads them as something else than text."""
 _WORD = re.compile(r"[^\s,(]+(?:\([^)]*\))?")
@@ -158,11 +156,10 @@ def _load(text: str) -> dict[str, Any]:
             return value
     import yaml  # imported on first use: 17 ms and 2.5 MB
 
-    # The C loader is ten times faster, but crashes the process on deeply nested input.
-    is_shallow = sum(map(text.count, _NESTING)) <= _MAX_LEVELS
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_shallow else yaml.SafeLoader
+    if sum(map(text.count, _NESTING)) > _MAX_LEVELS:
+        raise ManualError(f"front matter of {SKILL_FILE} is not valid YAML for a skill: it has too many levels", 1)
     try:
-        loaded = yaml.load(text, loader)  # noqa: S506 - both are the safe ones
+        loaded = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are the safe ones
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = min(mark.line, text.count("\n")) + 2 if mark else 1
@@ -186,13 +183,13 @@ def _load_simple(text: str) -> dict[str, Any] | None:
             return None
         if value in ("true", "false"):
             front[key] = value == "true"
-        elif _SIMPLE_TEXT.fullmatch(value) and value.lower() not in _YAML_WORDS:
-            front[key] = value
-        elif _JSON_MARKS.fullmatch(_JSON_TEXT.sub("", value)):
+        elif value.startswith(('"', "[", "{")):
             try:
                 front[key] = json.loads(value)
             except (ValueError, RecursionError):
                 return None
+        elif _SIMPLE_TEXT.fullmatch(value) and value.lower() not in _YAML_WORDS:
+            front[key] = value
         else:
             return None
     return front
