@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.events import TurnOutcome
+from nanobot.agent.events import (
+    ApprovalAsked,
+    OpenEvents,
+    ReasoningStarted,
+    RunStarted,
+    StepStarted,
+    TextStarted,
+    ToolStarted,
+    TurnEvent,
+    TurnOutcome,
+)
 from nanobot.agent.hooks import Hook, ResultSeen
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.turn import TurnTimeouts
@@ -87,6 +97,27 @@ async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_secon
     assert pairs_are_closed(bot.sink)
     assert bot.sink.types[-1] == "turn_ended"
     assert [one.seq for one in bot.events] == [*range(len(bot.events))]
+
+
+def test_whatever_has_started_has_an_end_of_its_own_the_newest_first():
+    asked = ApprovalAsked(question="q", call_id="1", name="exec", arguments={}, reaches=[], text="May I?", expires_s=60)
+    open_events = OpenEvents()
+    started: list[TurnEvent] = [RunStarted(session_key="a:1", model="m"), StepStarted(step=0), ReasoningStarted()]
+    started += [TextStarted(), ToolStarted(call_id="1", name="exec", arguments={}), asked]
+    for event in started:
+        open_events.apply(event)
+    assert open_events.has_question() and open_events.names() == ["exec"]
+
+    ends = open_events.ends("so far", "stopped")
+    for event in ends:
+        open_events.apply(event)
+
+    kinds = [event.type.rpartition("_") for event in ends]
+    assert [(kind, end) for kind, _, end in kinds] == [
+        ("approval", "answered"), ("tool", "ended"), ("text", "ended"), ("reasoning", "ended"), ("step", "ended"),
+        ("run", "ended"),
+    ]  # fmt: skip
+    assert open_events.ends("", "") == [] and not open_events.has_question()
 
 
 class DeafHook(Hook):
