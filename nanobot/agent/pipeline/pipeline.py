@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from nanobot.agent.commands.table import last_request
 from nanobot.agent.context import with_attachments
@@ -21,6 +20,7 @@ from nanobot.agent.engine.spec import MAX_CONTINUATIONS, Model, RunLimits, RunSp
 from nanobot.agent.events import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.feed import parts_of_turn
 from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
+from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.pipeline.turn import RestoredSession, Turn, TurnDeps, TurnEnding
 from nanobot.agent.pipeline.watchdog import Watchdog, run_with_watchdog
 from nanobot.agent.recovery import (
@@ -55,9 +55,6 @@ from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.storage_error import error_text
 from nanobot.utils.text import clip_line
-
-if TYPE_CHECKING:
-    from nanobot.agent.memory.service import MemoryService
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +229,7 @@ class Pipeline:
         turn.set_result(TurnOutcome.ANSWERED, text)
         return True
 
-    async def _compact(self, turn: Turn, memory: "MemoryService") -> None:
+    async def _compact(self, turn: Turn, memory: MemoryService) -> None:
         """Move old messages into memory, within a time limit; an unfinished consolidation changes nothing."""
         notice = asyncio.get_running_loop().call_later(_NOTICE_AFTER_S, turn.emit, Notice(text=_COMPACTING))
         try:
