@@ -69,7 +69,7 @@ class Machine:
         ([(READ, {"what": str(number)}) for number in range(7)], "same result", "5 times"),
         ([(EDIT, {"what": "x to y"}), (EDIT, {"what": "y to x"})], "same result", "5 times"),
     ],
-    ids=["a call", "a failure", "no such tool", "seven calls", "changes to and fro"],
+    ids=["a call", "a failure", "no such tool", "seven calls", "changes back and forth"],
 )
 def test_going_in_a_circle_is_advised_in_the_third_round_and_ended_in_the_fifth(circle, advice, reason):
     machine = Machine()
