@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nanobot.security.shell.file_runs import (
+from nanobot.security.shell.programs import (
     files_run_by_convention,
     names_its_sources,
     never_runs_files,
