@@ -1,6 +1,7 @@
 """What is opened is what was judged: also while another process puts links where folders were."""
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Collection
@@ -142,15 +143,19 @@ def test_no_descriptor_is_left_open_whatever_comes(workspace: Path):
     assert open_descriptors() == before
 
 
+_LINKS = itertools.cycle(["link", "other"])
+
+
 class _Behind(PathPolicy):
     """Judges a path that is another one by the time it is opened, each time."""
 
     def resolve_readable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
-        return self.workspace / "link" / "file"
+        return self.workspace / next(_LINKS) / "file"
 
 
 def test_a_path_that_never_comes_to_rest_is_given_up(workspace: Path):
-    (workspace / "link").symlink_to("folder")
+    for name in ("link", "other"):
+        (workspace / name).symlink_to("folder")
 
     with pytest.raises(PathDeniedError, match="changing while it is opened"):
         Opener(_Behind(workspace)).read("link/file")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.security.files.paths import PathPolicy
-from nanobot.security.shell.guard import Guard, GuardDecision
 from nanobot.security.shell.commands import read_line
+from nanobot.security.shell.guard import Guard, GuardDecision
 
 GUARD = Guard(PathPolicy(Path("/no/such/workspace"), protected=(Path("/no/such/taxes"),)))
 WORDS = [
