@@ -48,23 +48,30 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, address: ServerAddress, context: ssl.SSLContext, connect_s: float, proxy: str | None = None
+        cls,
+        address: ServerAddress,
+        context: ssl.SSLContext,
+        connect_s: float,
+        proxy: str | None = None,
+        at: str | None = None,
     ) -> "Connection":
-        """Connect to the first address of the server, or of the proxy, that responds. Raises HttpError."""
-        try:
-            via = parse_server_address(proxy) if proxy is not None else None
-        except ValueError as error:
-            raise HttpError(f"the proxy cannot be used: {error}") from None
+        """Connect to the server at this IP address, or to the first one of the server or the proxy that responds.
+
+        Raises HttpError, ValueError if the proxy is none.
+        """
+        via = parse_server_address(proxy) if proxy is not None else None
         peer = via or address
+        host = at or peer.host
         # One address needs no race, and a cancelled race may leave a socket open.
-        is_one_address = ":" in peer.host or peer.host.replace(".", "").isdigit()
+        is_one_address = ":" in host or host.replace(".", "").isdigit()
         connection = None
         try:
             async with asyncio.timeout(connect_s):
                 reader, writer = await asyncio.open_connection(
-                    peer.host,
+                    host,
                     peer.port,
                     ssl=(context if via is None else await ssl_context(via.url)) if peer.secure else None,
+                    server_hostname=peer.host if peer.secure else None,
                     happy_eyeballs_delay=None if is_one_address else _NEXT_ADDRESS_S,
                     limit=_READ_BYTES,
                 )
@@ -135,13 +142,14 @@ class Connection:
         A compressed body is decompressed only as far as it is read.
         """
         while not (chunk := next(self._decoded, b"")):
-            if self.usable or not (data := await self._receive()):
+            if self.usable or not (data := await self.receive()):
                 return b""
             self._decoder = self._decoder or Decoder(self.headers.get("content-encoding", ""))
             self._decoded = self._decoder.chunks(data)
         return chunk
 
-    async def _receive(self) -> bytes:
+    async def receive(self) -> bytes:
+        """The next bytes of the body as sent; b"" at its end. Raises HttpError."""
         event = await self._next_event()
         if not isinstance(event, h11.Data):
             self._end_response()

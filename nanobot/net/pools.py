@@ -57,7 +57,10 @@ class HttpPools:
                 return connection
             await connection.aclose()
         context = await ssl_context(address.url)
-        return await Connection.open(address, context, connect_s, proxy_for(address.url, self.proxy))
+        try:
+            return await Connection.open(address, context, connect_s, proxy_for(address.url, self.proxy))
+        except ValueError as error:
+            raise HttpError(f"the proxy cannot be used: {error}") from None
 
     async def release(self, connection: "Connection", *, is_complete: bool = False) -> None:
         """End a call. A connection that can be reused is kept, others are closed.
