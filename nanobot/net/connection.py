@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 import h11
 
-from nanobot.net.http import Decoder, HttpError, ServerAddress, parse_server_address, ssl_context
+from nanobot.net.http import Decoder, HttpError, ssl_context
+from nanobot.net.urls import WebUrl, parse_server_url
 from nanobot.utils.storage_error import os_reason
 
 _READ_BYTES = 256 * 1024
@@ -28,10 +29,10 @@ class Connection:
 
     def __init__(
         self,
-        address: ServerAddress,
+        address: WebUrl,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        proxy: ServerAddress | None = None,
+        proxy: WebUrl | None = None,
     ) -> None:
         self.address = address
         self.status = 0
@@ -49,7 +50,7 @@ class Connection:
     @classmethod
     async def open(
         cls,
-        address: ServerAddress,
+        address: WebUrl,
         context: ssl.SSLContext,
         connect_s: float,
         proxy: str | None = None,
@@ -59,7 +60,7 @@ class Connection:
 
         Raises HttpError, ValueError if the proxy is none.
         """
-        via = parse_server_address(proxy) if proxy is not None else None
+        via = parse_server_url(proxy) if proxy is not None else None
         peer = via or address
         host = at or peer.host
         # One address needs no race, and a cancelled race may leave a socket open.
@@ -70,13 +71,13 @@ class Connection:
                 reader, writer = await asyncio.open_connection(
                     host,
                     peer.port,
-                    ssl=(context if via is None else await ssl_context(via.url)) if peer.secure else None,
-                    server_hostname=peer.host if peer.secure else None,
+                    ssl=(context if via is None else await ssl_context(via.origin)) if peer.is_secure else None,
+                    server_hostname=peer.host if peer.is_secure else None,
                     happy_eyeballs_delay=None if is_one_address else _NEXT_ADDRESS_S,
                     limit=_READ_BYTES,
                 )
                 connection = cls(address, reader, writer, via)
-                if via is not None and address.secure:
+                if via is not None and address.is_secure:
                     await connection._open_tunnel(context)
         except TimeoutError:
             raise HttpError(f"no connection within {connect_s:g} s") from None
@@ -119,7 +120,7 @@ class Connection:
             headers_by_name["content-length"] = ("Content-Length", str(len(body)))
         if address.authorization is not None:
             headers_by_name["authorization"] = ("Authorization", address.authorization)
-        target = address.target if self._proxy is None else f"http://{address.authority}{address.target}"
+        target = address.target if self._proxy is None else str(address)
         response = await self._exchange(method, target, dict(headers_by_name.values()), body)
         self.status = response.status_code
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nanobot.errors import NanobotError
 from nanobot.net.egress import EgressGate, NetworkDeniedError
-from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder, HttpError, ServerAddress, ssl_context
+from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder, HttpError, ssl_context
 from nanobot.net.urls import WebUrl, join_url, parse_url
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ FindSecret = Callable[[str], str | None]
 """Return the name of one of our secrets contained in this text, in any encoding; None if there is none."""
 
 
-Connect = Callable[[ServerAddress, float, str | None, str | None], Awaitable["Connection"]]
+Connect = Callable[[WebUrl, float, str | None, str | None], Awaitable["Connection"]]
 """Connect to a server within a number of seconds: through this proxy, or at this address. Raises HttpError, and
 ValueError if the proxy is none.
 """
 
 
-async def _connect(server: ServerAddress, limit_s: float, proxy: str | None, address: str | None) -> "Connection":
+async def _connect(server: WebUrl, limit_s: float, proxy: str | None, address: str | None) -> "Connection":
     from nanobot.net.connection import Connection  # brings h11
 
     assert proxy is not None or address is not None, "the host must not be resolved again"  # noqa: S101
-    return await Connection.open(server, await ssl_context(server.url), limit_s, proxy, address)
+    return await Connection.open(server, await ssl_context(server.origin), limit_s, proxy, address)
 
 
 class FetchError(NanobotError):
@@ -146,21 +146,18 @@ class Fetcher:
     async def _open(self, url: WebUrl) -> "Connection":
         """Connect to the first address that responds of those that the gate approves, under the URL's host name."""
         route = await self._gate.route(str(url))
-        server = ServerAddress(
-            str(url), url.scheme == "https", url.host, url.port, url.authority, str(url).removeprefix(url.origin)
-        )
         if not route.addresses:
             try:
-                return await self._connect(server, self.limits.connect_s, self._gate.policy.proxy, None)
+                return await self._connect(route.url, self.limits.connect_s, self._gate.policy.proxy, None)
             except ValueError as error:
                 raise NetworkDeniedError(f"tools.web.proxy names a proxy that cannot be used: {error}.") from None
         *rest, last = route.addresses
         for address in rest:
             try:
-                return await self._connect(server, self.limits.connect_s, None, address)
+                return await self._connect(route.url, self.limits.connect_s, None, address)
             except HttpError:
                 continue
-        return await self._connect(server, self.limits.connect_s, None, last)
+        return await self._connect(route.url, self.limits.connect_s, None, last)
 
     async def _read_body(self, connection: "Connection") -> tuple[bytes, bool]:
         """The body, and whether it was truncated."""

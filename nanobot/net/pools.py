@@ -9,7 +9,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from nanobot.net.http import KEEP_ALIVE_S, HttpError, ServerAddress, https_context, proxy_for, ssl_context
+from nanobot.net.http import KEEP_ALIVE_S, HttpError, https_context, proxy_for, ssl_context
+from nanobot.net.urls import WebUrl
 
 if TYPE_CHECKING:
     from nanobot.net.connection import Connection
@@ -25,7 +26,7 @@ class HttpPools:
 
     def __init__(self, *, proxy: str | None = None) -> None:
         self.proxy = proxy
-        self._connections: defaultdict[ServerAddress, list[tuple[float, Connection]]] = defaultdict(list)
+        self._connections: defaultdict[WebUrl, list[tuple[float, Connection]]] = defaultdict(list)
         """Idle ones, with the time they were returned, oldest first."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: set[asyncio.Task[None]] = set()
@@ -45,7 +46,7 @@ class HttpPools:
         if urlsplit(url).scheme == "https":
             https_context()
 
-    async def connect(self, address: ServerAddress, connect_s: float) -> "Connection":
+    async def connect(self, address: WebUrl, connect_s: float) -> "Connection":
         """A connection for one call, reused if possible. Return it with `release`. Raises HttpError."""
         from nanobot.net.connection import Connection  # brings h11
 
@@ -56,9 +57,9 @@ class HttpPools:
             if connection.is_open():
                 return connection
             await connection.aclose()
-        context = await ssl_context(address.url)
+        context = await ssl_context(address.origin)
         try:
-            return await Connection.open(address, context, connect_s, proxy_for(address.url, self.proxy))
+            return await Connection.open(address, context, connect_s, proxy_for(address.origin, self.proxy))
         except ValueError as error:
             raise HttpError(f"the proxy cannot be used: {error}") from None
 

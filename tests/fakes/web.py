@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from nanobot.net.connection import Connection
 from nanobot.net.egress import EgressGate, NetworkPolicy, Resolve
 from nanobot.net.fetch import Fetcher, FetchLimits
-from nanobot.net.http import ServerAddress
+from nanobot.net.urls import WebUrl
 
 Serve = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 """Answers one request, given its head."""
@@ -89,7 +89,7 @@ def at_home(**names_: list[str]) -> EgressGate:
 class Sent:
     """A request that would have left: `at` is the address it goes to, or None through the `proxy`."""
 
-    server: ServerAddress
+    server: WebUrl
     proxy: str | None
     at: str | None
 
@@ -97,7 +97,7 @@ class Sent:
 class _Recorded(Connection):
     """Answers without a network."""
 
-    def __init__(self, server: ServerAddress, answer: tuple[int, dict[str, str], bytes]) -> None:
+    def __init__(self, server: WebUrl, answer: tuple[int, dict[str, str], bytes]) -> None:
         self.address = server
         self.status, self.headers, self._body = answer
 
@@ -121,7 +121,7 @@ class Road:
     sent: list[Sent] = field(default_factory=list)
     default: bytes = b"hello"
 
-    async def connect(self, server: ServerAddress, limit_s: float, proxy: str | None, at: str | None) -> Connection:
+    async def connect(self, server: WebUrl, limit_s: float, proxy: str | None, at: str | None) -> Connection:
         self.sent.append(Sent(server, proxy, at))
         return _Recorded(server, self.answers.pop(0) if self.answers else (200, {}, self.default))
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.net.connection import Connection
-from nanobot.net.http import BodyError, HttpError, parse_server_address
+from nanobot.net.http import BodyError, HttpError
+from nanobot.net.urls import parse_server_url
 from tests.support.certificates import certificate
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -30,7 +31,7 @@ async def connected(serve: Serve, target: str = "/v1") -> AsyncIterator[Connecti
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    connection = await Connection.open(parse_server_address(f"http://127.0.0.1:{port}{target}"), PLAIN, 5)
+    connection = await Connection.open(parse_server_url(f"http://127.0.0.1:{port}{target}"), PLAIN, 5)
     try:
         yield connection
     finally:
@@ -273,14 +274,14 @@ async def test_a_cancelled_wait_leaves_a_connection_that_is_only_closed():
     ],
 )
 def test_an_address_says_where_to_go_and_what_to_ask_for(url: str, where: tuple[str, int, str, str]):
-    place = parse_server_address(url)
+    place = parse_server_url(url)
 
     assert (place.host, place.port, place.authority, place.target) == where
-    assert place.secure == url.startswith("https")
+    assert place.is_secure == url.startswith("https")
 
 
 def test_a_name_and_a_password_in_an_address_are_told_to_its_server_only():
-    place = parse_server_address("https://ann:s%40fe@a.test/v1")
+    place = parse_server_url("https://ann:s%40fe@a.test/v1")
 
     assert place.authorization == "Basic YW5uOnNAZmU="
     assert (place.host, place.authority) == ("a.test", "a.test")
@@ -290,7 +291,7 @@ def test_a_name_and_a_password_in_an_address_are_told_to_its_server_only():
 @pytest.mark.parametrize("url", ["", "a.test/v1", "ftp://a.test", "http://", "http://a.test:port", "http://[::1"])
 def test_what_is_no_address_of_a_server_is_refused(url: str):
     with pytest.raises(ValueError, match=r"."):
-        parse_server_address(url)
+        parse_server_url(url)
 
 
 async def test_a_secure_server_is_asked_directly_or_through_a_proxy_only_if_its_certificate_is_trusted(tmp_path: Path):
@@ -325,7 +326,7 @@ async def test_a_secure_server_is_asked_directly_or_through_a_proxy_only_if_its_
         await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy,
     ):
         road = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
-        place = parse_server_address(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
+        place = parse_server_url(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
         trusting = ssl.create_default_context(cafile=str(path))
         connection = await Connection.open(place, trusting, 5)
         tunnelled = await Connection.open(place, trusting, 5, f"http://me:pw@{road}")

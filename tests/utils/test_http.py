@@ -6,8 +6,9 @@ from contextlib import suppress
 import pytest
 
 from nanobot.net.connection import Connection
-from nanobot.net.http import is_loopback, parse_server_address, proxy_for, ssl_context
+from nanobot.net.http import is_loopback, proxy_for, ssl_context
 from nanobot.net.pools import HttpPools
+from nanobot.net.urls import parse_server_url
 
 
 async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeypatch: pytest.MonkeyPatch):
@@ -25,7 +26,7 @@ async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeyp
         return connection
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = parse_server_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    address = parse_server_url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
     pools = HttpPools()
     first = await get()
     await pools.release(first)
