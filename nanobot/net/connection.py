@@ -28,11 +28,7 @@ class Connection:
     """
 
     def __init__(
-        self,
-        address: WebUrl,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        proxy: WebUrl | None = None,
+        self, address: WebUrl, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxy: WebUrl | None = None
     ) -> None:
         self.address = address
         self.status = 0
@@ -49,12 +45,7 @@ class Connection:
 
     @classmethod
     async def open(
-        cls,
-        address: WebUrl,
-        context: ssl.SSLContext,
-        connect_s: float,
-        proxy: str | None = None,
-        at: str | None = None,
+        cls, address: WebUrl, context: ssl.SSLContext, connect_s: float, proxy: str | None = None, at: str | None = None
     ) -> "Connection":
         """Connect to the server at this IP address, or to the first one of the server or the proxy that responds.
 

@@ -15,12 +15,7 @@ from nanobot.errors import NanobotError
 from nanobot.security.files.prefix_set import PrefixSet, fold_case, with_parents
 from nanobot.utils.storage_error import os_reason
 
-_OWN_IN_WORKSPACE = (
-    "sessions",
-    "cron/jobs.json",
-    "memory/HISTORY.md",
-    "memory/chats",
-)
+_OWN_IN_WORKSPACE = ("sessions", "cron/jobs.json", "memory/HISTORY.md", "memory/chats")
 _OWN_IN_DATA = ("config.json", "pairing.json", "state", *_OWN_IN_WORKSPACE)
 READ_LATER = {
     "memory": "memory",

@@ -314,7 +314,7 @@ def written_words(command: Command) -> list[str]:
     if name in _WRITES_LAST:
         folders = [*words[-1:], *command.values("-t", "--target-directory")]
         targets += folders + (words[:-1] if name == "mv" else [])
-        targets += [f"{folder}/{Path(source).name}" for folder in folders for source in words]
+        targets += [f"{folder}/{Path(source).name}" for folder in folders for source in words if source != folder]
     elif name in _WRITES_ALL or (name in _WRITES_IN_PLACE and any(map(_IN_PLACE.match, command.argv[1:]))):
         targets += words
     elif name in ("dd", "dcfldd"):
