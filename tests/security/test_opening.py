@@ -85,14 +85,19 @@ def test_a_yes_to_a_rule_opens_that_place_and_no_other(workspace: Path):
             pass
 
 
-def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path):
-    secret = workspace.parent / "home/.ssh/file"
-    os.link(secret, workspace / "innocent")
+@pytest.mark.parametrize("unreadable", ["home/.ssh", "home/.ssh/file"])
+def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path, unreadable: str):
+    os.link(workspace.parent / "home/.ssh/file", workspace / "innocent")
     os.link(workspace / "folder/file", workspace / "twice")
-    opener = Opener(PathPolicy(workspace, unreadable=(secret.parent,)))
+    opener = Opener(PathPolicy(workspace, unreadable=(workspace.parent / unreadable,)))
 
     with pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"):
         opener.read("innocent")
+    with (
+        opener.place("innocent") as place,
+        pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"),
+    ):
+        place.read()
     with opener.read("twice") as file:
         assert file.read() == b"mine"
 
