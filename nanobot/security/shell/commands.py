@@ -298,28 +298,30 @@ class _Reader:
         braces = False
         while piece := _PIECE.match(self._text, self._at):
             self._at = piece.end()
-            value = ""
-            if plain := piece["plain"]:
-                braces = braces or "{" in plain
-                value = plain
-            elif piece["single"] is not None:
+            kind, value = piece.lastgroup, ""
+            if kind == "plain":
+                value = piece[0]
+                braces = braces or "{" in value
+            elif kind == "escaped":
+                value = piece["escaped"]
+            elif kind == "end":
                 self._note_end(piece["end"])
                 value = piece["single"]
-            elif piece["ansi"] is not None:
+            elif kind == "ansi_end":
                 self._note_end(piece["ansi_end"])
                 value = _ANSI.sub(_unescape, piece["ansi"])
-            elif piece["double"]:
+            elif kind == "double":
                 value = self._double_quoted()
-            elif piece["process"] is not None:
+            elif kind == "process":
                 value = self._bracketed()
-            elif piece["expansion"] is not None:
-                value, *more = re.split(r"\s+", expanded := self._expansion())
-                if expanded.startswith("$"):  # not known
-                    value, more = expanded, []
+            elif kind == "expansion":
+                expanded = self._expansion()
+                known = not expanded.startswith("$")
+                value, *more = re.split(r"\s+", expanded) if known else [expanded]
                 fields[-1] += value
                 fields += more
                 continue
-            fields[-1] += value or piece["escaped"] or ""
+            fields[-1] += value
         words = [word for part in fields for word in (_in_braces(part) if braces else [part])]
         return [word for word in words if word or len(fields) == 1]
 
