@@ -1,7 +1,7 @@
-"""A connection to a model server: one request at a time, a streamed response, errors with the system's reason.
+"""A connection to a server: one request at a time, a streamed response, errors with the system's reason.
 
 Importing httpx for it would make the first answer of a process a quarter slower, and a call four times as expensive.
-`pools.HttpPools` keeps connections.
+`pools.HttpPools` keeps connections to model servers; `fetch` opens one for each request.
 """
 
 import asyncio

@@ -32,7 +32,8 @@ ValueError if the proxy is none.
 async def _connect(server: WebUrl, limit_s: float, proxy: str | None, address: str | None) -> "Connection":
     from nanobot.net.connection import Connection  # brings h11
 
-    assert proxy is not None or address is not None, "the host must not be resolved again"  # noqa: S101
+    if proxy is None and address is None:  # the host would be resolved again
+        raise HttpError("no address is approved")
     return await Connection.open(server, await ssl_context(server.origin), limit_s, proxy, address)
 
 
@@ -109,7 +110,9 @@ class Fetcher:
         except BodyError as error:
             raise FetchError(f"{url.host} cannot be read: {error}.") from None
         except HttpError as error:
-            raise FetchError(f"The request to {url.host} failed: {error}.") from None
+            raise FetchError(
+                f"The request to {url.host} failed: {error}. Check the address, or try again later."
+            ) from None
 
     async def _follow_redirects(self, url: WebUrl, request: FetchRequest) -> FetchResult:
         first = url.origin

@@ -279,7 +279,7 @@ async def test_a_secure_server_is_asked_directly_or_through_a_proxy_only_if_its_
         await reader.read()
         writer.close()
 
-    heads, tunnels = [], list[str]()
+    heads, tunnels = list[str](), list[str]()
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A proxy that wants a password."""
