@@ -129,7 +129,8 @@ _BY_CONVENTION = {
     for name in names.split()
 }  # fmt: skip
 """Programs that run files by convention, and the names of these files."""
-_TAKES_CODE = re.compile(r"-[a-zA-Z]*[cm]")
+_NAMES_CODE = re.compile(r"-(?:[a-zA-Z]*[cm])?")
+"""Options of Python that say where its program comes from: the line, a module, or the standard input."""
 _IMPORTS = re.compile(r"\b(?:import|from|__import__|import_module|run_path|run_module|exec|open)\b([^\n;]*)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _MAX_MODULES, _MAX_SCRIPT = 500, 1_000_000
@@ -225,8 +226,8 @@ def files_run_by_convention(text: str, folder: Path) -> frozenset[str]:
 def _imported_modules(command: Command, folder: Path) -> set[str] | None:
     """The modules that a Python call imports, following those beside its script; None if unknown."""
     words = iter(command.argv[1:])
-    first = next((word for word in words if not word.startswith("-") or _TAKES_CODE.fullmatch(word)), "-m")
-    if first.startswith("-") and first.endswith("m"):
+    first = next((word for word in words if not word.startswith("-") or _NAMES_CODE.fullmatch(word)), "-")
+    if first == "-" or (first.startswith("-") and first.endswith("m")):
         return None
     is_code, script = first.startswith("-"), folder / first
     texts = [next(words, "") if is_code else _text_of(script)]
@@ -300,11 +301,15 @@ def output_words(text: str) -> Iterator[str]:
 
 def files_written(text: str, folder: Path) -> Iterator[Path]:
     """Files that a line, run in this folder, writes as far as its words show; existing folders excluded. Blocks."""
-    for name in dict.fromkeys(output_words(text)):
+    for name in dict.fromkeys([*_OUTPUT.findall(text), *output_words(text)]):
         with suppress(RuntimeError):  # unknown `~user`
             file = folder / Path(name).expanduser()
             if name and "\0" not in name and not file.is_dir():
                 yield file
+
+
+_OUTPUT = re.compile(r"(?:>>?|\btee(?:\s+-a)?)[\s=]*([^\s;|&<>()'\"]+)")
+"""A file in a text that may be a program in another language, such as that of awk."""
 
 
 def written_words(command: Command) -> list[str]:
