@@ -1,10 +1,11 @@
-"""Background work of sessions, goals and subagents, for the user interfaces."""
+"""Background work of sessions, goals and subagents, for commands and user interfaces."""
 
 import asyncio
 from contextlib import suppress
 
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.subagent.manager import SubagentManager
+from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.utils.text import count_noun
 
@@ -24,6 +25,28 @@ class BackgroundWork:
         labels, titles = self._subagents.labels_of(session_key), self._goals.titles(session_key)
         subagents = [f"{count_noun(len(labels), 'subagent')}: {', '.join(labels)}"] if labels else []
         return [*(f"the goal: {title}" for title in titles), *subagents]
+
+    def status(self, session_key: str) -> list[str]:
+        """Return the status of the session's goal, one line each. Does not block."""
+        return self._goals.lines(session_key)
+
+    async def stop_for(self, message: InboundMessage) -> list[str]:
+        """Stop what runs for the session as far as the sender of this message may. Return its labels."""
+        labels, goal = await self._subagents.stop_for(message), await self._goals.stop_for(message)
+        return [*labels, f"the goal ({goal})"] if goal else labels
+
+    async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
+        return await self._goals.other_process_note(session_key)
+
+    async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
+        """Stop and delete what runs for this session. Return what that was, and the keys of reports that may still
+        arrive. Raises NanobotError.
+        """
+        goal = await self._goals.forget_session(session_key)
+        labels, reports = await self._subagents.forget_session(session_key)
+        stopped = [f"its goal ({goal})"] if goal else []
+        return [*stopped, f"background tasks: {', '.join(labels)}"] if labels else stopped, reports
 
     async def recover(self, session_key: str) -> None:
         """Resume what a previous process left unfinished in this session. Never raises."""

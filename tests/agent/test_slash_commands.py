@@ -62,7 +62,7 @@ async def test_new_starts_afresh_and_keeps_the_old_one_in_the_archive(bot: Bot, 
 
 COMMANDS = """
     new clear reset stop retry undo copy compact sessions resume status model history context usage cost raise restart
-    help pairing approve deny approvals memory dream dream-log dream-restore skills search tasks goal cron
+    help pairing approve deny approvals memory dream dream-log dream-restore skills search tasks goal cron mcp
 """
 FOR_OWNERS = "raise restart pairing approve deny approvals undo"
 

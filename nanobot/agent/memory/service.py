@@ -108,13 +108,10 @@ class MemoryService:
 
         return Lessons(self._memory, self._database, self._clock, others_write=self._others_write)
 
-    def on_session_saved(self, session: Session, scope: Scope) -> None:
-        """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
-        self.consolidation.on_session_saved(session)
-        self.on_session_released(session, scope)
-
     def on_session_released(self, session: Session, scope: Scope) -> None:
-        """Like `on_session_saved`, for sessions that are not consolidated, such as a subagent's."""
+        """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
+        if "subagent" not in session.metadata:  # those are not consolidated
+            self.consolidation.on_session_saved(session)
         rows = _last_turn(session)
         if scope.is_owners:  # old lessons leave once a day while nanobot runs
             today = self._clock.now().date()
