@@ -202,7 +202,7 @@ async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
     assert "of it identity" in reply
     assert "of it list of skills" in reply
     assert "The last request: 3,000 tokens, 2,700 cached (90%), 300 not cached." in reply
-    assert "the first to be dropped: the results of 1 old step, " in reply
+    assert "the first to be dropped: results and pictures of old turns, " in reply
 
 
 async def test_context_shows_the_window_that_the_model_told(bot: Bot):

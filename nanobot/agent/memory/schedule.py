@@ -3,8 +3,8 @@
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
 turns; consolidation then waits for a short pause in the conversation. Where that is configured, it is also due once it
 was idle for some time; what was missed while nanobot was not running is done before its next prompt is built. Sessions
-archived by `/new` are consolidated one after another. Failures are retried with exponential backoff. Due times and
-queue are in the database, so the next process goes on with them.
+archived by `/new` wait in a queue. Failures are retried with exponential backoff. Due times and queue are in the
+database, so the next process goes on with them.
 """
 
 import asyncio
@@ -23,8 +23,6 @@ from nanobot.session.file_names import stem_of
 from nanobot.session.lines import parse_time
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import make_private_folder
-from nanobot.utils.locks import ProcessLock
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
@@ -38,17 +36,22 @@ _IDLE_KEEP = 8
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
-_ARCHIVE = "archive/"
-"""Name of the task for archived sessions; the others are named after their session."""
+_CLAIM_S = 300.0
+"""How long an archived session is left to the process that works on it; longer than a model call may take."""
 _COMPACT_NOW_S = 100.0
 """Time limit of `/compact`, below that of a command."""
+_FULL, _IDLE, _ARCHIVE = "full", "idle", "archive"
+"""Kinds of jobs: a session with many messages, one that may be idle, one in the archive."""
+
+Job = tuple[str, str]
+"""Kind, and the key of a session or the file stem of an archived one."""
 
 
 class ConsolidationScheduler:
     """Consolidates all sessions in the background. `on_session_saved` and `on_session_archived` return at once."""
 
     sleep = staticmethod(asyncio.sleep)
-    """How it waits for a pause; tests replace it."""
+    """How it waits for the next job; tests replace it."""
 
     def __init__(
         self,
@@ -73,16 +76,12 @@ class ConsolidationScheduler:
         self.pause_s = pause_s
         self._archived = DueTimes(database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
-        self._archive_lock = ProcessLock(database.parent / "memory" / "archive.lock")
-        self._archive_lock_folder = database.parent / "memory"
-        self._is_archive_changed = False
-        """Whether a session was archived since the queue was last read."""
-        self._is_resumed = False
         self._stored_backoffs = DueTimes(database, "session")
-        self._waits: dict[str, asyncio.Task[None]] = {}
-        """What waits for a session to be idle, or for an archived one to be due."""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._closed = False
+        self._archive_lock = asyncio.Lock()
+        """Archived sessions are consolidated one after another."""
+        self._jobs: dict[Job, tuple[float, asyncio.Task[None]]] = {}
+        """When each job begins; those in the past are running."""
+        self._is_resumed = self._is_closed = False
 
     @cached_property
     def _backoffs(self) -> dict[str, Due]:
@@ -93,11 +92,11 @@ class ConsolidationScheduler:
 
     def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
-        key, count = session.key, session.message_count
-        if key not in self._tasks and self._is_due(session):
-            self._begin(key, partial(self._run, key, count, self._rows_to_keep, after_s=self.pause_s))
+        key, count, now = session.key, session.message_count, self._now()
+        if (_FULL, key) not in self._jobs and self._is_due(session):
+            self._schedule((_FULL, key), now + self.pause_s, partial(self._run, key, count, self._rows_to_keep))
         if self._idle_s:
-            self._begin_after(self._idle_s, key, partial(self._run, key, count, self._rows_to_keep_idle))
+            self._schedule((_IDLE, key), now + self._idle_s, partial(self._run, key, count, self._rows_to_keep_idle))
         if not self._is_resumed:
             self.resume_archived()
 
@@ -112,24 +111,23 @@ class ConsolidationScheduler:
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session, and clear its backoff."""
-        for task in (self._tasks.get(session_key), self._waits.pop(session_key, None)):
-            if task is not None:
-                task.cancel()
+        for job in ((_FULL, session_key), (_IDLE, session_key)):
+            if job in self._jobs:
+                self._jobs[job][1].cancel()
         self._backoffs.pop(session_key, None)
 
     async def forget_archived(self, session_key: str) -> int:
         """Drop this session's archived conversations from the queue, and cancel the one in progress. Return how many.
         Raises StorageError.
         """
-        if (task := self._tasks.get(_ARCHIVE)) is not None:
-            task.cancel()
-            await asyncio.wait([task])
         own = [
             stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(f"{stem_of(session_key)}-")
         ]
         for stem in own:
+            if (job := (_ARCHIVE, stem)) in self._jobs:
+                self._jobs[job][1].cancel()
+                await asyncio.wait([self._jobs[job][1]])
             await asyncio.to_thread(self._archived.delete, stem)
-        self.resume_archived()
         return len(own)
 
     def pending_archived(self) -> Collection[str]:
@@ -140,8 +138,8 @@ class ConsolidationScheduler:
         """Consolidate the archived sessions in the queue, also those of a previous process. Neither blocks nor
         raises.
         """
-        self._is_resumed = self._is_archive_changed = True
-        self._begin(_ARCHIVE, self._consolidate_archived)
+        self._is_resumed = True
+        self._schedule((_ARCHIVE, ""), self._now(), self._schedule_archived)
 
     def failure_count(self, session_key: str) -> int:
         """Return the number of consecutive failures of a session."""
@@ -151,21 +149,24 @@ class ConsolidationScheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a live session is being consolidated."""
-        return any(key != _ARCHIVE for key in self._tasks)
+        """Whether a live session is being consolidated, or will be after a pause."""
+        return bool(self._begun())
 
     async def wait_done(self, *, archived: bool = False) -> None:
         """Wait until no live session is being consolidated; with `archived`, no archived one either."""
-        while tasks := [task for key, task in self._tasks.items() if archived or key != _ARCHIVE]:
+        while tasks := self._begun(archived=archived):
             await asyncio.wait(tasks)
+
+    def _begun(self, *, archived: bool = False) -> list[asyncio.Task[None]]:
+        soon = self._now() + self.pause_s
+        return [task for (kind, _), (at, task) in self._jobs.items() if at <= soon and (archived or kind != _ARCHIVE)]
 
     async def close(self) -> None:
         """Cancel pending model calls, finish writes, and start no more."""
-        self._closed = True
-        tasks = [*self._tasks.values(), *self._waits.values()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        self._is_closed = True
+        if tasks := [task for _, task in self._jobs.values()]:
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks)
 
     async def compact(self, session: Session) -> None:
@@ -186,38 +187,33 @@ class ConsolidationScheduler:
             return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
         return result.reason
 
-    def _begin(self, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this in the background, unless the work of this key goes on."""
-        if self._closed or (key in self._tasks and not self._tasks[key].done()):
-            return
+    def _schedule(self, job: Job, at: float, work: Callable[[], Awaitable[object]]) -> None:
+        """Do this job at a time by the clock. If it waits already, only the new time counts; if it runs, it goes on.
 
-        async def run_safely() -> None:
+        A number that `work` returns is the time at which to do it again.
+        """
+        known_at, known = self._jobs.get(job, (at, None))
+        if self._is_closed or (known is not None and known_at <= self._now()):
+            return
+        if known is not None:
+            known.cancel()
+
+        async def run() -> None:
+            next_at = None
             try:
-                await work()
+                while (left := at - self._now()) > 0:
+                    await self.sleep(left)
+                next_at = await work()
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
+            finally:
+                if self._jobs[job][1] is task:
+                    del self._jobs[job]
+            if isinstance(next_at, float):
+                self._schedule(job, next_at, work)
 
-        def end(task: asyncio.Task[None]) -> None:
-            if self._tasks.get(key) is task:
-                del self._tasks[key]
-
-        self._tasks[key] = asyncio.create_task(run_safely(), name=f"consolidation of {key}")
-        self._tasks[key].add_done_callback(end)
-
-    def _begin_after(self, seconds: float, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin work after some time by the clock; an earlier wait for the same key ends."""
-        due = self._now() + seconds
-
-        async def wait() -> None:
-            while (left := due - self._now()) > 0:
-                await self.sleep(left)
-            del self._waits[key]  # from here on, another turn does not cancel it
-            self._begin(key, work)
-
-        if (waiting := self._waits.pop(key, None)) is not None:
-            waiting.cancel()
-        if not self._closed:
-            self._waits[key] = asyncio.create_task(wait(), name="wait for a consolidation")
+        task = asyncio.create_task(run(), name=f"consolidation ({job[0]})")
+        self._jobs[job] = (at, task)
 
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
@@ -237,20 +233,11 @@ class ConsolidationScheduler:
         return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
 
     async def _run(
-        self,
-        key: str,
-        count: int,
-        keep: Callable[[Session], int],
-        *,
-        after_s: float = 0,
-        held: Session | None = None,
-        **options: int,
+        self, key: str, count: int, keep: Callable[[Session], int], *, held: Session | None = None, **options: int
     ) -> "ConsolidationResult":
         """Consolidate a session with `count` messages. It is due again after a few more, or after some time."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
-        if after_s:
-            await self.sleep(after_s)
         consolidator = await self._open_consolidator()
         result = await consolidator.consolidate(key, keep, held=held, **options)
         before = self._backoffs.get(key, Due())
@@ -281,53 +268,49 @@ class ConsolidationScheduler:
     def _now(self) -> float:
         return self._clock.now().timestamp()
 
-    async def _consolidate_archived(self) -> None:
-        """Consolidate the archived sessions that are due, one after another, then wait for the next."""
-        self._is_archive_changed = False
-        while not await asyncio.to_thread(self._archived.all):
-            if not self._is_archive_changed:
-                return
-            self._is_archive_changed = False
-        await self.sleep(self.pause_s)
-        await asyncio.to_thread(make_private_folder, self._archive_lock_folder)
-        await self._archive_lock.acquire()
-        try:
-            while True:
-                self._is_archive_changed = False
-                queue = await asyncio.to_thread(self._archived.all)
-                stem, due = min(queue.items(), key=lambda item: item[1].at, default=("", Due()))
-                if stem and due.at <= self._now():
-                    try:
-                        await self._consolidate_stem(stem, due)
-                    except Exception:  # must not keep other sessions from being consolidated
-                        log.exception("%s could not be moved into memory", stem)
-                        later = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-                        await asyncio.to_thread(self._archived.put, stem, later)
-                elif not self._is_archive_changed:
-                    break
-        finally:
-            self._archive_lock.release()
-        if stem:
-            self._begin_after(due.at - self._now(), _ARCHIVE, self._consolidate_archived)
+    async def _schedule_archived(self) -> None:
+        for stem, due in (await asyncio.to_thread(self._archived.all)).items():
+            at = max(due.at, self._now() + self.pause_s)
+            self._schedule((_ARCHIVE, stem), at, partial(self._consolidate_archived, stem))
 
-    async def _consolidate_stem(self, stem: str, due: Due) -> None:
+    async def _consolidate_archived(self, stem: str) -> float | None:
+        """Consolidate an archived session, unless another process does. Return when to try again, if necessary."""
+        async with self._archive_lock:
+            due = await asyncio.to_thread(self._archived.claim, stem, self._now(), _CLAIM_S)
+            if due is None or due.at > self._now():
+                return None if due is None else due.at
+            after: Due | None = due
+            try:
+                after = await self._consolidate_stem(stem, due)
+            except Exception:  # its file cannot be read, perhaps
+                log.exception("%s could not be moved into memory", stem)
+                after = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+            finally:  # also if it is cancelled
+                if after is None:
+                    self._archived.delete(stem)
+                else:
+                    self._archived.put(stem, after)
+            return None if after is None else after.at
+
+    async def _consolidate_stem(self, stem: str, due: Due) -> Due | None:
+        """Consolidate a session of the archive. Return when to try again; None if nothing is left to do."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
         path = self._sessions.archived_file(stem)
         session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
-        if session is not None:
-            consolidator = await self._open_consolidator()
-            session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
-            while (result := await consolidator.consolidate_archived(session)).outcome is ConsolidationOutcome.DONE:
-                due = replace(due, state={"done": session.last_consolidated})
-                await asyncio.to_thread(self._archived.put, stem, due)
-            if result.outcome is ConsolidationOutcome.FAILED:
-                due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-                if due.failures < _MAX_TRIES:
-                    await asyncio.to_thread(self._archived.put, stem, due)
-                    return
-                await consolidator.note_archived(session, stem)
-        await asyncio.to_thread(self._archived.delete, stem)
+        if session is None:
+            return None
+        consolidator = await self._open_consolidator()
+        session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
+        while (result := await consolidator.consolidate_archived(session)).outcome is ConsolidationOutcome.DONE:
+            due = replace(due, at=self._now() + _CLAIM_S, state={"done": session.last_consolidated})
+            await asyncio.to_thread(self._archived.put, stem, due)
+        if result.outcome is ConsolidationOutcome.FAILED:
+            due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+            if due.failures < _MAX_TRIES:
+                return due
+            await consolidator.note_archived(session, stem)
+        return None
 
 
 def _window_start(session: Session) -> int:

@@ -429,7 +429,7 @@ def test_what_would_go_next_is_said_in_words():
     departure = next_eviction(History([*session(10, 8_000), asks("next", "z")]), Window())
 
     assert departure is not None
-    assert departure.what == "the results of 4 old steps"
+    assert departure.what == "results and pictures of old turns"
     assert 5_000 < departure.tokens < 9_000
 
 
