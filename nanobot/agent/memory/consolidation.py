@@ -42,8 +42,6 @@ from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
 
-_MAX_CALLS = 8
-"""Model calls at once; a long unconsolidated session continues the next time."""
 _MAX_TOKENS = 32_000
 """Conversation per call; larger parts make for worse summaries."""
 _MIN_TOKENS = 500
@@ -130,31 +128,38 @@ class Consolidator:
 
     async def consolidate(
         self,
-        session_key: str,
+        name: str,
         keep: Callable[[Session], int],
         *,
         held: Session | None = None,
-        max_calls: int = _MAX_CALLS,
+        is_archived: bool = False,
+        max_calls: int = 8,
     ) -> ConsolidationResult:
         """Move the oldest messages of a session, as many a call as fit, but none of the last `keep(session)` or of the
         turn these start in.
 
-        `held` is the session if the caller holds it. Otherwise it is held to plan and to apply only, so that its turns
-        go on during a model call. Does nothing if the session is reset meanwhile. Never raises for a model or the disk.
-        Cancelling is safe: a part is kept completely or not at all.
+        `name` is the session's key, or the file stem of an archived session, whose file stays unchanged. `held` is the
+        session if the caller holds it. Otherwise it is held to plan and to apply only, so that its turns go on during a
+        model call. Does nothing if the session is reset meanwhile. Never raises for a model or the disk. Cancelling is
+        safe: a part is kept completely or not at all. After `max_calls`, a long session continues the next time.
         """
-        if session_key in self._moving:
+        if name in self._moving:
             return replace(_NOTHING, reason="Older messages are being moved into memory already.")
 
         def hold() -> AbstractAsyncContextManager[Session]:
-            return self._sessions.hold(session_key) if held is None else nullcontext(held)
+            return self._sessions.hold(name) if held is None else nullcontext(held)
 
-        self._moving.add(session_key)
+        def make_plan(session: Session) -> _Plan | None:
+            if is_archived:
+                return self._plan_of(session, session.messages[session.last_consolidated :], 0)
+            return self._plan(session, keep(session))
+
+        self._moving.add(name)
         moved = 0
         try:
             for _ in range(max_calls):
                 async with hold() as session:
-                    plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
+                    plan = await asyncio.to_thread(make_plan, session)
                 if plan is None:
                     break
                 async with self._locks.setdefault(plan.scope, asyncio.Lock()):
@@ -162,29 +167,16 @@ class Consolidator:
                     async with hold() as session:
                         if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
                             break  # reset, or consolidated by another process
-                        await finish(self._store(session, plan.scope, source, saved))
+                        await finish(self._store(session, plan.scope, source, saved, is_archived=is_archived))
                 moved += len(source.rows)
         except (NanobotError, TimeoutError) as error:
-            return replace(self._record_failure(session_key, error), moved=moved)
+            reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
+            self._status.memory_note = f"consolidation failed at {self._now()}: {reason}"
+            log.warning("Session %s could not be consolidated: %s", name, reason)
+            return ConsolidationResult(ConsolidationOutcome.FAILED, reason, moved)
         finally:
-            self._moving.discard(session_key)
+            self._moving.discard(name)
         return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved) if moved else _NOTHING
-
-    async def consolidate_archived(self, session: Session) -> ConsolidationResult:
-        """Move a part of an archived session and its cursor; its file stays unchanged. Never raises for a model or the
-        disk.
-        """
-        try:
-            plan = await asyncio.to_thread(self._plan_of, session, session.messages[session.last_consolidated :], 0)
-            if plan is None:
-                return _NOTHING
-            async with self._locks.setdefault(plan.scope, asyncio.Lock()):
-                source, saved = await self._ask(plan)
-                await finish(asyncio.to_thread(self._write, plan.scope, source, saved))
-        except (NanobotError, TimeoutError) as error:
-            return self._record_failure(session.key, error)
-        session.last_consolidated += len(source.rows)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(source.rows))
 
     async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
@@ -267,9 +259,16 @@ class Consolidator:
                 )
         return ChangeSource(plan.session_key, rows=rows, provenance=own.provenance), saved
 
-    async def _store(self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
+    async def _store(
+        self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer, *, is_archived: bool
+    ) -> None:
         """Write the memory first, then move the cursor."""
-        await asyncio.to_thread(self._write, scope, source, saved)
+        memory, count = self._memory_of(scope), len(source.rows)
+        await asyncio.to_thread(store_edits, memory.revisions, saved.history_entry, saved.edits, source)
+        self._status.memory_note = f"{count_noun(count, 'message')} moved into memory at {self._now()}"
+        if is_archived:
+            session.last_consolidated += count
+            return
         before = session.metadata.get(SUMMARY_KEY)
         if saved.handover:
             trust = least_trusted([summary_provenance(session.metadata, session.key), source.provenance])
@@ -278,21 +277,11 @@ class Consolidator:
             session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
         session.metadata.pop(OLD_SUMMARY, None)
         try:
-            await self._sessions.move_cursor(session, len(source.rows))
+            await self._sessions.move_cursor(session, count)
         except NanobotError:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
-
-    def _write(self, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
-        store_edits(self._memory_of(scope).revisions, saved.history_entry, saved.edits, source)
-        self._status.memory_note = f"{count_noun(len(source.rows), 'message')} moved into memory at {self._now()}"
-
-    def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
-        reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
-        self._status.memory_note = f"consolidation failed at {self._now()}: {reason}"
-        log.warning("Session %s could not be consolidated: %s", session_key, reason)
-        return ConsolidationResult(ConsolidationOutcome.FAILED, reason)
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
         return self._memory if scope == self._memory.scope else self._memory.of(scope)

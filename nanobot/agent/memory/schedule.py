@@ -233,13 +233,13 @@ class ConsolidationScheduler:
         return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
 
     async def _run(
-        self, key: str, count: int, keep: Callable[[Session], int], *, held: Session | None = None, **options: int
+        self, key: str, count: int, keep: Callable[[Session], int], *, held: Session | None = None, max_calls: int = 8
     ) -> "ConsolidationResult":
         """Consolidate a session with `count` messages. It is due again after a few more, or after some time."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
         consolidator = await self._open_consolidator()
-        result = await consolidator.consolidate(key, keep, held=held, **options)
+        result = await consolidator.consolidate(key, keep, held=held, max_calls=max_calls)
         before = self._backoffs.get(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
             wait = self._few_messages * 2 ** min(before.failures, 8)
@@ -302,7 +302,12 @@ class ConsolidationScheduler:
             return None
         consolidator = await self._open_consolidator()
         session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
-        while (result := await consolidator.consolidate_archived(session)).outcome is ConsolidationOutcome.DONE:
+        while True:
+            result = await consolidator.consolidate(
+                stem, lambda session: 0, held=session, is_archived=True, max_calls=1
+            )
+            if result.outcome is not ConsolidationOutcome.DONE:
+                break
             due = replace(due, at=self._now() + _CLAIM_S, state={"done": session.last_consolidated})
             await asyncio.to_thread(self._archived.put, stem, due)
         if result.outcome is ConsolidationOutcome.FAILED:
