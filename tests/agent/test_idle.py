@@ -16,11 +16,10 @@ from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.errors import ProviderError
 from nanobot.messages.types import Origin
-from nanobot.providers.base import LLMResponse
-from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from nanobot.testing import Bot, Pause, RecordingSink, open_bot
 from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
-from tests.support.memory import archive_queue
+from tests.support.memory import archive_queue, saving
 
 IDLE_S = 600.0
 
@@ -59,10 +58,6 @@ async def settle() -> None:
 @pytest.fixture
 def time() -> HeldTime:
     return HeldTime()
-
-
-def saving(entry: str = "[2026-02-26 13:21] Counted.", update: str = "Likes to count.") -> LLMResponse:
-    return calls(("save_memory", {"history_entry": entry, "memory_update": update}))
 
 
 @pytest.fixture
@@ -104,7 +99,7 @@ async def test_the_person_notices_nothing_but_the_memory(watched: Bot, time: Hel
         if len(tools) > 1
     ]
     assert heads(turns) == [True] * 9 + [False] + [True] * 2
-    assert "Likes to count." in str(turns[-1][0])
+    assert "Likes tea." in str(turns[-1][0])
     assert "question 5" not in str(turns[-1])
     assert "answer 6" in str(turns[-1])
     assert "Memory: 12 messages moved into memory at 2026-02-26 13:31" in status
@@ -237,7 +232,7 @@ async def test_an_idle_session_is_compacted_before_its_next_prompt_and_a_command
     assert reply == "back again"
     assert "question 5" not in str(first)
     assert "question 6" in str(first)
-    assert "Likes to count." in str(first[0])
+    assert "Likes tea." in str(first[0])
     assert second[: len(first)] == first
     assert "compact" not in phases[0]
     assert phases[1] == ["restore", "command", "compact", "build", "run", "save"]
