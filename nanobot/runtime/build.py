@@ -166,7 +166,7 @@ async def build_runtime(
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
     clock = clock or SystemClock(find_zone(config.agents.defaults.timezone))
-    services = Services.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
+    services = Services(config, data_dir, workspace, os.environ if environ is None else environ, clock)
     defaults, places, pairing, sessions = config.agents.defaults, services.places, services.pairing, services.sessions
     files, status, bus = services.file_provenance, AgentStatus(clock), bus or MessageBus()
 

@@ -1,7 +1,6 @@
 """The services that all parts of a bot share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.agent.scope import Scope
@@ -17,39 +16,23 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.worker_thread import WorkerThread
 
 
-@dataclass(frozen=True, slots=True)
 class Services:
-    """The config, the places and the stores of a bot."""
+    """The config, the places and the stores of a bot. Nothing is read yet."""
 
-    config: Config
-    data_dir: Path
-    workspace: Path
-    environ: Mapping[str, str]
-    clock: Clock
-    places: DataPaths
-    sessions: SessionManager
-    pairing: PairingStore
-    file_provenance: ProvenanceStore
-    worker: WorkerThread = field(default_factory=WorkerThread)
-    """Where tools and hooks of plugins and the user's own tools run."""
-
-    @classmethod
-    def of(
-        cls, config: Config, data_dir: Path, workspace: Path, environ: Mapping[str, str], clock: Clock
-    ) -> "Services":
-        """Create the services. Nothing is read yet."""
-        places = DataPaths(data_dir)
-        return cls(
-            config,
-            data_dir,
-            workspace,
-            environ,
-            clock,
-            places,
-            SessionManager(workspace, old_folder=places.legacy_sessions),
-            PairingStore(places, clock),
-            ProvenanceStore(places.file_provenance, places.media, workspace),
-        )
+    def __init__(
+        self, config: Config, data_dir: Path, workspace: Path, environ: Mapping[str, str], clock: Clock
+    ) -> None:
+        self.config = config
+        self.data_dir = data_dir
+        self.workspace = workspace
+        self.environ = environ
+        self.clock = clock
+        self.places = DataPaths(data_dir)
+        self.sessions = SessionManager(workspace, old_folder=self.places.legacy_sessions)
+        self.pairing = PairingStore(self.places, clock)
+        self.file_provenance = ProvenanceStore(self.places.file_provenance, self.places.media, workspace)
+        self.worker = WorkerThread()
+        """Where tools and hooks of plugins and the user's own tools run."""
 
     async def scope_of(self, message: InboundMessage) -> Scope:
         """Whose memory the turn of this message may read."""

@@ -28,9 +28,8 @@ from nanobot.providers.images import choose_image_model
 from nanobot.providers.metering import Spending
 from nanobot.providers.resilience import Candidate, ChosenProvider, ResilientProvider
 from nanobot.runtime import audience
-from nanobot.runtime.policies import network_policy, tool_policies
+from nanobot.runtime.policies import mcp_servers, network_policy, own_tools, tool_policies
 from nanobot.runtime.services import Services
-from nanobot.runtime.tool_sources import mcp_servers, own_tools
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock
 
