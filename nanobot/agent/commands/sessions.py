@@ -87,13 +87,13 @@ def _shorten(text: str) -> str:
     return shown if len(lines) <= _SHOWN_LINES else f"{shown}\n… {len(lines) - _SHOWN_LINES} more lines"
 
 
+@dataclass(frozen=True)
 class SessionCommands:
     """Answers `/sessions` and `/resume`."""
 
-    def __init__(self, sessions: SessionManager, status: AgentStatus, memory: MemoryService) -> None:
-        self._sessions = sessions
-        self._status = status
-        self._memory = memory
+    sessions: SessionManager
+    status: AgentStatus
+    memory: MemoryService
 
     def commands(self) -> dict[str, CommandEntry]:
         return {
@@ -133,12 +133,12 @@ class SessionCommands:
         if found.key != call.session.key:
             return f"To continue it: nanobot agent -s {found.key}"
         if found.archived:
-            former = await asyncio.to_thread(self._sessions.reopen, call.session, found.name)
-            self._status.forget(found.key)
+            former = await asyncio.to_thread(self.sessions.reopen, call.session, found.name)
+            self.status.forget(found.key)
             if former is not None:
-                await self._memory.on_session_archived(found.key, former)
+                await self.memory.on_session_archived(found.key, former)
         last = await asyncio.to_thread(format_messages, call.session, _SHOWN_AFTER)
         return f"Reopened: {found.title} ({found.describe()})\n\n{last}"
 
     async def _conversations(self, call: CommandCall) -> list[Conversation]:
-        return await asyncio.to_thread(list_conversations, self._sessions, call.scope, call.session.key)
+        return await asyncio.to_thread(list_conversations, self.sessions, call.scope, call.session.key)

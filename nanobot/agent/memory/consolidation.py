@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
@@ -92,39 +92,27 @@ class _Plan:
     handover_trust: Provenance
 
 
+@dataclass(eq=False)
 class Consolidator:
     """Moves messages into the memories of one workspace."""
 
-    def __init__(
-        self,
-        memory: MemoryStore,
-        sessions: SessionManager,
-        models: ModelSource,
-        status: AgentStatus,
-        clock: Clock,
-        *,
-        background_model: Callable[[], str | None] = lambda: None,
-        limit_s: float = 180.0,
-        others_write: Callable[[str], bool] = lambda session_key: False,
-        scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", "")),
-    ) -> None:
-        """`others_write` tells whether people other than the owner may write in a session. Their messages, and results
-        of MCP servers anywhere, are summarised in the log only and never change the owner's MEMORY.md. `scope_of` gives
-        the memory a message belongs to.
-        """
-        self._memory = memory
-        self._sessions = sessions
-        self._models = models
-        self._status = status
-        self._clock = clock
-        self._background_model = background_model
-        self._limit_s = limit_s
-        self._others_write = others_write
-        self._scope_of = scope_of
-        self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
-        """Serialise read-modify-write of one memory, so that two sessions do not overwrite each other."""
-        self._moving: set[str] = set()
-        """Keys of sessions being moved."""
+    memory: MemoryStore
+    sessions: SessionManager
+    models: ModelSource
+    status: AgentStatus
+    clock: Clock
+    background_model: Callable[[], str | None] = lambda: None
+    limit_s: float = 180.0
+    others_write: Callable[[str], bool] = lambda session_key: False
+    """Whether people other than the owner may write in a session. Their messages, and results of MCP servers anywhere,
+    are summarised in the log only and never change the owner's MEMORY.md.
+    """
+    scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", ""))
+    """Returns the memory a message belongs to."""
+    _locks: WeakValueDictionary[Scope, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """Serialise read-modify-write of one memory, so that two sessions do not overwrite each other."""
+    _moving: set[str] = field(default_factory=set)
+    """Names of sessions being moved."""
 
     async def consolidate(
         self,
@@ -147,7 +135,7 @@ class Consolidator:
             return replace(_NOTHING, reason="Older messages are being moved into memory already.")
 
         def hold() -> AbstractAsyncContextManager[Session]:
-            return self._sessions.hold(name) if held is None else nullcontext(held)
+            return self.sessions.hold(name) if held is None else nullcontext(held)
 
         def make_plan(session: Session) -> _Plan | None:
             if is_archived:
@@ -170,8 +158,8 @@ class Consolidator:
                         await finish(self._store(session, plan.scope, source, saved, is_archived=is_archived))
                 moved += len(source.rows)
         except (NanobotError, TimeoutError) as error:
-            reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
-            self._status.memory_note = f"consolidation failed at {self._now()}: {reason}"
+            reason = str(error) or f"The model gave no answer within {self.limit_s:.0f} seconds."
+            self.status.memory_note = f"consolidation failed at {self._now()}: {reason}"
             log.warning("Session %s could not be consolidated: %s", name, reason)
             return ConsolidationResult(ConsolidationOutcome.FAILED, reason, moved)
         finally:
@@ -181,8 +169,8 @@ class Consolidator:
     async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
         rows = session.messages[session.last_consolidated :]
-        scopes = [scope for scope, _ in _by_scope(rows, lambda row: self._scope_of(session.key, row))]
-        scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self._memory.scope))
+        scopes = [scope for scope, _ in _by_scope(rows, lambda row: self.scope_of(session.key, row))]
+        scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self.memory.scope))
         count = count_noun(len(rows), "message")
         entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
         await asyncio.to_thread(self._memory_of(scope).append_history, entry)
@@ -194,7 +182,7 @@ class Consolidator:
         batch = _ROWS_AT_ONCE
         while True:
             limit = batch + max(keep, 1)
-            rows = self._sessions.read_unconsolidated(session, limit)
+            rows = self.sessions.read_unconsolidated(session, limit)
             is_all = len(rows) < limit
             plan = self._plan_of(session, rows, keep if is_all else len(rows) - batch)
             if plan is not None or is_all:
@@ -204,8 +192,8 @@ class Consolidator:
     def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> _Plan | None:
         if len(rows) <= keep:
             return None
-        rows = add_provenance(rows, session.key if self._others_write(session.key) else "")
-        spans = list(_by_scope(rows, lambda row: self._scope_of(session.key, row)))
+        rows = add_provenance(rows, session.key if self.others_write(session.key) else "")
+        spans = list(_by_scope(rows, lambda row: self.scope_of(session.key, row)))
         lines = transcript_lines(rows)
         while len(spans) > 1 and not any(lines[: spans[0][1]]):  # nothing memorable: moves together with the next span
             del spans[0]
@@ -234,19 +222,19 @@ class Consolidator:
     async def _ask(self, plan: _Plan) -> tuple[ChangeSource, SaveMemoryAnswer]:
         """Return the checked answer for the first rows of a plan, and what it was made of."""
         memory = self._memory_of(plan.scope)
-        model = await self._models.get(self._background_model() or plan.model or None)
+        model = await self.models.get(self.background_model() or plan.model or None)
         text = await asyncio.to_thread(read_for_model, memory.revisions)
         reply, room = _room(model, text)
         rows = plan.rows[: max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))]
         everything = build_transcript(rows, room)
         own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
-            person_is_owner = not self._others_write(plan.session_key)
+            person_is_owner = not self.others_write(plan.session_key)
             own = build_transcript(rows, room, is_trusted_only=True, person_is_owner=person_is_owner)
             if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
                 handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self.limit_s):
                 saved = await request_consolidation(
                     model.provider,
                     model.name,
@@ -265,7 +253,7 @@ class Consolidator:
         """Write the memory first, then move the cursor."""
         memory, count = self._memory_of(scope), len(source.rows)
         await asyncio.to_thread(store_edits, memory.revisions, saved.history_entry, saved.edits, source)
-        self._status.memory_note = f"{count_noun(count, 'message')} moved into memory at {self._now()}"
+        self.status.memory_note = f"{count_noun(count, 'message')} moved into memory at {self._now()}"
         if is_archived:
             session.last_consolidated += count
             return
@@ -277,17 +265,17 @@ class Consolidator:
             session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
         session.metadata.pop(OLD_SUMMARY, None)
         try:
-            await self._sessions.move_cursor(session, count)
+            await self.sessions.move_cursor(session, count)
         except NanobotError:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
-        return self._memory if scope == self._memory.scope else self._memory.of(scope)
+        return self.memory if scope == self.memory.scope else self.memory.of(scope)
 
     def _now(self) -> str:
-        return f"{self._clock.now():%Y-%m-%d %H:%M}"
+        return f"{self.clock.now():%Y-%m-%d %H:%M}"
 
 
 def _room(model: Model, memory: str) -> tuple[int, int]:

@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.errors import NanobotError, StorageError
@@ -47,41 +47,36 @@ Job = tuple[str, str]
 """Kind, and the key of a session or the file stem of an archived one."""
 
 
+@dataclass(eq=False)
 class ConsolidationScheduler:
     """Consolidates all sessions in the background. `on_session_saved` and `on_session_archived` return at once."""
 
-    sleep = staticmethod(asyncio.sleep)
-    """How it waits for the next job; tests replace it."""
+    sleep: ClassVar = staticmethod(asyncio.sleep)
+    """How it waits for a time; tests replace it."""
 
-    def __init__(
-        self,
-        open_consolidator: "Callable[[], Awaitable[Consolidator]]",
-        sessions: SessionManager,
-        clock: Clock,
-        *,
-        memory_window: int,
-        database: Path,
-        idle_s: float = 0,
-        pause_s: float = 1.0,
-    ) -> None:
-        """`open_consolidator` imports and creates it when first awaited. `database` has the due times. A
-        consolidation begins `pause_s` after a turn; after `idle_s`, all but the last messages move (0: never).
-        """
-        self._open_consolidator = open_consolidator
-        self._sessions = sessions
-        self._clock = clock
-        self._window = memory_window
-        self._few_messages = max(10, memory_window // 10)
-        self._idle_s = idle_s
-        self.pause_s = pause_s
-        self._archived = DueTimes(database, "archive")
+    open_consolidator: "Callable[[], Awaitable[Consolidator]]"
+    """Imports and creates it when first awaited."""
+    sessions: SessionManager
+    clock: Clock
+    memory_window: int
+    database: Path
+    """Has the due times."""
+    idle_s: float = 0
+    """Time without a message after which all but the last messages of a session move; 0: never."""
+    pause_s: float = 1.0
+    """Time between a turn and a consolidation."""
+    _archive_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Archived sessions are consolidated one after another."""
+    _jobs: dict[Job, tuple[float, asyncio.Task[None]]] = field(default_factory=dict)
+    """When each job begins; those in the past are running."""
+    _is_resumed: bool = False
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._few_messages = max(10, self.memory_window // 10)
+        self._stored_backoffs = DueTimes(self.database, "session")
+        self._archived = DueTimes(self.database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
-        self._stored_backoffs = DueTimes(database, "session")
-        self._archive_lock = asyncio.Lock()
-        """Archived sessions are consolidated one after another."""
-        self._jobs: dict[Job, tuple[float, asyncio.Task[None]]] = {}
-        """When each job begins; those in the past are running."""
-        self._is_resumed = self._is_closed = False
 
     @cached_property
     def _backoffs(self) -> dict[str, Due]:
@@ -95,8 +90,8 @@ class ConsolidationScheduler:
         key, count, now = session.key, session.message_count, self._now()
         if (_FULL, key) not in self._jobs and self._is_due(session):
             self._schedule((_FULL, key), now + self.pause_s, partial(self._run, key, count, self._rows_to_keep))
-        if self._idle_s:
-            self._schedule((_IDLE, key), now + self._idle_s, partial(self._run, key, count, self._rows_to_keep_idle))
+        if self.idle_s:
+            self._schedule((_IDLE, key), now + self.idle_s, partial(self._run, key, count, self._rows_to_keep_idle))
         if not self._is_resumed:
             self.resume_archived()
 
@@ -217,7 +212,7 @@ class ConsolidationScheduler:
 
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
-        if unconsolidated < self._window and _window_start(session) <= session.last_consolidated:
+        if unconsolidated < self.memory_window and _window_start(session) <= session.last_consolidated:
             return False
         return self._is_backoff_over(session)
 
@@ -228,9 +223,9 @@ class ConsolidationScheduler:
     def _is_idle(self, session: Session) -> bool:
         """Whether the session's last message is older than the configured idle time."""
         last = session.last_message
-        last_time = parse_time(last.get("timestamp")) if last is not None and self._idle_s else None
-        now = self._clock.now().replace(tzinfo=None)
-        return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
+        last_time = parse_time(last.get("timestamp")) if last is not None and self.idle_s else None
+        now = self.clock.now().replace(tzinfo=None)
+        return last_time is not None and (now - last_time).total_seconds() >= self.idle_s
 
     async def _run(
         self, key: str, count: int, keep: Callable[[Session], int], *, held: Session | None = None, max_calls: int = 8
@@ -238,7 +233,7 @@ class ConsolidationScheduler:
         """Consolidate a session with `count` messages. It is due again after a few more, or after some time."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
-        consolidator = await self._open_consolidator()
+        consolidator = await self.open_consolidator()
         result = await consolidator.consolidate(key, keep, held=held, max_calls=max_calls)
         before = self._backoffs.get(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
@@ -257,7 +252,7 @@ class ConsolidationScheduler:
 
     def _rows_to_keep(self, session: Session) -> int:
         """Return how many of the last messages stay. Blocks if they have to be loaded."""
-        keep, start = self._window // 2, _window_start(session)
+        keep, start = self.memory_window // 2, _window_start(session)
         if start > session.last_consolidated:
             keep = min(keep, session.message_count - start)
         return max(keep, _messages_of_turns(session, KEPT_TURNS))
@@ -266,7 +261,7 @@ class ConsolidationScheduler:
         return _IDLE_KEEP if self._is_idle(session) else session.message_count
 
     def _now(self) -> float:
-        return self._clock.now().timestamp()
+        return self.clock.now().timestamp()
 
     async def _schedule_archived(self) -> None:
         for stem, due in (await asyncio.to_thread(self._archived.all)).items():
@@ -296,11 +291,11 @@ class ConsolidationScheduler:
         """Consolidate a session of the archive. Return when to try again; None if nothing is left to do."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        path = self._sessions.archived_file(stem)
-        session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
+        path = self.sessions.archived_file(stem)
+        session = await asyncio.to_thread(self.sessions.read, path) if path is not None else None
         if session is None:
             return None
-        consolidator = await self._open_consolidator()
+        consolidator = await self.open_consolidator()
         session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
         while True:
             result = await consolidator.consolidate(

@@ -100,7 +100,10 @@ class MemoryService:
             database=places.database,
             idle_s=defaults.idle_compact_after_minutes * 60,
         )
-        self.dreams = DreamScheduler(config, places, memory, models, sessions, clock, memory_of=self._memory_of)
+        model = defaults.dream.model_override or defaults.background_model
+        self.dreams = DreamScheduler(
+            defaults.dream, model, places.database, memory, models, sessions, clock, self._memory_of
+        )
 
     @cached_property
     def _lessons(self) -> "Lessons":
