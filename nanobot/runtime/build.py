@@ -212,8 +212,8 @@ async def build_runtime(
             models,
             status,
             clock,
-            others_write=partial(audience.has_other_writers, config, pairing),
-            scope_of=partial(audience.scope_of_row, config, pairing),
+            partial(audience.has_other_writers, config, pairing),
+            partial(audience.scope_of_row, config, pairing),
         )
         stack.push_async_callback(memory.close)
         undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
