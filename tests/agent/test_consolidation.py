@@ -223,24 +223,6 @@ async def test_a_full_disk_keeps_the_messages(harness: ConsolidationHarness):
     assert len(harness.sessions.get_or_create(KEY).get_history()) == 20
 
 
-async def test_a_cancel_while_the_model_writes_leaves_no_trace(harness: ConsolidationHarness):
-    await harness.talk(0, 10)
-    pause = Pause()
-    harness.model.script(pause, saving())
-    work = asyncio.create_task(harness.move())
-    await pause.reached.wait()
-
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-
-    assert harness.cursor == 0
-    assert not harness.memory.memory_dir.exists()
-    harness.model.clear()
-    harness.model.script(saving())
-    assert (await harness.consolidate()).outcome is DONE
-
-
 async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Path):
     harness = ConsolidationHarness(tmp_path)
     await harness.talk(0, 10)
