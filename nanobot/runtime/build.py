@@ -49,7 +49,7 @@ from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
-from nanobot.runtime import audience
+from nanobot.runtime.audience import ChatPrivacy, has_other_writers, is_group
 from nanobot.runtime.background import BackgroundWork
 from nanobot.runtime.monthly_archives import keep_packing
 from nanobot.runtime.policies import loop_policy, turn_timeouts
@@ -105,8 +105,7 @@ class Runtime:
     """Which files hold untrusted content."""
     questions: PendingApprovals
     """Open questions to the owner, for the user interfaces."""
-    may_speak: Callable[[str, str, str], bool]
-    """Whether this sender may write in this chat of a channel. Raises NanobotError if that cannot be decided."""
+    privacy: ChatPrivacy
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
@@ -168,7 +167,7 @@ async def build_runtime(
     clock = clock or SystemClock(find_zone(config.agents.defaults.timezone))
     services = Services(config, data_dir, workspace, os.environ if environ is None else environ, clock)
     defaults, places, pairing, sessions = config.agents.defaults, services.places, services.pairing, services.sessions
-    files, status, bus = services.file_provenance, AgentStatus(clock), bus or MessageBus()
+    files, privacy, status, bus = services.file_provenance, services.privacy, AgentStatus(clock), bus or MessageBus()
 
     async with AsyncExitStack() as stack:  # closes what was opened last first: the loop before what it uses
         stack.enter_context(secrets_scope(services.secrets))
@@ -212,8 +211,8 @@ async def build_runtime(
             models,
             status,
             clock,
-            partial(audience.has_other_writers, config, pairing),
-            partial(audience.scope_of_row, config, pairing),
+            partial(has_other_writers, config, pairing),
+            privacy.scope_of_row,
         )
         stack.push_async_callback(memory.close)
         undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
@@ -231,8 +230,8 @@ async def build_runtime(
         questions, grants = PendingApprovals(clock), Grants(places.database, clock)
         router = ApprovalRouter(
             questions,
-            partial(audience.has_no_owner, pairing),
-            audience.is_group,
+            privacy.has_no_owner,
+            is_group,
             lambda context: goals.on_behalf(subagents.on_behalf(context)),
         )
 
@@ -258,7 +257,7 @@ async def build_runtime(
             ApprovalCommands(grants, questions),
             memory,
             background,
-            scope_of=services.scope_of,
+            scope_of=privacy.scope_of,
             mcp_status=lambda: redact_named(toolbox.servers.report()) if toolbox.servers is not None else "",
             problems=problems,
             restart=restart,
@@ -291,7 +290,7 @@ async def build_runtime(
             tool_policies=tool_policies,
             hook_runner=hook_runner,
             approval_router=router,
-            scope_of=services.scope_of,
+            scope_of=privacy.scope_of,
             on_session_released=memory.on_session_released,
             compact=consolidation.compact,
             review=defaults.review,
@@ -337,7 +336,7 @@ async def build_runtime(
             status=status,
             file_provenance=files,
             questions=questions,
-            may_speak=toolbox.may_speak,
+            privacy=privacy,
             toolbox=toolbox,
             archive=archive,
             keep_packing=partial(keep_packing, services, consolidation.pending_archived),

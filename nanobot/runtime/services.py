@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from nanobot.agent.scope import Scope
-from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime import audience
+from nanobot.runtime.audience import ChatPrivacy
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import named_secrets
 from nanobot.session.manager import SessionManager
@@ -30,13 +28,10 @@ class Services:
         self.places = DataPaths(data_dir)
         self.sessions = SessionManager(workspace, old_folder=self.places.legacy_sessions)
         self.pairing = PairingStore(self.places, clock)
+        self.privacy = ChatPrivacy(config, self.pairing, self.sessions)
         self.file_provenance = ProvenanceStore(self.places.file_provenance, self.places.media, workspace)
         self.worker = WorkerThread()
         """Where tools and hooks of plugins and the user's own tools run."""
-
-    async def scope_of(self, message: InboundMessage) -> Scope:
-        """Whose memory the turn of this message may read."""
-        return await audience.scope_of(self.config, self.pairing, self.sessions, message)
 
     def secrets(self) -> dict[str, str]:
         """Return all secret values, each with its name."""
