@@ -67,7 +67,7 @@ class ConsolidationScheduler:
     """Time between a turn and a consolidation."""
     _archive_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Archived sessions are consolidated one after another."""
-    _jobs: dict[Job, tuple[float, asyncio.Task[None]]] = field(default_factory=dict)
+    _jobs: dict[Job, tuple[float, asyncio.Task[object]]] = field(default_factory=dict)
     """When each job begins; those in the past are running."""
     _is_resumed: bool = False
     _is_closed: bool = False
@@ -152,7 +152,7 @@ class ConsolidationScheduler:
         while tasks := self._begun(archived=archived):
             await asyncio.wait(tasks)
 
-    def _begun(self, *, archived: bool = False) -> list[asyncio.Task[None]]:
+    def _begun(self, *, archived: bool = False) -> list[asyncio.Task[object]]:
         soon = self._now() + self.pause_s
         return [task for (kind, _), (at, task) in self._jobs.items() if at <= soon and (archived or kind != _ARCHIVE)]
 
@@ -183,32 +183,36 @@ class ConsolidationScheduler:
         return result.reason
 
     def _schedule(self, job: Job, at: float, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this job at a time by the clock. If it waits already, only the new time counts; if it runs, it goes on.
-
-        A number that `work` returns is the time at which to do it again.
+        """Do this job at a time by the clock, and again when `work` returns another one, a float. If it waits already,
+        only the new time counts; if it runs, it is done once more after that.
         """
-        known_at, known = self._jobs.get(job, (at, None))
-        if self._is_closed or (known is not None and known_at <= self._now()):
+        if self._is_closed:
             return
-        if known is not None:
+        if job in self._jobs:
+            known_at, known = self._jobs[job]
+            if known_at <= self._now():
+                known.add_done_callback(lambda task: self._schedule(job, at, work))
+                return
             known.cancel()
 
-        async def run() -> None:
-            next_at = None
+        async def run() -> object:
             try:
                 while (left := at - self._now()) > 0:
                     await self.sleep(left)
-                next_at = await work()
+                return await work()
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
-            finally:
-                if self._jobs[job][1] is task:
-                    del self._jobs[job]
-            if isinstance(next_at, float):
-                self._schedule(job, next_at, work)
+                return None
+
+        def end(task: asyncio.Task[object]) -> None:
+            if self._jobs.get(job) == (at, task):
+                del self._jobs[job]
+                if not task.cancelled() and isinstance(next_at := task.result(), float):
+                    self._schedule(job, next_at, work)
 
         task = asyncio.create_task(run(), name=f"consolidation ({job[0]})")
         self._jobs[job] = (at, task)
+        task.add_done_callback(end)
 
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
@@ -274,18 +278,20 @@ class ConsolidationScheduler:
             due = await asyncio.to_thread(self._archived.claim, stem, self._now(), _CLAIM_S)
             if due is None or due.at > self._now():
                 return None if due is None else due.at
-            after: Due | None = due
+            after: Due | None
             try:
                 after = await self._consolidate_stem(stem, due)
+            except asyncio.CancelledError:  # for the next process; parts of it may be done
+                self._archived.put(stem, replace(self._archived.get(stem), at=due.at))
+                raise
             except Exception:  # its file cannot be read, perhaps
                 log.exception("%s could not be moved into memory", stem)
                 after = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-            finally:  # also if it is cancelled
-                if after is None:
-                    self._archived.delete(stem)
-                else:
-                    self._archived.put(stem, after)
-            return None if after is None else after.at
+            if after is None:
+                await asyncio.to_thread(self._archived.delete, stem)
+                return None
+            await asyncio.to_thread(self._archived.put, stem, after)
+            return after.at
 
     async def _consolidate_stem(self, stem: str, due: Due) -> Due | None:
         """Consolidate a session of the archive. Return when to try again; None if nothing is left to do."""
