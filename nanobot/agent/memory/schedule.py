@@ -68,7 +68,7 @@ class ConsolidationScheduler:
     _archive_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Archived sessions are consolidated one after another."""
     _jobs: dict[Job, tuple[float, asyncio.Task[object]]] = field(default_factory=dict)
-    """When each job begins; those in the past are running."""
+    """When each job begins, 0 once it runs."""
     _is_resumed: bool = False
     _is_closed: bool = False
 
@@ -190,7 +190,7 @@ class ConsolidationScheduler:
             return
         if job in self._jobs:
             known_at, known = self._jobs[job]
-            if known_at <= self._now():
+            if not known_at:
                 known.add_done_callback(lambda task: self._schedule(job, at, work))
                 return
             known.cancel()
@@ -199,13 +199,16 @@ class ConsolidationScheduler:
             try:
                 while (left := at - self._now()) > 0:
                     await self.sleep(left)
+                    if left <= self.pause_s:  # no need to look at the clock again
+                        break
+                self._jobs[job] = (0.0, task)
                 return await work()
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
                 return None
 
         def end(task: asyncio.Task[object]) -> None:
-            if self._jobs.get(job) == (at, task):
+            if self._jobs.get(job, (0.0, None))[1] is task:
                 del self._jobs[job]
                 if not task.cancelled() and isinstance(next_at := task.result(), float):
                     self._schedule(job, next_at, work)
