@@ -156,13 +156,13 @@ class PriceTable:
             if (source := self._source or litellm_table()) is None:
                 return {}
             state = source.stat()
-            made_of = [_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns]
+            made_of = (_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns)
             if self._copy is not None:
                 with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):  # missing or edited
                     data = json.loads(self._copy.read_bytes())
-                    if data["made_of"] == made_of and isinstance(data["models"], dict):
+                    if tuple(data["made_of"]) == made_of and isinstance(data["models"], dict):
                         return dict(data["models"])
-            rows = _reduce_table(source, state.st_mtime_ns)
+            rows = _reduce_table(made_of)
             if self._copy is not None:
                 with suppress(OSError):  # it is created again next time
                     write_in_place(self._copy, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":")))
@@ -198,9 +198,9 @@ def _plain(name: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _reduce_table(source: Path, changed_ns: int) -> dict[str, Any]:
+def _reduce_table(made_of: tuple[int, str, int, int]) -> dict[str, Any]:
     """The rows of chat models with a price; several bots may share a process."""
-    table = json.loads(source.read_text(encoding="utf-8"))
+    table = json.loads(Path(made_of[1]).read_text(encoding="utf-8"))
     entries = table.items() if isinstance(table, dict) else ()
     chat = ((name, row) for name, row in entries if isinstance(row, dict) and row.get("mode") in _CHAT_MODES)
     return {name: row for name, entry in chat if (row := _reduce_entry(entry)) is not None}

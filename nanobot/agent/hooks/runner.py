@@ -45,9 +45,9 @@ _MAX_PROBLEMS = 8
 _MAX_PROBLEM_CHARS = 300
 
 _RESULT_TYPES: Mapping[str, tuple[type, ...]] = {
-    "on_message": (Deny, NewText),
-    "before_tool": (Deny, NewArguments),
-    "after_tool": (NewResult,),
+    Hook.on_message.__name__: (Deny, NewText),
+    Hook.before_tool.__name__: (Deny, NewArguments),
+    Hook.after_tool.__name__: (NewResult,),
 }
 """What the methods that change or deny something may return."""
 
