@@ -21,7 +21,6 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.store import Pending
-from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class GatewayChannels:
         def known_chats() -> list[Address]:
             keys = [str(row["key"]).partition(":") for row in sessions.list_sessions() if not row["archived"]]
             chats = [Address(name, chat_id) for name, _, chat_id in keys if name in with_owners and ":" not in chat_id]
-            return [chat for chat in chats if is_private(sessions, pairing, chat)]
+            return [chat for chat in chats if self.runtime.privacy.is_private(chat)]
 
         for chat in await asyncio.to_thread(known_chats):
             if chat not in seen:

@@ -14,7 +14,6 @@ from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import LLMProvider, LLMResponse
-from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
 
 log = logging.getLogger(__name__)
@@ -122,4 +121,4 @@ class HeartbeatRunner:
             return None
         channel, _, chat_id = key.partition(":")
         chat = Address(channel, chat_id)
-        return chat if is_private(self._runtime.sessions, self._runtime.pairing, chat) else None
+        return chat if self._runtime.privacy.is_private(chat) else None

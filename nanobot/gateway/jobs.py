@@ -124,7 +124,7 @@ class JobRunner:
         if sender is None or channel is None:
             return
         try:
-            if await asyncio.to_thread(self._runtime.may_speak, channel, sender, chat or ""):
+            if await asyncio.to_thread(self._runtime.privacy.is_allowed, channel, sender, chat or ""):
                 return
         except NanobotError as error:
             raise JobSkippedError(f"cannot check whether {sender!r} is still allowed on {channel}: {error}") from error

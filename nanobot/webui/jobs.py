@@ -11,7 +11,6 @@ from starlette.responses import Response
 from nanobot.cron.format import format_schedule, parse_schedule
 from nanobot.cron.simulate import simulate
 from nanobot.cron.types import CronJob, CronSchedule
-from nanobot.runtime.audience import owners_chat
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
 from nanobot.webui.services import WebServices
@@ -136,7 +135,7 @@ class JobEndpoints:
         runtime = self._services.runtime
         cron = runtime.cron()
         schedule = new.schedule(cron.timezone)
-        chat = owners_chat(runtime.config, runtime.pairing, runtime.sessions) if new.deliver else None
+        chat = runtime.privacy.owners_chat() if new.deliver else None
         return cron.add_job(
             new.name,
             schedule,
