@@ -200,10 +200,16 @@ def _plain(name: str) -> str:
 @lru_cache(maxsize=1)
 def _reduce_table(made_of: tuple[int, str, int, int]) -> dict[str, Any]:
     """The rows of chat models with a price; several bots may share a process."""
-    table = json.loads(Path(made_of[1]).read_text(encoding="utf-8"))
+
+    def reduce(entry: dict[str, Any]) -> dict[str, Any] | None:
+        """Reduce an entry while the table is being parsed: the whole of it would take 10 MB."""
+        if "mode" not in entry:
+            return entry
+        return _reduce_entry(entry) if entry["mode"] in _CHAT_MODES else None
+
+    table = json.loads(Path(made_of[1]).read_text(encoding="utf-8"), object_hook=reduce)
     entries = table.items() if isinstance(table, dict) else ()
-    chat = ((name, row) for name, row in entries if isinstance(row, dict) and row.get("mode") in _CHAT_MODES)
-    return {name: row for name, entry in chat if (row := _reduce_entry(entry)) is not None}
+    return {name: row for name, row in entries if isinstance(row, dict) and "rates" in row}
 
 
 def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:
