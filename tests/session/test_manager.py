@@ -437,7 +437,6 @@ def test_a_disk_that_takes_only_half_a_line_is_an_error_and_nothing_is_torn(tmp_
     session = SessionManager(tmp_path).get_or_create(KEY)
     assert out.split("\n")[:2] == ["refused 1", "refused 2"]
     assert contents(session) == ["before", "y" * 5000, "after"]
-    assert not list(tmp_path.rglob("*.corrupt"))
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere")

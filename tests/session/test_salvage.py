@@ -130,19 +130,6 @@ def test_no_sound_line_is_lost_and_the_next_message_works(tmp_path: Path, name: 
     assert len(again) == len(rows) + 1
 
 
-@pytest.mark.parametrize("name", BAD_LINES)
-def test_what_could_not_be_read_is_kept_once(tmp_path: Path, name: str):
-    data = VARIANTS[f"{name}, in the middle"]
-    for _ in range(3):
-        file, _ = load(tmp_path, data)
-
-    kept = file.with_name(file.name + ".corrupt")
-
-    assert file.read_bytes() == data
-    if BAD_LINES[name].strip(b"\x00"):
-        assert kept.read_bytes() == BAD_LINES[name] + b"\n"
-
-
 def test_damage_before_the_cursor_does_not_move_it(tmp_path: Path):
     lines = [META, SOUND[0], b"broken", *SOUND[1:]]
     file, _ = load(tmp_path, b"\n".join(lines) + b"\n")

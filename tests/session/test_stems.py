@@ -44,7 +44,7 @@ def test_a_hard_key_stays_in_the_folder(tmp_path: Path, key: str):
     file = roundtrip(tmp_path, key)
 
     assert file.parent == tmp_path / "sessions"
-    assert len((file.name + ".corrupt").encode()) < 255
+    assert len((file.name + ".utf-16").encode()) < 255
 
 
 @given(st.text(st.characters(exclude_categories=[]), max_size=80))
