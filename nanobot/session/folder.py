@@ -96,12 +96,6 @@ class SessionFolder:
                     seen.add((path.name, archived))
                     yield path, archived
 
-    def find_orphan(self, key: str) -> tuple[Path, str] | None:
-        """Return a file that has this key's name but names another key, and that key; None if there is none."""
-        path = self.path / f"{stem_of(key)}.jsonl"
-        owner = owner_of(path) or key
-        return None if owner == key or path.stem in {stem_of(owner), hashed_stem(owner)} else (path, owner)
-
     def convert_utf16(self, path: Path) -> Path | None:
         """Convert a file that an editor saved in UTF-16 to UTF-8. Return the copy of the original, None for others.
 

@@ -59,10 +59,6 @@ _IN_DOUBT = b"?"
 _CONVERTED = (
     "{file} was saved in UTF-16. It was converted to UTF-8 with all its content; the original is kept in {copy}."
 )
-_FOREIGN_FILE = (
-    "{file} belongs to the session {owner}, so this conversation continues in a new file, {here}. To see the other: "
-    "nanobot sessions show {name}"
-)
 
 log = logging.getLogger(__name__)
 
@@ -356,14 +352,12 @@ class SessionManager:
         try:
             stored, rows, skipped = open_session(path)
             if not stored.record and (copy := self._files.convert_utf16(path)) is not None:
-                _report(session, _CONVERTED.format(file=path, copy=copy))
+                session.notices.append(_CONVERTED.format(file=path, copy=copy))
+                log.warning("%s", session.notices[-1])
                 stored, rows, skipped = open_session(path)
         except FileNotFoundError:
             session.stored = StoredFile(path)
             session.load([], 0)
-            if (orphan := self._files.find_orphan(session.key)) is not None:
-                other, owner = orphan
-                _report(session, _FOREIGN_FILE.format(file=other, owner=owner, name=other.stem, here=path.name))
             return
         except OSError as error:
             raise storage_error(f"{path} cannot be read", error) from error
@@ -462,11 +456,6 @@ class SessionManager:
         session.stored = StoredFile(path, fingerprint, record_at=len(body), cursor=cursor)
         session.stored.written = _changeable_part(session)
         session.mark_rewritten()
-
-
-def _report(session: Session, text: str) -> None:
-    log.warning("%s", text)
-    session.notices.append(text)
 
 
 def _needs_rewrite(session: Session) -> bool:
