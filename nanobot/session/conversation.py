@@ -9,7 +9,7 @@ from typing import Any
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage, Origin
 from nanobot.session.lines import encode, parse_time
-from nanobot.session.types import Session
+from nanobot.session.types import Session, record_of
 
 CALL_CHARS, RESULT_CHARS = 100, 160
 SPEAKERS = {"user": "You", "assistant": "nanobot"}
@@ -47,14 +47,7 @@ def format_markdown(session: Session) -> str:
 
 def to_jsonl(session: Session) -> bytes:
     """A session file: the metadata line, then the valid messages."""
-    record = {
-        "_type": "metadata",
-        "key": session.key,
-        "created_at": session.created_at.isoformat(),
-        "updated_at": session.updated_at.isoformat(),
-        "metadata": session.metadata,
-        "last_consolidated": session.last_consolidated,
-    }
+    record = record_of(session)
     return b"".join(encode(dict(row)) for row in (record, *session.messages))
 
 

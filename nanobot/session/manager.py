@@ -33,7 +33,7 @@ from nanobot.session.reader import (
     read_from,
     session_key,
 )  # fmt: skip
-from nanobot.session.types import AUDIENCE, Audience, Session
+from nanobot.session.types import AUDIENCE, Audience, Session, record_of
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
 from nanobot.utils.open_no_follow import open_own, replace_own, unlink_own
@@ -504,15 +504,7 @@ def _changeable_part(session: Session) -> bytes:
 
 def _record_of(session: Session, messages: int | None, cursor: Cursor) -> bytes:
     """Encode a record. `messages` is the number of messages before it, None if unknown."""
-    record: Row = {
-        "_type": "metadata",
-        "key": session.key,
-        "created_at": session.created_at.isoformat(),
-        "updated_at": session.updated_at.isoformat(),
-        "metadata": session.metadata,
-        "last_consolidated": cursor.count,
-        "offset": cursor.offset,
-    }
+    record = {**record_of(session), "last_consolidated": cursor.count, "offset": cursor.offset}
     return encode(record if messages is None else {**record, "messages": messages})
 
 

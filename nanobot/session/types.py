@@ -14,6 +14,7 @@ from threading import RLock
 from typing import Any, cast
 
 from nanobot.messages.types import ChatMessage
+from nanobot.session.lines import Row
 from nanobot.session.reader import StoredFile, read_before
 from nanobot.utils.storage_error import storage_errors
 
@@ -239,6 +240,18 @@ class Session:
             if self.last_consolidated >= self._skipped:  # it is in the loaded rows, and their numbers may change
                 self.last_consolidated += skipped + len(older) - self._skipped
             self._rows[:0], self._saved[:0], self._skipped = older, older, skipped
+
+
+def record_of(session: Session) -> Row:
+    """The metadata record of a session."""
+    return {
+        "_type": "metadata",
+        "key": session.key,
+        "created_at": session.created_at.isoformat(),
+        "updated_at": session.updated_at.isoformat(),
+        "metadata": session.metadata,
+        "last_consolidated": session.last_consolidated,
+    }
 
 
 def _from_user(rows: Sequence[ChatMessage], begin: int) -> list[ChatMessage]:
