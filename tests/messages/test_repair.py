@@ -111,6 +111,12 @@ def test_joined_rows_are_trusted_as_the_least_trusted_of_them(role: str, marks: 
     assert least_trusted(marks) in ("web", "mail")
 
 
+def test_joined_rows_are_trusted_as_their_context():
+    joined = legalise([user("a", provenance="owner", runtime_context="[note]", context_provenance="web"), user("b")])[0]
+
+    assert (joined["content"], joined["provenance"]) == ("a\n\n[note]\n\nb", "web")
+
+
 @pytest.mark.parametrize(
     "row",
     [

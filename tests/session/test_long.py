@@ -26,6 +26,7 @@ from tests.session.support import (
     lines,
     numbers,
     original,
+    said,
     saved,
     turns,
     user,
@@ -76,6 +77,15 @@ def test_the_older_messages_are_read_when_somebody_asks(tmp_path: Path, cursor: 
     assert contents(session) == numbers(0, 5_000)
     assert session.last_consolidated == cursor
     assert len(session.get_history(2000)) == (2000 if cursor == 0 else 60)
+
+
+def test_a_turn_that_is_longer_than_the_window_is_read_from_its_question_on(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = saved(manager, *numbers(0, 300), "do it")
+    session.add_rows([said(f"step {at} " + "x" * 1_000) for at in range(700)])
+    manager.save(session)
+
+    assert contents(fresh(tmp_path).get_history()[:1]) == ["do it"]
 
 
 async def test_a_session_that_lives_long_keeps_little_in_memory_and_loses_nothing(tmp_path: Path):
@@ -205,7 +215,7 @@ async def test_a_restart_sees_the_cursor_where_it_was_moved_to(tmp_path: Path):
         assert contents(seen) == numbers(0, 42)
 
 
-@pytest.mark.parametrize("edited", [b'"zero, as edited"', b'"0"}\n{"role": "user", "content": "new"'])
+@pytest.mark.parametrize("edited", [b'"zero, as edited"', b'""', b'"0"}\n{"role": "user", "content": "new"'])
 async def test_a_file_that_was_edited_before_its_cursor_shows_what_is_past_it(tmp_path: Path, edited: bytes):
     manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)

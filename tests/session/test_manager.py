@@ -224,14 +224,14 @@ def test_any_key_stays_in_the_folder(tmp_path_factory: pytest.TempPathFactory, k
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_keys_that_meet_in_one_name_keep_apart(tmp_path: Path, processes: int):
+async def test_keys_that_meet_in_one_name_keep_apart(tmp_path: Path, processes: int):
     keys = ["a:b", "a/b", "a_b", "A:b", "a?b"]
     managers = [SessionManager(tmp_path) for _ in range(processes)]
-    sessions = [managers[at % processes].get_or_create(key) for at, key in enumerate(keys)]
-    for session in sessions:
-        session.add_message("user", session.key)
-    for at, session in enumerate(sessions):
-        managers[at % processes].save(session)
+    sessions = [(manager := managers[at % processes], manager.get_or_create(key)) for at, key in enumerate(keys)]
+    if processes == 1:
+        await asyncio.gather(*(manager.append(session, user(session.key)) for manager, session in sessions))
+    for manager, session in sessions if processes > 1 else ():
+        await manager.append(session, user(session.key))
 
     again = SessionManager(tmp_path)
 
@@ -412,6 +412,7 @@ def test_a_folder_in_place_of_the_file_is_a_clear_error(manager: SessionManager,
 
 async def test_what_the_disk_refused_is_not_part_of_the_session(tmp_path: Path, manager: SessionManager):
     session = manager.get_or_create(KEY)
+    session.add_message("user", "lost too")
     (tmp_path / "sessions").write_text("a file in the way")
 
     with pytest.raises(StorageError):
@@ -465,12 +466,12 @@ def test_after_another_wrote_the_session_is_read_again(tmp_path: Path, manager: 
     session = saved(manager, "a")
     saved(SessionManager(tmp_path), "b")
     session.add_message("user", "c")
-    manager.save(session)
 
     again = manager.get_or_create(KEY)
+    manager.save(again)
 
     assert again is session
-    assert contents(again) == ["a", "b", "c"]
+    assert contents(again) == contents(fresh(tmp_path)) == ["a", "b", "c"]
 
 
 def test_rows_from_the_disk_share_what_every_row_says(tmp_path: Path, manager: SessionManager):

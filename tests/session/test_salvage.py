@@ -123,6 +123,7 @@ def test_no_sound_line_is_lost_and_the_next_message_works(tmp_path: Path, name: 
     texts = [row.get("content") for row in rows]
     assert [text for text in texts if str(text).startswith("sound")] == [f"sound {at}" for at in range(6)]
     assert file.read_bytes().startswith(VARIANTS[name])
+    assert b'\n{"role": "user", "content": "next"' in file.read_bytes()  # a line of its own
     again = fresh(tmp_path).messages
     assert [row.get("content") for row in again][-1] == "next"
     assert len(again) == len(rows) + 1
