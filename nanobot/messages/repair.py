@@ -50,57 +50,50 @@ _GOOD_ID = re.compile(r"[!-~]+\Z").match
 
 def legalise(messages: Iterable[object]) -> list[ChatMessage]:
     """Repair a history for the strictest API. Never raises, never modifies its input; idempotent."""
-    history = _History()
-    history.add_all(messages)
-    return history.snapshot()
+    return LegalHistory().of([*messages])
 
 
 class LegalHistory:
     """Incremental `legalise` for a growing history. Rows must not be changed after they were passed in."""
 
     def __init__(self) -> None:
-        self._seen_rows: list[object] = []
-        self._history = _History()
+        self._reset()
 
-    def __len__(self) -> int:
-        return len(self._seen_rows)
-
-    def of(self, messages: Sequence[object]) -> list[ChatMessage]:
-        """Like `legalise`; fast if `messages` begins with the same row objects as last time."""
-        known_count = len(self._seen_rows)
-        if known_count > len(messages) or not all(map(is_, self._seen_rows, messages)):
-            self._history, self._seen_rows, known_count = _History(), [], 0
-        new = messages[known_count:]
-        self._seen_rows += new
-        self._history.add_all(new)
-        return self._history.snapshot()
-
-
-class _History:
-    """The repaired rows so far, and the pending calls of the last assistant row."""
-
-    def __init__(self) -> None:
+    def _reset(self) -> None:
+        self._seen: list[object] = []
         self._rows: list[_Row | None] = []
+        """The repaired rows; None for results that may still come."""
         self._waiting_ids: dict[str, deque[tuple[int, str, str]]] = {}
         """By original call id: the reserved row indexes, with the new id and the name of each call."""
         self._unanswered: dict[int, _Row] = {}
         self._ids: dict[str, int] = {}
         self._started = False
 
-    def add_all(self, messages: Iterable[object]) -> None:
-        for message in messages:
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def of(self, messages: Sequence[object]) -> list[ChatMessage]:
+        """Like `legalise`; fast if `messages` begins with the same row objects as last time."""
+        if len(self._seen) > len(messages) or not all(map(is_, self._seen, messages)):
+            self._reset()
+        for message in messages[len(self._seen) :]:
+            self._seen.append(message)
             if isinstance(message, dict) and not message.get("_command"):
                 role = message.get("role")
                 if isinstance(role, str) and role in _FOREIGN_FIELDS:
-                    getattr(self, role)(_drop_invalid_fields(message, role))
+                    getattr(self, f"_add_{role}")(_drop_invalid_fields(message, role))
+        rows = self._rows.copy()
+        for index, row in self._unanswered.items():
+            rows[index] = row
+        return cast("list[ChatMessage]", rows)
 
-    def system(self, row: _Row) -> None:
+    def _add_system(self, row: _Row) -> None:
         """Kept at the start, dropped anywhere else."""
         content = _repair_content(row.get("content"), "system")
         if content is not None and not self._started:
             self._rows.append(_with(row, content=content))
 
-    def user(self, row: _Row) -> None:
+    def _add_user(self, row: _Row) -> None:
         self._started = True
         content = _repair_content(row.get("content"), "user")
         row = _with(row, content=EMPTY_MESSAGE if content is None else content)
@@ -109,7 +102,7 @@ class _History:
         else:
             self._rows[-1] = _join_user_rows(last, row)
 
-    def assistant(self, row: _Row) -> None:
+    def _add_assistant(self, row: _Row) -> None:
         content = _repair_content(row.get("content"), "assistant")
         calls = self._calls(row.get("tool_calls")) if self._started else []
         if not self._started or (content is None and not calls):
@@ -133,7 +126,7 @@ class _History:
             self._waiting_ids.setdefault(original_id, deque()).append((index, call["id"], name))
             self._unanswered[index] = _no_result(row, call["id"], name)
 
-    def tool(self, row: _Row) -> None:
+    def _add_tool(self, row: _Row) -> None:
         original_id = row.get("tool_call_id")
         slots = self._waiting_ids.get(original_id) if isinstance(original_id, str) else None
         if not slots:
@@ -143,13 +136,6 @@ class _History:
         content = EMPTY_RESULT if content is None else content
         self._rows[index] = _with(row, content=content, tool_call_id=call_id, name=name)
         del self._unanswered[index]
-
-    def snapshot(self) -> list[ChatMessage]:
-        """The rows to send now; more may be added later."""
-        rows = self._rows.copy()
-        for index, row in self._unanswered.items():
-            rows[index] = row
-        return cast("list[ChatMessage]", rows)
 
     def _finalize_results(self) -> None:
         """Make placeholders permanent: the model has seen them, so a late result is dropped."""
