@@ -84,6 +84,7 @@ class InboundMessage:
         """A message in this chat, for a session that may belong to another one. Without a sender it is the owner's."""
         message = cls(address.channel, sender_id or "owner", address.chat_id, content, **fields)
         message.session_key_override, message.thread_id = session_key, address.thread_id
+        message.media = list(message.media)
         return message
 
     @property

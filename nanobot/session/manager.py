@@ -29,7 +29,6 @@ from nanobot.session.reader import (
     list_entry,
     open_session,
     owner_of,
-    read_all,
     read_from,
     session_key,
 )  # fmt: skip
@@ -312,15 +311,12 @@ class SessionManager:
         path = path_or_key if isinstance(path_or_key, Path) else self.find(path_or_key)
         if path is None:
             return None
-        with storage_errors(f"{path} cannot be read"):
-            lines = read_all(path)
-            if lines.record is None and self._files.convert_utf16(path):
-                lines = read_all(path)
-        record = lines.record or {}
-        session = Session(session_key(record, path), cast("list[ChatMessage]", lines.rows))
-        _apply_record(session, record, lines.rows)
-        cursor = record.get("last_consolidated")
-        session.last_consolidated = min(cursor, len(lines.rows)) if isinstance(cursor, int) and cursor > 0 else 0
+        session = Session("")
+        session.stored = StoredFile(path)
+        self._load(session)
+        session.key = session_key(_stored(session).record, path)
+        _ = session.messages  # loads all of them
+        session.stored = None
         return session
 
     def delete(self, key_or_stem: str) -> bool:

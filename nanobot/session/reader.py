@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import key_of
-from nanobot.session.lines import DecodedLines, Row, decode, decode_lines, is_record, parse_time
+from nanobot.session.lines import Row, decode, is_record, parse_time
 from nanobot.utils.open_no_follow import open_own
 
 TAIL_ROWS = 500
@@ -91,12 +91,6 @@ def read_before(path: Path, end: int, limit: int) -> tuple[list[Row], int]:
     """
     with _open(path) as file:
         return _read_back(file, end, 0, limit)
-
-
-def read_all(path: Path) -> DecodedLines:
-    """Load every valid message of a file. Raises OSError."""
-    with _open(path) as file:
-        return decode_lines(file)
 
 
 def read_from(path: Path, start: int, limit: int) -> list[Row]:
