@@ -76,12 +76,15 @@ class LegalHistory:
         """Like `legalise`; fast if `messages` begins with the same row objects as last time."""
         if len(self._seen) > len(messages) or not all(map(is_, self._seen, messages)):
             self._reset()
+        by_role = {
+            "system": self._add_system, "user": self._add_user, "assistant": self._add_assistant, "tool": self._add_tool
+        }  # fmt: skip
         for message in messages[len(self._seen) :]:
             self._seen.append(message)
             if isinstance(message, dict) and not message.get("_command"):
                 role = message.get("role")
-                if isinstance(role, str) and role in _FOREIGN_FIELDS:
-                    getattr(self, f"_add_{role}")(_drop_invalid_fields(message, role))
+                if isinstance(role, str) and role in by_role:
+                    by_role[role](_drop_invalid_fields(message, role))
         rows = self._rows.copy()
         for index, row in self._unanswered.items():
             rows[index] = row

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage
@@ -26,7 +26,8 @@ _BLOCK = 1 << 16
 _MARK = b'"_type"'
 
 
-class FileFingerprint(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FileFingerprint:
     """The state of a file, to detect writes by others."""
 
     inode: int
@@ -133,12 +134,13 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
     try:
         with _open(path) as file:
             stored = _read_record(path, file)
-            file.seek(max(0, _size_of(file) - _BLOCK))
+            state = FileFingerprint.of(os.fstat(file.fileno()))
+            file.seek(max(0, state.size - _BLOCK))
             _, _, last = file.read(_BLOCK).rpartition(b'"timestamp"')
-            modified = datetime.fromtimestamp(os.fstat(file.fileno()).st_mtime)
     except OSError:
         return None
     record, key = stored.record, session_key(stored.record, path)
+    modified = datetime.fromtimestamp(state.mtime_ns / 1e9)
     last_time = b"".join(last[:64].split(b'"')[1:2]).decode(errors="replace")  # of the last message
     return {
         "name": path.stem if archived else key,
