@@ -21,7 +21,7 @@ from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
 from tests.support.goals import Page
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
-from tests.support.tasks import change_tasks, open_tasks, reported_tasks
+from tests.support.work import change_work, open_tasks, reported_tasks
 
 SPAWN = calls(("spawn", {"task": "prices: look them up", "label": "prices"}))
 AND_WAIT = calls(("spawn", {"task": "prices: look them up", "label": "prices", "wait": True}))
@@ -645,7 +645,7 @@ async def test_a_result_that_nobody_took_before_a_kill_goes_to_the_turn_that_ask
         await eventually(lambda: stage.cast.children["prices"].requests)
     (task,) = open_tasks(tmp_path)
     ended = {**task, "state": "done", "result": "found: 3 euros", "ended_at": task["created_at"]}
-    change_tasks(tmp_path, ended_at=task["created_at"], data=json.dumps(ended))
+    change_work(tmp_path, ended_at=task["created_at"], data=json.dumps(ended))
 
     async with on_stage(tmp_path, Cast(AND_WAIT, "It costs 3 euros.", prices=[])) as again:
         await eventually(again.replies)
@@ -662,7 +662,7 @@ async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_p
         await stage.hear("look up the prices")
         await stage.quiet()
     (task,) = reported_tasks(tmp_path)
-    change_tasks(tmp_path, reported=0, data=json.dumps({**task, "reported": False}))  # the kill came before it was
+    change_work(tmp_path, is_open=1, data=json.dumps({**task, "reported": False}))  # the kill came before it was
 
     async with on_stage(tmp_path, Cast()) as again:
         await eventually(lambda: reported_tasks(tmp_path))
@@ -677,7 +677,7 @@ async def test_a_report_that_a_terminal_told_in_an_earlier_life_is_not_told_agai
         await bot.say("look up the prices")
         await bot.settled()
     (task,) = reported_tasks(tmp_path)
-    change_tasks(tmp_path, reported=0, data=json.dumps({**task, "reported": False}))
+    change_work(tmp_path, is_open=1, data=json.dumps({**task, "reported": False}))
 
     again = ScriptedProvider()
     async with build_runtime(

@@ -15,7 +15,7 @@ from nanobot.providers.base import Delta, LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import Bot, Line, ScriptedProvider
 from tests.support.eventually import eventually
-from tests.support.tasks import open_tasks
+from tests.support.work import open_tasks
 
 TASK = "Your task:\n"
 

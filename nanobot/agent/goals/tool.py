@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import CheckKind, GoalCheck
-from nanobot.agent.goals.goal import Goal, GoalOrder, GoalState, Note, check_length
+from nanobot.agent.goals.goal import Goal, GoalOrder, Note, check_length
 from nanobot.agent.requester import Requester
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
+from nanobot.agent.work import WorkState
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, ToolFailure, least_trusted
 from nanobot.utils.text import clip_line
@@ -106,7 +107,7 @@ class GoalTool(Tool):
                     check_length(_MAX_NOTE_CHARS, text, "text")
                     if not text.strip():
                         raise NanobotError("The question is missing. Pass it in text.")
-                    goal.state, goal.why = GoalState.ASKING, text.strip()
+                    goal.state, goal.why = WorkState.ASKING, text.strip()
                     reply = (
                         "The question is sent when this turn ends; the goal continues with the answer. End the turn "
                         "now."
@@ -114,7 +115,7 @@ class GoalTool(Tool):
                 case _:
                     if not text.strip():
                         raise NanobotError("Pass the reason in text.")
-                    goal.state, goal.why = GoalState.DROPPED, clip_line(" ".join(text.split()), 400).rstrip(".")
+                    goal.state, goal.why = WorkState.DROPPED, clip_line(" ".join(text.split()), 400).rstrip(".")
                     reply = "The goal is given up. Say in your answer what was done and what is missing."
             if action != "drop":
                 progress.noted = least_trusted([progress.noted, ctx.entered])

@@ -13,8 +13,9 @@ from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, NOTE, WRITE, Page, asked, goal_of, goals_in
+from tests.support.goals import FINISH, NOTE, WRITE, Page, asked
 from tests.support.scripted_model import Cast, on_stage
+from tests.support.work import goal_of, goals_in
 
 # --- the way of a goal
 

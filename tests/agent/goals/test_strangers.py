@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.goals.goal import GoalLimits, GoalState, Note
+from nanobot.agent.goals.goal import GoalLimits, Note
+from nanobot.agent.work import WorkState
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
 from nanobot.providers.base import Delta
@@ -18,8 +19,9 @@ from nanobot.providers.errors import AuthenticationError
 from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, NOTE, WRITE, Page, a_goal, asked, goal_of, goals_in, put_goal
+from tests.support.goals import FINISH, NOTE, WRITE, Page, asked
 from tests.support.scripted_model import Cast, on_stage
+from tests.support.work import a_goal, change_work, goal_of, goals_in, put_goal
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 ASK = calls(("goal", {"action": "ask", "text": "In which language?"}))
@@ -108,8 +110,7 @@ def test_what_a_pipe_carries_on_is_one_where_a_text_must_show():
 async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path: Path, damage: str):
     for key in ("cli:direct", "cli:other"):
         put_goal(tmp_path, a_goal(key=key))
-    with closing(sqlite3.connect(tmp_path / "state" / "nanobot.db")) as db, db:
-        db.execute("UPDATE goals SET data = ? WHERE session = 'cli:other'", (damage,))
+    change_work(tmp_path, "session = 'cli:other'", data=damage)
 
     async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
         await eventually(stage.replies)
@@ -220,18 +221,18 @@ async def test_a_note_has_an_end(tmp_path: Path):
 
 async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(tmp_path: Path):
     put_goal(tmp_path, replace(a_goal(), limits=GoalLimits(steps=0)))
-    full = "BEFORE UPDATE ON goals WHEN NOT NEW.unfinished BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+    full = "BEFORE UPDATE ON work WHEN NOT NEW.is_open BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
     with closing(sqlite3.connect(tmp_path / "state" / "nanobot.db")) as db:
         db.execute(f"CREATE TRIGGER full {full}")
 
         async with on_stage(tmp_path, Cast()) as stage:
             await eventually(stage.replies)
-            before = goal_of(tmp_path)["is_reported"]
+            before = goal_of(tmp_path)["reported"]
             db.execute("DROP TRIGGER full")
             await stage.quiet()
 
     assert not before
-    assert (goal_of(tmp_path)["state"], goal_of(tmp_path)["is_reported"]) == ("limit", True)
+    assert (goal_of(tmp_path)["state"], goal_of(tmp_path)["reported"]) == ("limit", True)
     assert len(stage.replies()) == 1
 
 
@@ -239,7 +240,7 @@ async def test_a_goal_that_breaks_waits_and_says_so(tmp_path: Path, monkeypatch:
     async def breaks(*args: object, **more: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("nanobot.agent.goals.driver.make_plan", breaks)
+    monkeypatch.setattr("nanobot.agent.subagent.SubagentManager.run_to_end", breaks)
 
     async with on_stage(tmp_path, Cast()) as stage:
         await stage.hear("/goal --plan write a page")
@@ -286,7 +287,7 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
 
 
 async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_path: Path):
-    led = replace(a_goal(PAY, asker=Provenance.WEB), state=GoalState.WAITING)
+    led = replace(a_goal(PAY, asker=Provenance.WEB), state=WorkState.WAITING)
     put_goal(tmp_path, led)
     cast = Cast(OBEYS, "As you like.")
 
@@ -300,7 +301,7 @@ async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_p
 
 
 async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_over(tmp_path: Path):
-    led = replace(a_goal(), state=GoalState.WAITING)
+    led = replace(a_goal(), state=WorkState.WAITING)
     led.progress.note, led.progress.noted = Note(following=PAY), Provenance.WEB
     put_goal(tmp_path, led)
     cast = Cast("It is not written yet.", OBEYS, "As you like.")
@@ -334,7 +335,7 @@ async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own
 
 @pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT starts another.")])
 async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str, words: str):
-    one = replace(a_goal(), state=GoalState(state))
+    one = replace(a_goal(), state=WorkState(state))
     put_goal(tmp_path, one)
 
     async with on_stage(tmp_path, Cast("never")) as stage:

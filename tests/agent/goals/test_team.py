@@ -13,9 +13,9 @@ from nanobot.messages.types import Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked
 from tests.support.scripted_model import Cast, defaults, on_stage
-from tests.support.tasks import reported_tasks
+from tests.support.work import goal_of, reported_tasks
 
 PLAN, REVIEW = "Plan this", "Review this"
 BACK = "VERDICT: SEND BACK\npage.md has no second heading."
@@ -188,7 +188,7 @@ async def test_a_review_that_nanobots_end_cut_off_goes_on_and_is_told_to_nobody_
         await pause.reached.wait()
     if is_gone:
         with closing(sqlite3.connect(tmp_path / "state" / "nanobot.db")) as db, db:
-            db.execute("DELETE FROM goals")
+            db.execute("DELETE FROM work WHERE kind = 'Goal'")
 
     async with on_stage(tmp_path, Cast(**{REVIEW: [PASS]})) as again:
         await eventually(lambda: reported_tasks(tmp_path))

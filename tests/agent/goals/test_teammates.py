@@ -15,9 +15,9 @@ from nanobot.runtime.build import build_runtime
 from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of, goals_in
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage
-from tests.support.tasks import open_tasks, reported_tasks
+from tests.support.work import goal_of, goals_in, open_tasks, reported_tasks
 
 
 def spawn(*labels: str) -> LLMResponse:
