@@ -18,7 +18,7 @@ from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
-from nanobot.agent.goals.command import GoalCommand
+from nanobot.agent.goals.command import goal_command
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks import Hook
@@ -273,7 +273,7 @@ async def build_runtime(
                 "undo": undo.command,
                 "search": search_command(archive),
                 "tasks": tasks_command(subagents, status, clock),
-                "goal": GoalCommand(goals, models).entry,
+                "goal": goal_command(goals, models),
             },
             problems=troubles,
         )

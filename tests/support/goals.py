@@ -10,6 +10,7 @@ from tests.support.scripted_model import Stage
 WRITE = calls(("write_file", {"path": "page.md", "content": "# Hello\n"}))
 NOTE = calls(("goal", {"action": "note", "done": "looked around", "next": "write the page"}))
 FINISH = calls(("goal", {"action": "finish", "check": "file: page.md", "expect": "Hello"}))
+ASK = calls(("goal", {"action": "ask", "text": "In which language?"}))
 LIST = "- [ ] a page with a heading\n- [ ] it says hello"
 PASS = "VERDICT: PASS\nThe page says hello."
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.engine.answer_review import parse_verdict
@@ -14,20 +15,18 @@ from nanobot.agent.engine.interruption import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal
-from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.recovery import find_interrupted_turn
-from nanobot.agent.subagent.manager import SubagentManager
-from nanobot.agent.subagent.tasks import TaskRole
-from nanobot.agent.subagent.texts import describe_failure
-from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.work import WorkState, WorkStore
+from nanobot.agent.subagent.tasks import TaskOrder, TaskRole
+from nanobot.agent.subagent.texts import describe_failure, task_label
+from nanobot.agent.work import WorkState
 from nanobot.bus.events import OutboundKind, OutboundMessage
-from nanobot.bus.queue import MessageBus
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import Origin, Provenance, least_trusted
+from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line
+
+if TYPE_CHECKING:
+    from nanobot.agent.goals.service import GoalService
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +40,14 @@ MAX_TURNS_WITHOUT_NOTE = 8
 """Turns in a row without a change of the note, after which it waits too."""
 MAX_REJECTIONS = 2
 """Rejections by the reviewer before the result is accepted anyway."""
+_SAVE_RETRY_S, _MAX_SAVE_RETRY_S = 1.0, 60.0
+"""First and longest delay before retrying to save the end of a goal."""
 
 
 class GoalDriver:
     """A goal that this process owns, and what drives it."""
 
-    def __init__(
-        self,
-        goal: Goal,
-        store: WorkStore[Goal],
-        bus: MessageBus,
-        subagents: SubagentManager,
-        loop: AgentLoop,
-        turns: TurnDeps,
-    ) -> None:
+    def __init__(self, goal: Goal, service: "GoalService") -> None:
         self.goal = goal
         self.task: asyncio.Task[None] | None = None
         """Runs while the goal is driven."""
@@ -62,33 +55,40 @@ class GoalDriver:
         """Whether the running turn used the `goal` tool."""
         self.failed_check = ""
         """The last check that failed."""
-        self._store = store
-        self._bus = bus
-        self._subagents = subagents
-        self._loop = loop
-        self._turns = turns
-        self._closed = False
+        self._service = service
+        self._loop, self._turns = service.loop, service.turns
         self._wake_event = asyncio.Event()
         self._last_text = ""
         """Reply of the last turn, not sent to anybody yet."""
 
     async def run(self, *, resumed: bool = False) -> None:
-        """Run turns until the goal ends, waits, or nanobot shuts down. `resumed`: a previous process may have died
-        during a turn.
+        """Run turns until the goal ends, waits, or nanobot shuts down, and report. Never raises. `resumed`: a previous
+        process may have died during a turn.
         """
+        try:
+            await self._run_turns(resumed=resumed)
+        except Exception as error:  # isolate failures of one goal; its row is intact
+            log.exception("goal %s failed with an internal error", self.goal.id)
+            await self.end(WorkState.WAITING, f"an internal error occurred ({type(error).__name__}); see nanobot's log")
+        await self._send_report()
+        delay = _SAVE_RETRY_S
+        while not await self.save() and not self._service.is_stopping:  # else the next start would resume it
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _MAX_SAVE_RETRY_S)
+
+    async def _run_turns(self, *, resumed: bool) -> None:
         goal = self.goal
         async with self._loop.lane(goal.session_key):
             pass  # the turn that set it has ended
         if resumed and goal.state is WorkState.ACTIVE:
             await self._resume()
-        while goal.state is WorkState.ACTIVE and not self.is_stopping:
+        while goal.state is WorkState.ACTIVE and not self._service.is_stopping:
             if goal.spent:
                 await self.end(WorkState.LIMIT, goal.spent, self._last_text)
             elif goal.order.plan and not goal.progress.planned:
                 await self._make_plan()
             else:
                 await self._run_turn()
-        await self._send_report()
 
     async def end(self, state: WorkState, why: str, text: str | None = "") -> None:
         """End the goal or let it wait, and prepare the report with the last reply; None if nobody needs a report, such
@@ -96,38 +96,23 @@ class GoalDriver:
         """
         goal = self.goal
         goal.state, goal.why = state, why
-        goal.ended_at = self._turns.clock.now().timestamp() if state.is_over else None
+        goal.ended_at = self._service.now() if state.is_over else None
         if text is not None:
             goal.report, goal.reported = texts.report(goal, text), False
         await self.save()
 
-    async def fail(self, error: Exception) -> None:
-        """Let the goal wait after an internal error, and report it."""
-        await self.end(WorkState.WAITING, f"an internal error occurred ({type(error).__name__}); see nanobot's log")
-        await self._send_report()
-
     async def save(self) -> bool:
         """Save the goal. On a storage failure return False: the goal goes on, and is saved with its next change."""
         try:
-            await finish(self._store.save(self.goal))
+            await finish(self._service.store.save(self.goal))
             return True
         except StorageError as error:
             log.warning("the progress of goal %s cannot be saved: %s", self.goal.id, error)
             return False
 
     def wake(self) -> None:
-        """End a retry delay early, because the person wrote something."""
+        """End a retry delay early, because the person wrote something or nanobot shuts down."""
         self._wake_event.set()
-
-    def close(self) -> None:
-        """Start no more turns: nanobot shuts down."""
-        self._closed = True
-        self.wake()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether nanobot is shutting down."""
-        return self._closed or self._loop.is_stopping
 
     # --- a turn
 
@@ -143,12 +128,12 @@ class GoalDriver:
         goal = self.goal
         interrupted = await asyncio.to_thread(find_interrupted_turn, self._turns.turns_folder, goal.session_key)
         if interrupted is not None and interrupted.message.origin is Origin.GOAL:  # others wait for their person
-            sink = Delivery(self._bus, interrupted.message, GOAL_DELIVERY)
+            sink = Delivery(self._service.bus, interrupted.message, GOAL_DELIVERY)
             result = await self._loop.resume(goal.session_key, sink)
             if result is not None and result.text:
                 await self._process_result(result)
                 return
-        if goal.progress.claim is not None and not self.is_stopping:  # the turn that claimed it has ended
+        if goal.progress.claim is not None and not self._service.is_stopping:  # the turn that claimed it has ended
             await self._finish(await asyncio.to_thread(self._last_reply))
 
     def _last_reply(self) -> str:
@@ -163,7 +148,7 @@ class GoalDriver:
     async def _process_result(self, result: TurnResult) -> None:
         """Apply a turn's result to the goal."""
         goal = self.goal
-        if result.later or (result.outcome is TurnOutcome.STOPPED and self.is_stopping):
+        if result.later or (result.outcome is TurnOutcome.STOPPED and self._service.is_stopping):
             return
         has_acted = await self._acted(result.turn_id)  # first: a person may stop the goal meanwhile
         goal.usage.turns += 1
@@ -225,7 +210,7 @@ class GoalDriver:
     async def _make_plan(self) -> None:
         goal, progress = self.goal, self.goal.progress
         answer, problem, provenance = await self._ask(TaskRole.PLANNER, "planning", texts.plan_prompt(goal))
-        if self.is_stopping or goal.state is not WorkState.ACTIVE:
+        if self._service.is_stopping or goal.state is not WorkState.ACTIVE:
             return
         progress.planned = True
         if plan := texts.parse_plan(answer):
@@ -241,7 +226,7 @@ class GoalDriver:
         if goal.order.review:
             prompt = texts.review_prompt(goal, text)
             answer, problem, provenance = await self._ask(TaskRole.REVIEWER, "review", prompt)
-            if self.is_stopping or goal.state is not WorkState.ACTIVE:
+            if self._service.is_stopping or goal.state is not WorkState.ACTIVE:
                 return
             passed, reasons = (None, problem) if problem else parse_verdict(answer)
             progress.objections = "" if passed else reasons
@@ -254,22 +239,20 @@ class GoalDriver:
 
     async def _ask(self, role: TaskRole, noun: str, prompt: str) -> tuple[str, str, Provenance]:
         """Return the answer of a read-only subagent, or why there is none, and the least trusted content it read."""
-        goal, requester, deps = self.goal, self.goal.order.requester, self._turns
-        context = ToolContext(
-            session_key=requester.session_key,
-            address=requester.address,
+        goal, noted = self.goal, self.goal.progress.noted
+        asked = goal.order.requester
+        provenance = least_trusted([asked.provenance, noted]) if is_outside(noted) else asked.provenance
+        order = TaskOrder(
+            prompt,
+            task_label(f"{noun}: {goal.order.text}", None),
+            replace(asked, origin=Origin.GOAL, provenance=provenance),
+            role,
             turn_id=f"goal-{goal.id}-{goal.usage.turns}",
-            workspace=deps.workspace,
-            clock=deps.clock,
-            entered=goal.progress.noted,
-            asker=requester.provenance,
-            origin=Origin.GOAL,
-            sender_id=requester.sender_id,
-            attended=requester.attended,
-            scope=requester.scope,
+            root=goal.session_key,
+            goal=goal.id,
         )
         try:
-            task = await self._subagents.run_to_end(prompt, f"{noun}: {goal.order.text}", role=role, ctx=context)
+            task = await self._service.subagents.run_to_end(order)
         except NanobotError as error:
             return "", f"There was no {noun}: {error}", Provenance.TOOL
         if task.state is WorkState.DONE:
@@ -281,9 +264,9 @@ class GoalDriver:
     async def _send_report(self) -> None:
         """Send the report through the journal, which sends it once even if a crash comes before the goal is saved."""
         goal, address = self.goal, self.goal.order.requester.address
-        if not goal.reported and not self.is_stopping:
+        if not goal.reported and not self._service.is_stopping:
             message = OutboundMessage(address.channel, address.chat_id, goal.report, kind=OutboundKind.REPLY)
             message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.usage.turns}"
-            self._bus.post_outbound(message)
-            await self._bus.flush()  # the journal has it before the goal counts as reported
+            self._service.bus.post_outbound(message)
+            await self._service.bus.flush()  # the journal has it before the goal counts as reported
             goal.reported = True

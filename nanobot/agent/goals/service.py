@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 _ELSEWHERE = "Another nanobot process works on the goal of this session. Use that one, or end it first."
 _ENDING = "The goal of this session has just ended. Wait until its turn ends before you start another."
 _STOP_TIMEOUT_S = 2.0
-_SAVE_RETRY_S, _MAX_SAVE_RETRY_S = 1.0, 60.0
 _MAX_CHARS = 8_000
 """Length of a goal: it is part of every turn's message."""
 
@@ -56,26 +55,27 @@ class GoalService:
         subagents: SubagentManager,
     ) -> None:
         """The database has the table of work; `paths` returns the current file access."""
-        self._store = WorkStore(Goal, database, lease)
+        self.store = WorkStore(Goal, database, lease)
+        self.bus = bus
+        self.subagents = subagents
         self._defaults = defaults
-        self._bus = bus
         self._paths = paths
-        self._subagents = subagents
         self._closed = False
         self._drivers: dict[str, GoalDriver] = {}
         """The goals that this process works on, or that wait for a person, by session."""
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
         """Set the loop that runs goal turns, once, before the first turn."""
-        self._loop, self._turns = loop, deps
+        self.loop, self.turns = loop, deps
 
     @property
-    def _is_stopping(self) -> bool:
-        return self._closed or self._loop.is_stopping
+    def is_stopping(self) -> bool:
+        """Whether nanobot is shutting down."""
+        return self._closed or self.loop.is_stopping
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._turns.clock.now().timestamp()
+        return self.turns.clock.now().timestamp()
 
     # --- for people and the tool. All raise NanobotError.
 
@@ -91,7 +91,7 @@ class GoalService:
     async def set(self, order: GoalOrder, limits: GoalLimits | None = None) -> Goal:
         """Start a goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
         check_length(_MAX_CHARS, order.text, "the goal")
-        if self._is_stopping:
+        if self.is_stopping:
             raise NanobotError("nanobot is shutting down; no goal was started.")
         existing = await self.last(order.requester.session_key)
         if existing is not None and not existing.state.is_over:
@@ -109,7 +109,7 @@ class GoalService:
             raise NanobotError(_ENDING)
         driver = self._own(goal)  # before it is saved, so that nobody else takes it up
         try:
-            if not await self._store.add(goal, is_only=True):
+            if not await self.store.add(goal, is_only=True):
                 raise NanobotError(_ENDING)
         except NanobotError:
             del self._drivers[goal.session_key]
@@ -147,7 +147,7 @@ class GoalService:
 
     async def last(self, session_key: str) -> Goal | None:
         """Return the session's current or last goal. Raises StorageError."""
-        return self.goal_of(session_key) or next(iter(await self._store.find("session = ?", session_key)), None)
+        return self.goal_of(session_key) or next(iter(await self.store.find("session = ?", session_key)), None)
 
     def goal_of(self, session_key: str) -> Goal | None:
         """Return the session's goal if this process works on it."""
@@ -164,10 +164,9 @@ class GoalService:
         notes = notes_folder(self._paths(), goal.order.requester.scope, goal.id)
         return f"Notes of the goal's subagents: {notes}" if notes else ""
 
-    # --- for turns
+    # --- for turns and the loop: what TurnGoals promises
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
-        """Save the active goal of an earlier release as a waiting goal. Return a notice for the person."""
         key = message.session_key
         asker = Provenance.OWNER if key.startswith("cli:") else Provenance.PERSON
         requester = Requester(key, message.address, asker, Origin.USER, scope=scope)
@@ -185,21 +184,15 @@ class GoalService:
         return texts.adopted_notice(goal)
 
     async def recall(self, session_key: str) -> None:
-        """Load and own the session's goal if it waits for a person, since the next message may be the answer. Active
-        goals are recovered elsewhere. Never raises.
-        """
-        if session_key in self._drivers or self._is_stopping:
-            return
         with suppress(NanobotError):  # another process works on it
-            if self._store.has_open(session_key):
-                goal = await self.last(session_key)
-                if goal is not None and goal.state in (WorkState.ASKING, WorkState.WAITING) and goal.reported:
-                    await self._take(session_key)
+            if session_key in self._drivers or self.is_stopping or not self.store.has_open(session_key):
+                return
+            goal = await self.last(session_key)  # the message may be the answer; active goals are recovered elsewhere
+            if goal is not None and goal.state in (WorkState.ASKING, WorkState.WAITING) and goal.reported:
+                await self._take(session_key)
 
     def note_for(self, message: InboundMessage) -> str:
-        """Return the goal's note for the runtime context of a message. A person's message resumes a goal that waits for
-        an answer.
-        """
+        """Return the note. A person's message resumes a goal that waits for an answer."""
         driver = self._drivers.get(message.session_key)
         if driver is None or driver.goal.state.is_over:
             return ""
@@ -215,7 +208,6 @@ class GoalService:
         return text
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
-        """Return the untrusted content of an open goal, its note and its question, as rows of no turn."""
         goal = self.goal_of(message.session_key)
         if goal is None or goal.state.is_over:
             return ()
@@ -228,14 +220,10 @@ class GoalService:
         ]
 
     def is_wanted(self, session_key: str) -> bool:
-        """Whether the turn that the session's goal requested should still run; earlier turns may have made it
-        obsolete.
-        """
         goal = self.goal_of(session_key)
         return goal is None or (goal.state is WorkState.ACTIVE and goal.progress.claim is None)
 
     def record_usage(self, session_key: str, step: StepEnded) -> None:
-        """Count a model call of the session's goal."""
         goal = self.goal_of(session_key)
         if goal is not None:
             goal.usage.steps += 1
@@ -243,7 +231,6 @@ class GoalService:
                 goal.usage.cost_usd = (goal.usage.cost_usd or 0.0) + step.cost_usd
 
     def stop_reason(self, session_key: str) -> str:
-        """Return why no further model call is allowed for the session's goal; empty if one is."""
         goal = self.goal_of(session_key)
         if goal is None:
             return ""
@@ -263,12 +250,9 @@ class GoalService:
             return goal.id if goal is not None else ""
         return ""
 
-    # --- for the loop and commands
-
     async def recover(self, session_key: str | None = None) -> None:
-        """Resume the unfinished goals of previous processes, of one session or all. Never raises."""
         try:
-            for goal in [] if self._is_stopping else await self._store.take(session_key):
+            for goal in [] if self.is_stopping else await self.store.take(session_key):
                 driver = self._own(goal)
                 if goal.state is WorkState.ACTIVE or not goal.reported:
                     self._start(driver, resumed=True)
@@ -276,7 +260,6 @@ class GoalService:
             log.warning("unfinished goals cannot be resumed: %s", error)
 
     async def stop_for(self, message: InboundMessage) -> str:
-        """Stop the session's goal if the sender may. Return its title, or an empty string."""
         with suppress(NanobotError):  # another process works on it
             goal = await self.last(message.session_key)
             if goal is not None and goal.order.requester.is_controlled_by(message):
@@ -289,7 +272,7 @@ class GoalService:
         if goal is None:
             return ""
         await self._stop(goal)
-        await finish(self._store.delete("session = ?", session_key))
+        await finish(self.store.delete("session = ?", session_key))
         return texts.title(goal)
 
     async def _stop(self, goal: Goal) -> str:
@@ -305,11 +288,10 @@ class GoalService:
         return texts.title(driver.goal)
 
     async def other_process_note(self, session_key: str) -> str:
-        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
         with suppress(StorageError):
             goal = await self.last(session_key)
             is_open = goal is not None and not goal.state.is_over
-            return _ELSEWHERE if is_open and await self._store.is_elsewhere(session_key) else ""
+            return _ELSEWHERE if is_open and await self.store.is_elsewhere(session_key) else ""
         return ""
 
     # --- for user interfaces
@@ -331,7 +313,7 @@ class GoalService:
         """Stop driving goals. They continue at the next start."""
         self._closed = True
         for driver in self._drivers.values():
-            driver.close()
+            driver.wake()
 
     async def wait_closed(self) -> None:
         """Wait for the drivers, after the last turn."""
@@ -347,13 +329,12 @@ class GoalService:
 
     def _own(self, goal: Goal) -> GoalDriver:
         """Return the driver of the session's goal, a new one unless there is one."""
-        driver = GoalDriver(goal, self._store, self._bus, self._subagents, self._loop, self._turns)
-        return self._drivers.setdefault(goal.session_key, driver)
+        return self._drivers.setdefault(goal.session_key, GoalDriver(goal, self))
 
     async def _take(self, session_key: str, *, with_ended: bool = False) -> GoalDriver:
         """Own the session's goal. Raises NanobotError if another process works on it."""
         if session_key not in self._drivers:
-            for goal in await self._store.take(session_key, with_ended=with_ended):
+            for goal in await self.store.take(session_key, with_ended=with_ended):
                 self._own(goal)
         if (driver := self._drivers.get(session_key)) is None:
             raise NanobotError(_ELSEWHERE)
@@ -369,23 +350,14 @@ class GoalService:
             self._start(driver)
 
     def _start(self, driver: GoalDriver, *, resumed: bool = False) -> None:
-        driver.task = asyncio.create_task(self._drive(driver, resumed), name=f"goal {driver.goal.id}")
-
-    async def _drive(self, driver: GoalDriver, resumed: bool) -> None:
-        """Drive the goal until it ends or waits. Never raises."""
-        try:
+        async def drive() -> None:
             try:
                 await driver.run(resumed=resumed)
-            except Exception as error:  # isolate failures of one goal; its row is intact
-                log.exception("goal %s failed with an internal error", driver.goal.id)
-                await driver.fail(error)
-            delay = _SAVE_RETRY_S
-            while not await driver.save() and not driver.is_stopping:  # else the next start would resume it
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _MAX_SAVE_RETRY_S)
-        finally:
-            driver.task = None
-            self._drop_if_over(driver)
+            finally:
+                driver.task = None
+                self._drop_if_over(driver)
+
+        driver.task = asyncio.create_task(drive(), name=f"goal {driver.goal.id}")
 
     def _drop_if_over(self, driver: GoalDriver) -> None:
         if driver.goal.state.is_over and driver.task is None:

@@ -9,8 +9,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
+from typing import Literal
 
 from nanobot.agent.approval.taint import provenance_of
 from nanobot.agent.context import ContextBuilder
@@ -75,14 +75,10 @@ _LIST_ENDED_S = 86_400.0
 _MAX_ENDED_LISTED = 10
 
 
-class _Report(Enum):
-    """Who learns of the end, unless a turn waits for it."""
-
-    MESSAGE = "message"
-    """The session that asked, in a turn of its own."""
-    NOTE = "note"
-    """The model, at its next turn: the person stopped the task and knows it from the reply."""
-    NONE = "none"
+Report = Literal["message", "note", "none"]
+"""Who learns of an end that no turn waits for: the session that asked, in a turn of its own; only the model, at its
+next turn, since the person who stopped the task knows it from the reply; nobody.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,9 +96,9 @@ class TaskRun:
     """The work and the report."""
     ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Done once the end is saved."""
-    report: _Report = _Report.MESSAGE
-    waiters: list[ToolContext] = field(default_factory=list)
-    """The calls that wait for the result."""
+    report: Report = "message"
+    waiters: list[Callable[[str], None]] = field(default_factory=list)
+    """Get the progress, for each call that waits for the result."""
     last_action: str = ""
     """The last tool call."""
     last_text: str = ""
@@ -110,8 +106,8 @@ class TaskRun:
 
     def emit_progress(self, text: str) -> None:
         """Report progress to the turns that wait."""
-        for ctx in self.waiters:
-            ctx.emit(f"{self.task.order.label}: {text}")
+        for emit in self.waiters:
+            emit(f"{self.task.order.label}: {text}")
 
 
 class SubagentManager:
@@ -144,7 +140,7 @@ class SubagentManager:
     def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
         """Set the loop that runs their turns, and the lookup of a session's goal id; once, before the first turn."""
         self._loop, self._deps, self._goal_of = loop, deps, goal_of
-        self._team = Team(self._database, self._store, deps.sessions, deps.clock, self._open_tasks)
+        self._team = Team(self._database, deps.sessions, deps.clock, self._open_tasks)
 
     # --- for the tool
 
@@ -161,7 +157,7 @@ class SubagentManager:
         that of the channel and chat. Raises NanobotError if it cannot start.
         """
         if ctx is not None:
-            order = await self._order(task, label, ctx)
+            order = await self.order(task, label, ctx)
         else:
             provenance = Provenance.OWNER if origin_channel == "cli" else Provenance.PERSON
             key = f"{origin_channel}:{origin_chat_id}"
@@ -173,25 +169,34 @@ class SubagentManager:
         waits = self._slots[order.depth].is_full(background=order.requester.origin in BACKGROUND_ORIGINS)
         return texts.started_reply(run.task, before if waits else 0)
 
-    async def run_to_end(
-        self, task: str, label: str | None = None, *, role: TaskRole = TaskRole.WORKER, ctx: ToolContext
-    ) -> Task:
+    async def order(self, task: str, label: str | None, ctx: ToolContext) -> TaskOrder:
+        """Return the order of a call. A subagent's own tasks have the requester of its task."""
+        requester, parent = Requester.of(ctx), self._run_in(ctx.session_key)
+        order = TaskOrder(task, texts.task_label(task, label), requester, turn_id=ctx.turn_id, quiet=ctx.quiet)
+        if parent is not None:
+            above = parent.task.order
+            requester = replace(above.requester, session_key=ctx.session_key, provenance=requester.provenance)
+            return replace(order, requester=requester, root=above.root, depth=above.depth + 1, goal=above.goal)
+        goal = await self._goal_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
+        return replace(order, root=ctx.session_key, goal=goal)
+
+    async def run_to_end(self, order: TaskOrder, emit: Callable[[str], None] = lambda text: None) -> Task:
         """Run a task while the caller waits, and return it ended. Joins an equal task of the session that runs, or that
-        this very turn asked for before a crash. Raises NanobotError if it cannot start.
+        this very turn asked for before a crash. `emit` gets its progress. Raises NanobotError if it cannot start.
 
         Cancelling stops the subagent. On shutdown it continues at the next start.
         """
-        run, _ = await self._find_or_start(replace(await self._order(task, label, ctx), role=role, waited=True))
-        run.waiters.append(ctx)
+        run, _ = await self._find_or_start(replace(order, waited=True))
+        run.waiters.append(emit)
         try:
             while not (await asyncio.wait([run.ended], timeout=_PROGRESS_S))[0]:
                 run.emit_progress("still running")
         except asyncio.CancelledError:
             if run.task.order.waited and len(run.waiters) == 1 and not self._is_stopping():
-                await finish(self._stop_runs([run], _Report.NONE))
+                await finish(self._stop_runs([run], "none"))
             raise
         finally:
-            run.waiters.remove(ctx)
+            run.waiters.remove(emit)
         await self._mark_reported(run.task)
         return run.task
 
@@ -199,10 +204,9 @@ class SubagentManager:
         """Whether subagent results must be part of this turn's answer."""
         return ctx.origin in _FINAL_ORIGINS or ctx.quiet or ctx.is_subagent
 
-    # --- for the loop
+    # --- for the loop: what SessionSubagents promises
 
     def profile_of(self, message: InboundMessage) -> TurnProfile | None:
-        """Return the profile of a subagent's turn; None for any other turn."""
         run = self._run_in(message.session_key)
         return run.profile if run is not None else None
 
@@ -214,7 +218,6 @@ class SubagentManager:
         return context if run is None else run.task.order.requester.stand_in(context)
 
     async def recover(self, session_key: str | None = None) -> None:
-        """Resume the unfinished tasks of previous processes, of one session or all. Never raises."""
         async with self._open_lock:
             await finish(self._recover(session_key))
 
@@ -226,12 +229,9 @@ class SubagentManager:
             log.warning("unfinished tasks cannot be resumed: %s", error)
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
-        """Stop the subagents of the message's session that the sender may stop. Return their labels; the caller
-        reports them.
-        """
         runs = self._open_runs(message.session_key)
         runs = [run for run in runs if run.task.order.requester.is_controlled_by(message)]
-        await self._stop_runs(runs, _Report.NOTE)
+        await self._stop_runs(runs, "note")
         return [run.task.order.label for run in runs]
 
     async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
@@ -241,21 +241,20 @@ class SubagentManager:
         await self.recover(session_key)
         runs, stopped = self._runs_of(session_key), self._open_runs(session_key)
         for run in runs:
-            run.report = _Report.NONE
-        await self._stop_runs(stopped, _Report.NONE)
-        tasks = [task for task in await self._recent() if task.order.belongs_to(session_key)]
-        keys = [task.journal_key for task in (*tasks, *(run.task for run in runs))]
-        return [run.task.order.label for run in stopped], list(dict.fromkeys(keys))
+            run.report = "none"
+        await self._stop_runs(stopped, "none")
+        tasks = await self._recent()
+        reports = [task.journal_key for task in tasks if task.order.belongs_to(session_key)]
+        return [run.task.order.label for run in stopped], reports
 
     # --- for people and user interfaces
 
     async def all_tasks(self) -> list[Task]:
         """Return open and recently ended tasks, oldest first. Raises StorageError."""
-        tasks = await self._recent()
-        ended = [task for task in tasks if not task.is_open][-_MAX_ENDED_LISTED:]
-        listed = {task.id: task for task in (*ended, *(task for task in tasks if task.is_open))}
-        listed |= {run.task.id: run.task for run in self._runs.values()}
-        return sorted(listed.values(), key=lambda task: task.created_at)
+        tasks = {task.id: task for task in await self._recent()}
+        tasks |= {run.task.id: run.task for run in self._runs.values()}
+        older = [task.id for task in tasks.values() if not task.is_open][:-_MAX_ENDED_LISTED]
+        return [task for task in tasks.values() if task.id not in older]
 
     def last_action_of(self, task_id: str) -> str:
         """Return the last tool call of a running task; empty if there is none."""
@@ -267,7 +266,7 @@ class SubagentManager:
         run = self._runs.get(task_id)
         if run is None or run.task.state.is_over:
             return False
-        await self._stop_runs([run], _Report.NOTE if run.task.order.belongs_to(session_key) else _Report.MESSAGE)
+        await self._stop_runs([run], "note" if run.task.order.belongs_to(session_key) else "message")
         return True
 
     def labels_of(self, session_key: str | None = None) -> list[str]:
@@ -303,17 +302,6 @@ class SubagentManager:
             await asyncio.wait(jobs)
 
     # --- a run, from its start to its report
-
-    async def _order(self, task: str, label: str | None, ctx: ToolContext) -> TaskOrder:
-        """Return the order of a call. A subagent's own tasks have the requester of its task."""
-        requester, parent = Requester.of(ctx), self._run_in(ctx.session_key)
-        order = TaskOrder(task, texts.task_label(task, label), requester, turn_id=ctx.turn_id, quiet=ctx.quiet)
-        if parent is not None:
-            above = parent.task.order
-            requester = replace(above.requester, session_key=ctx.session_key, provenance=requester.provenance)
-            return replace(order, requester=requester, root=above.root, depth=above.depth + 1, goal=above.goal)
-        goal = await self._goal_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
-        return replace(order, root=ctx.session_key, goal=goal)
 
     async def _find_or_start(self, order: TaskOrder) -> tuple[TaskRun, int]:
         """Return an equal task or start a new one, with the number of unfinished tasks before it. Raises
@@ -424,8 +412,7 @@ class SubagentManager:
         task, requester, sessions, sink = run.task, run.task.order.requester, self._deps.sessions, self._sink(run)
         if run.resumed:
             result = await self._loop.resume(task.session_key, sink, attended=requester.attended)
-            max_steps = self._max_steps(task.order.role)
-            if result := result or await asyncio.to_thread(_load_result, sessions, task, max_steps):
+            if result := result or await asyncio.to_thread(_load_result, sessions, task):
                 return result
         await asyncio.to_thread(_prepare_session, sessions, task)
         message = requester.message(
@@ -504,7 +491,7 @@ class SubagentManager:
         task.ended_at = self._deps.clock.now().timestamp()
         task.seen = least_trusted([task.seen, await asyncio.to_thread(_provenance_in, self._deps.sessions, task)])
         await self._team.add_unread(task)
-        task.reported = bool(run.waiters) or run.report is not _Report.MESSAGE
+        task.reported = bool(run.waiters) or run.report != "message"
         await self._save(task)
 
     # --- the report
@@ -515,40 +502,35 @@ class SubagentManager:
         if run.resumed and order.waited:  # the turn that waited for it is resumed too, and may ask for it again
             async with self._loop.lane(order.parent):
                 pass
-        if run.report is _Report.NOTE and not run.waiters:
+        if run.report == "note" and not run.waiters:
             await self._note_stop(task)
         # a goal's turn asks for the result again, as planner and reviewer are asked again
         if not task.reported and order.role is TaskRole.WORKER and not order.goal:
-            is_delivered = run.resumed and await self._is_delivered(task)
-            while not is_delivered and run.report is _Report.MESSAGE and not await self._deliver(task):
+            while run.report == "message" and not await self._deliver(task, is_repeated=run.resumed):
                 if self._is_stopping():
                     return
                 await asyncio.sleep(_DELIVERY_RETRY_S)
         await self._mark_reported(task)
 
-    async def _is_delivered(self, task: Task) -> bool:
-        """Whether a turn accepted the report, perhaps in a previous process. Never raises."""
-        folder, sessions = self._deps.turns_folder, self._deps.sessions
-        try:
-            return await asyncio.to_thread(is_accepted, folder, sessions, task.order.parent, task.journal_key)
-        except StorageError as error:
-            log.warning("cannot check whether the report of %s was delivered: %s", task.id, error)
-            return False
-
-    async def _deliver(self, task: Task) -> bool:
+    async def _deliver(self, task: Task, *, is_repeated: bool) -> bool:
         """Publish the report on the bus; without a serving loop, run its turn now and wait for its end. Return False if
-        that has to be repeated. The journal key makes the report unique.
+        that has to be repeated. The journal key makes the report unique; `is_repeated`: a turn may have accepted it.
         """
-        message = task.order.requester.message(
+        order, requester, deps = task.order, task.order.requester, self._deps
+        message = requester.message(
             texts.report(task),
             origin=Origin.SUBAGENT,
             provenance=task.seen,
-            quiet=task.order.quiet,
+            quiet=order.quiet,
             journal_key=task.journal_key,
             fallback_text=texts.plain_report(task),
-            scope=task.order.requester.scope.chat,
+            scope=requester.scope.chat,
         )
         try:
+            if is_repeated and await asyncio.to_thread(
+                is_accepted, deps.turns_folder, deps.sessions, order.parent, task.journal_key
+            ):
+                return True
             if self._is_stopping():
                 return False
             if not self._loop.is_serving:
@@ -582,7 +564,7 @@ class SubagentManager:
     def _is_stopping(self) -> bool:
         return self._closed or self._loop.is_stopping
 
-    async def _stop_runs(self, runs: Sequence[TaskRun], report: _Report) -> None:
+    async def _stop_runs(self, runs: Sequence[TaskRun], report: Report) -> None:
         """Stop them and wait until their end is saved."""
         for run in runs:
             run.report = report
@@ -653,18 +635,16 @@ def _prepare_session(sessions: SessionManager, task: Task) -> None:
     sessions.save(session)
 
 
-def _load_result(sessions: SessionManager, task: Task, max_steps: int) -> TurnResult | None:
+def _load_result(sessions: SessionManager, task: Task) -> TurnResult | None:
     """Return the result of this attempt if a crash came before the task had it. Blocks; raises StorageError."""
     rows = sessions.get_or_create(task.session_key).since(0)
     ended = find_outcomes(rows, {task.attempt_key}).get(task.attempt_key)
     if ended is None or not ended.answer:
         return None
-    answers = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"]
-    error, retryable = answers[-1].get("error"), answers[-1].get("retryable", True)
-    if error in (TurnOutcome.PARTIAL, TurnOutcome.STOPPED, TurnOutcome.REFUSED):
-        return TurnResult(TurnOutcome(error), ended.answer, turn_id=ended.turn_id)
-    steps = sum(bool(row.get("tool_calls")) for row in answers)
-    outcome = TurnOutcome.FAILED if error else TurnOutcome.PARTIAL if steps >= max_steps else TurnOutcome.ANSWERED
+    row = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"][-1]
+    error, retryable = row.get("error"), row.get("retryable", True)
+    outcomes = {outcome.value: outcome for outcome in (TurnOutcome.PARTIAL, TurnOutcome.STOPPED, TurnOutcome.REFUSED)}
+    outcome = outcomes.get(error or "", TurnOutcome.FAILED if error else TurnOutcome.ANSWERED)
     return TurnResult(outcome, ended.answer, error, ended.turn_id, retryable=retryable)
 
 

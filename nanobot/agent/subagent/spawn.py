@@ -42,7 +42,7 @@ class SpawnTool(Tool):
             return ToolResult.failed("There is no task. Say in `task` what is to be done, with everything needed.")
         try:
             if ctx is not None and (wait or self._subagents.must_wait(ctx)):
-                ended = await self._subagents.run_to_end(task, label, ctx=ctx)
+                ended = await self._subagents.run_to_end(await self._subagents.order(task, label, ctx), ctx.emit)
                 failed = ended.state in (WorkState.FAILED, WorkState.STOPPED)
                 return ToolResult(tool_result(ended), error=failed, provenance=ended.seen)
             return ToolResult(await self._subagents.spawn(task, label, ctx=ctx))

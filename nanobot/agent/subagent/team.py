@@ -12,7 +12,7 @@ from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.tasks import Task, TaskRole
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, Tool, ToolContext, ToolResult, string, takes
-from nanobot.agent.work import WorkState, WorkStore
+from nanobot.agent.work import WorkState
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, is_outside, least_trusted
@@ -71,14 +71,12 @@ class Team:
     def __init__(
         self,
         database: Database,
-        store: WorkStore[Task],
         sessions: SessionManager,
         clock: Clock,
         open_tasks: Callable[[], Sequence[Task]],
     ) -> None:
         """The database has the tables of SCHEMA. `open_tasks` returns the tasks that run or wait here."""
         self._database = database
-        self._store = store
         self._sessions = sessions
         self._clock = clock
         self._open_tasks = open_tasks
@@ -168,7 +166,7 @@ class Team:
         sender = next((task for task in self._open_tasks() if task.session_key == ctx.session_key), None)
         if sender is None or not sender.order.in_team:
             raise NanobotError("You do not work for a goal, so you have no teammates. Say it in your report.")
-        recipients = await self._find_recipients(sender, to)
+        recipients = self._find_recipients(sender, to)
         words, now = redact_known(escape_surrogates(text.strip())), self._clock.now().timestamp()
         provenance = least_trusted([Provenance.TOOL, ctx.provenance, ctx.entered])
         rows = [(sender.id, sender.order.label, task.id, words, provenance, now) for task in recipients]
@@ -192,27 +190,17 @@ class Team:
         waiting = [task for task in reached if task.state is WorkState.WAITING]
         return f"{reply} Not started yet: {_names_of(waiting)}." if waiting else reply
 
-    async def _find_recipients(self, sender: Task, to: str) -> list[Task]:
-        """Return the open members that this name refers to. Raises NanobotError."""
+    def _find_recipients(self, sender: Task, to: str) -> list[Task]:
+        """Return the other members that this name refers to. Raises NanobotError."""
         others, name = self.others(sender), _normalize(to)
-        working = f"Working: {_names_of(others)}." if others else "Nobody else is working."
-        matches = others if name == "all" else [task for task in others if _has_name(task, name)]
-        if matches and (name == "all" or len(matches) == 1):
-            return matches
-        if matches:
-            raise NanobotError(f"Several match: {_names_of(matches)}. Name one by the id.")
-        if name == "all":
-            raise NanobotError(working)
-        if _has_name(sender, name):
-            raise NanobotError(f"That is you. {working}")
-        members = await self._store.find("session = ?", sender.order.root)
-        ended = [task for task in members if task.order.goal == sender.order.goal and _has_name(task, name)]
-        if ended:
-            raise NanobotError(
-                f"{_names_of(ended)} has ended ({ended[-1].state}) and reads no more messages; its result went to the "
-                f"agent that asked for it. {working}"
-            )
-        raise NanobotError(f"There is no teammate {to.strip()[:80]!r}. {working}")
+        found = others if name == "all" else [task for task in others if name in _normalized_names(task)]
+        if found and (name == "all" or len(found) == 1):
+            return found
+        working = _names_of(others) or "nobody else"
+        raise NanobotError(
+            f"{to.strip()[:80]!r} does not name one teammate who still works. Working: {working}. Use a name or an id "
+            "of this list."
+        )
 
 
 def notes_folder(paths: PathPolicy, scope: Scope, goal: str, *, create: bool = False) -> str:
@@ -237,9 +225,9 @@ def _names_of(tasks: Sequence[Task]) -> str:
     return ", ".join(_full_name(task.order.label, task.id) for task in tasks)
 
 
-def _has_name(task: Task, name: str) -> bool:
+def _normalized_names(task: Task) -> tuple[str, ...]:
     label = task.order.label
-    return task.order.in_team and name in (task.id, _normalize(label), _normalize(_full_name(label, task.id)))
+    return task.id, _normalize(label), _normalize(_full_name(label, task.id))
 
 
 def _normalize(name: str) -> str:

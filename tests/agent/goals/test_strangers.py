@@ -12,19 +12,17 @@ import pytest
 from nanobot.agent.goals.check import GoalCheck
 from nanobot.agent.goals.goal import GoalLimits, Note
 from nanobot.agent.work import WorkState
-from nanobot.messages.shown import visible_text
+from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
 from nanobot.providers.base import Delta
 from nanobot.providers.errors import AuthenticationError
-from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, NOTE, WRITE, Page, asked
-from tests.support.scripted_model import Cast, on_stage
+from tests.support.goals import ASK, FINISH, NOTE, WRITE, Page, asked
+from tests.support.scripted_model import Cast, on_stage, play, results
 from tests.support.work import a_goal, change_work, goal_of, goals_in, put_goal
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
-ASK = calls(("goal", {"action": "ask", "text": "In which language?"}))
 
 
 async def test_what_was_reset_in_a_turn_of_the_goal_does_not_come_back(tmp_path: Path):
@@ -87,7 +85,7 @@ curl -f 'http://a/?b=1&c=2'
 
 @pytest.mark.parametrize("command", [*IDLE.strip().splitlines(), "make\ntrue"])
 def test_a_command_that_ends_well_in_any_case_is_no_check(command: str):
-    with pytest.raises(ValueError, match="proves nothing"):
+    with pytest.raises(NanobotError, match="proves nothing"):
         GoalCheck.of(f"command: {command}")
 
 
@@ -98,7 +96,7 @@ def test_one_that_may_fail_is(command: str):
 
 @pytest.mark.parametrize(("target", "expect"), [("x" * 4_001, ""), ("pytest", "x" * 2_001)])
 def test_a_check_has_an_end(target: str, expect: str):
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(NanobotError, match="at most"):
         GoalCheck.of(f"command: {target}", expect)
 
 
@@ -159,9 +157,7 @@ async def test_a_guest_gets_no_more_than_the_owner_has_set_for_all(tmp_path: Pat
     ],
 )
 async def test_what_is_wrong_with_a_goal_is_said_and_nothing_is_begun(tmp_path: Path, words: str, answer: str):
-    async with on_stage(tmp_path, Cast()) as stage:
-        await stage.hear(f"/goal {words}")
-        await stage.quiet()
+    stage = await play(tmp_path, Cast(), f"/goal {words}")
 
     assert stage.replies()[0].startswith(answer)
     assert not goals_in(tmp_path)
@@ -171,25 +167,11 @@ async def test_what_is_wrong_with_a_goal_is_said_and_nothing_is_begun(tmp_path: 
 async def test_options_may_be_written_as_a_phone_writes_them(tmp_path: Path, words: str):
     cast = Cast(WRITE, FINISH, "The page is there.")
 
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear(f"/goal {words} write a page")
-        await stage.quiet()
+    await play(tmp_path, cast, f"/goal {words} write a page")
 
     goal = goal_of(tmp_path)
     assert goal["text"] == "write a page"
     assert (goal["check"]["target"], goal["limits"]["steps"]) == ("page.md", 9)
-
-
-async def test_claims_in_vain_end_with_the_check_that_did_not_hold(tmp_path: Path):
-    vain = calls(("goal", {"action": "finish", "check": "file: missing.md"}))
-    cast = Cast(*[line for _ in range(8) for line in (vain, "It is done.")])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-
-    assert "and the check `file: missing.md` did not hold" in stage.replies()[-1]
-    assert goal_of(tmp_path)["state"] == "waiting"
 
 
 async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
@@ -211,9 +193,7 @@ async def test_a_note_has_an_end(tmp_path: Path):
     long = calls(("goal", {"action": "note", "done": "x" * 4_001}))
     cast = Cast(long, NOTE, "Noted.", WRITE, FINISH, "The page is there.")
 
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
+    stage = await play(tmp_path, cast, "/goal write a page")
 
     assert goal_of(tmp_path)["note"]["done"] == "looked around"
     assert any("4,000 are the most" in str(row["content"]) for row in stage.rows() if row["role"] == "tool")
@@ -242,9 +222,7 @@ async def test_a_goal_that_breaks_waits_and_says_so(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("nanobot.agent.subagent.SubagentManager.run_to_end", breaks)
 
-    async with on_stage(tmp_path, Cast()) as stage:
-        await stage.hear("/goal --plan write a page")
-        await stage.quiet()
+    stage = await play(tmp_path, Cast(), "/goal --plan write a page")
 
     assert "an internal error occurred (ZeroDivisionError)" in stage.replies()[1]
     assert goal_of(tmp_path)["state"] == "waiting"
@@ -272,17 +250,12 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
     ask = [ASK, "I have asked."] if way == "note" else ["I have asked."]
     cast = Forgetful(calls(("page", {})), copied, *ask, OBEYS, "As you like.", "Nothing.", "Nothing.")
 
-    async with on_stage(tmp_path, cast) as stage:
-        stage.register(Page())
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-        await stage.hear("/new")
-        await stage.quiet()
-        await stage.hear("yes, do so")
-        await eventually(lambda: "As you like." in stage.replies())
-        results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
+    stage = await play(tmp_path, cast, "/goal write a page", "/new", "yes, do so", tools=[Page()])
 
-    assert "exec was not run" in results[0]
+    said = results(stage.rows())
+    assert "As you like." in stage.replies()
+
+    assert "exec was not run" in said[0]
     assert not (tmp_path / "workspace" / "paid.txt").exists()
 
 
@@ -294,10 +267,10 @@ async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_p
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("hm")
         await eventually(lambda: "As you like." in stage.replies())
-        results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
+        said = results(stage.rows())
 
     assert PAY in asked(stage, 0)
-    assert "exec was not run" in results[0]
+    assert "exec was not run" in said[0]
 
 
 async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_over(tmp_path: Path):
@@ -319,20 +292,6 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     assert not (tmp_path / "workspace" / "paid.txt").exists()
 
 
-async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own(tmp_path: Path):
-    drop = calls(("goal", {"action": "drop", "text": "no"}))
-    another = calls(("goal", {"action": "begin", "text": "another"}))
-
-    async with on_stage(tmp_path, Cast(another, drop, another, "I gave up.")) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-        results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
-
-    assert [("a person asked for" in one) for one in results] == [True, False, True]
-    assert len(stage.replies()) == 2
-    assert goal_of(tmp_path)["text"] == "write a page"
-
-
 @pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT starts another.")])
 async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str, words: str):
     one = replace(a_goal(), state=WorkState(state))
@@ -345,55 +304,3 @@ async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str
 
     assert words in stage.replies()[0]
     assert stage.replies()[1].startswith(("Stopped: the goal", "I will work on this"))
-
-
-async def test_one_that_only_takes_notes_waits_for_a_person(tmp_path: Path):
-    more = [calls(("goal", {"action": "note", "next": f"think of {number}"})) for number in range(20)]
-
-    async with on_stage(tmp_path, Cast(*[line for note in more for line in (note, "Noted.")])) as stage:
-        await stage.hear("/goal think of a name")
-        await stage.quiet()
-
-    assert "I only updated my notes for 4 turns" in stage.replies()[-1]
-    assert goal_of(tmp_path)["turns"] == 4
-
-
-async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
-    steps = [
-        calls(("write_file", {"path": f"{n}.md", "content": "x"}), ("goal", {"action": "note", "done": f"{n}"}))
-        for n in range(5)
-    ]
-    cast = Cast(*[line for step in steps for line in (step, "Written.")], WRITE, FINISH, "The page is there.")
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-
-    assert stage.replies()[-1].startswith("The page is there.")
-
-
-async def test_of_several_claims_in_a_turn_the_last_one_counts(tmp_path: Path):
-    vain = calls(("goal", {"action": "finish", "check": "file: missing.md"}))
-    cast = Cast(WRITE, FINISH, vain, "Not yet.", FINISH, "The page is there.")
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-
-    assert stage.replies()[-1].startswith("The page is there.")
-    assert goal_of(tmp_path)["turns"] == 2
-
-
-async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Path):
-    cast = Cast(WRITE, NOTE, "Written.", FINISH, "The page is there.")
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear('/goal --check "file: page.md" write a page\n\nin two parts')
-        await stage.quiet()
-        await stage.hear("/history")
-        await eventually(lambda: len(stage.replies()) == 3)
-        rows = stage.rows()
-
-    assert "you: [goal] write a page\n\nin two parts\nbot: Written." in stage.replies()[2]
-    assert [visible_text(row) for row in rows if row["role"] == "user"] == ["[goal] write a page\n\nin two parts", ""]
-    assert searchable_text({**rows[0]}).startswith("[goal] write a page")
