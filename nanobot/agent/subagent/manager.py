@@ -74,7 +74,6 @@ _DELIVERY_RETRY_S = 30.0
 _LIST_ENDED_S = 86_400.0
 _MAX_ENDED_LISTED = 10
 
-
 Report = Literal["message", "note", "none"]
 """Who learns of an end that no turn waits for: the session that asked, in a turn of its own; only the model, at its
 next turn, since the person who stopped the task knows it from the reply; nobody.
@@ -163,11 +162,9 @@ class SubagentManager:
             key = f"{origin_channel}:{origin_chat_id}"
             requester = Requester(key, Address(origin_channel, origin_chat_id), provenance)
             order = TaskOrder(task, texts.task_label(task, label), requester, root=key)
-        run, before = await self._find_or_start(order)
-        if run.task.order is not order:
-            return texts.already_running_reply(run.task)
-        waits = self._slots[order.depth].is_full(background=order.requester.origin in BACKGROUND_ORIGINS)
-        return texts.started_reply(run.task, before if waits else 0)
+        task_run = await self._find_or_start(order)
+        is_new = task_run.task.order is order
+        return texts.started_reply(task_run.task) if is_new else texts.already_running_reply(task_run.task)
 
     async def order(self, task: str, label: str | None, ctx: ToolContext) -> TaskOrder:
         """Return the order of a call. A subagent's own tasks have the requester of its task."""
@@ -186,7 +183,7 @@ class SubagentManager:
 
         Cancelling stops the subagent. On shutdown it continues at the next start.
         """
-        run, _ = await self._find_or_start(replace(order, waited=True))
+        run = await self._find_or_start(replace(order, waited=True))
         run.waiters.append(emit)
         try:
             while not (await asyncio.wait([run.ended], timeout=_PROGRESS_S))[0]:
@@ -303,16 +300,11 @@ class SubagentManager:
 
     # --- a run, from its start to its report
 
-    async def _find_or_start(self, order: TaskOrder) -> tuple[TaskRun, int]:
-        """Return an equal task or start a new one, with the number of unfinished tasks before it. Raises
-        NanobotError.
-        """
+    async def _find_or_start(self, order: TaskOrder) -> TaskRun:
+        """Return an equal task or start a new one. Raises NanobotError."""
         async with self._open_lock:
             await finish(self._recover(order.root))  # a previous process may have left an equal task
-            before = len(self._open_tasks())
-            if (run := await self._find_equal(order)) is None:
-                run = await finish(self._start(order, before))
-            return run, before
+            return await self._find_equal(order) or await self._start(order)
 
     async def _find_equal(self, order: TaskOrder) -> TaskRun | None:
         """Return an equal task of the same session that runs, or that is done and was asked for by this very turn."""
@@ -330,28 +322,33 @@ class SubagentManager:
         run.ended.set_result(None)
         return run
 
-    async def _start(self, order: TaskOrder, unfinished: int) -> TaskRun:
+    async def _start(self, order: TaskOrder) -> TaskRun:
         """Save the task and start it. Raises NanobotError."""
         if self._is_stopping():
             raise NanobotError("nanobot is shutting down; no subagent was started.")
         if order.depth > self._defaults.subagent_depth:
             raise NanobotError("Subagents may not start subagents here. Do the work yourself.")
-        if unfinished >= MAX_OPEN:
+        if len(self._open_tasks()) >= MAX_OPEN:
             raise NanobotError(f"{MAX_OPEN} subagents already run or wait. Do it yourself, or wait until some ended.")
-        task = Task(order=order, created_at=self._deps.clock.now().timestamp())
+        run = TaskRun(Task(order=order, created_at=self._deps.clock.now().timestamp()))
+        job = self._launch(run)  # before it is saved: a stop must find it; its work waits for the lock
         try:
-            await self._store.add(task)
+            await finish(self._store.add(run.task))
         except StorageError as error:
+            job.cancel()
             raise StorageError(f"The subagent's task cannot be saved, so it was not started. {error}") from error
-        run = TaskRun(task)
-        self._launch(run)
+        except asyncio.CancelledError:  # the turn was stopped, or nanobot shuts down
+            if not self._is_stopping():
+                await self._stop_runs([run], "none")
+            raise
         return run
 
-    def _launch(self, run: TaskRun) -> None:
+    def _launch(self, run: TaskRun) -> asyncio.Task[None]:
         self._runs[run.task.id] = run
         if not run.task.state.is_over:
             run.work = asyncio.create_task(self._work(run), name=f"work of subagent {run.task.id}")
         run.job = asyncio.create_task(self._run_to_report(run), name=f"subagent {run.task.id}")
+        return run.job
 
     async def _run_to_report(self, run: TaskRun) -> None:
         """Run the task from start to report. Never raises."""
@@ -383,7 +380,7 @@ class SubagentManager:
         task, limit_s = run.task, self._defaults.subagent_timeout_s
         is_background = task.order.requester.origin in BACKGROUND_ORIGINS
         try:
-            async with self._open_lock:  # its team then includes all tasks of the same step
+            async with self._open_lock:  # it is saved then, and its team includes all tasks of the same step
                 pass
             async with self._slots[task.order.depth].hold(background=is_background), asyncio.timeout(limit_s):
                 error = "nanobot was interrupted." if task.tries >= MAX_ATTEMPTS else ""

@@ -78,6 +78,11 @@ class Task(Work):
         return self.order.turn_id
 
     @property
+    def name(self) -> str:
+        """By which teammates address it."""
+        return f"{self.order.label} ({self.id})"
+
+    @property
     def session_key(self) -> str:
         """Session of the subagent, with its transcript."""
         return f"{SUBAGENT_SESSION}{self.id}"

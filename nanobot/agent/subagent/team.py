@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS team_messages (
-    id INTEGER PRIMARY KEY, sender TEXT NOT NULL, label TEXT NOT NULL, recipient TEXT NOT NULL, text TEXT NOT NULL,
-    provenance TEXT NOT NULL, sent_at REAL NOT NULL, UNIQUE (sender, recipient, text));
+    id INTEGER PRIMARY KEY, sender TEXT NOT NULL, sender_name TEXT NOT NULL, recipient TEXT NOT NULL,
+    text TEXT NOT NULL, provenance TEXT NOT NULL, sent_at REAL NOT NULL, UNIQUE (sender, recipient, text));
 CREATE INDEX IF NOT EXISTS team_messages_by_recipient ON team_messages (recipient);
 """
 MAX_SENT = 20
@@ -41,9 +41,11 @@ MAX_READ_PER_TURN = 20
 """Messages that one subagent reads in a turn."""
 MAX_TELL_CHARS = 1_000
 _KEY = "letter:"
-_UNREAD = "SELECT id, sender, label, text, provenance FROM team_messages WHERE recipient = ? AND id > ? ORDER BY id"
+_UNREAD = (
+    "SELECT id, sender, sender_name, text, provenance FROM team_messages WHERE recipient = ? AND id > ? ORDER BY id"
+)
 _INSERT = (
-    "INSERT OR IGNORE INTO team_messages (sender, label, recipient, text, provenance, sent_at) "
+    "INSERT OR IGNORE INTO team_messages (sender, sender_name, recipient, text, provenance, sent_at) "
     "VALUES (?, ?, ?, ?, ?, ?) RETURNING recipient"
 )
 
@@ -85,12 +87,8 @@ class Team:
 
     def others(self, task: Task) -> list[Task]:
         """Return the other members that run or wait."""
-        goal = task.order.goal if task.order.in_team else None
-        return [
-            other
-            for other in self._open_tasks()
-            if other.order.goal == goal and other.order.in_team and other is not task
-        ]
+        members = [other for other in self._open_tasks() if other.order.in_team and other.order.goal == task.order.goal]
+        return [member for member in members if member is not task]
 
     # --- for a member's turns
 
@@ -109,13 +107,13 @@ class Team:
             InboundMessage.at(
                 task.order.requester.address,
                 f"{SUBAGENT_SESSION}{sender}",
-                _MESSAGE.format(name=_full_name(label, sender), text=quote_lines(text)),
+                _MESSAGE.format(name=name, text=quote_lines(text)),
                 session_key=task.session_key,
                 origin=Origin.SUBAGENT,
                 provenance=Provenance(provenance),
                 journal_key=f"{_KEY}{number}",
             )
-            for number, sender, label, text, provenance in rows
+            for number, sender, name, text, provenance in rows
         ]
 
     def note(self, task: Task, message: InboundMessage, notes: str) -> str:
@@ -149,7 +147,7 @@ class Team:
             log.warning("the messages to subagent %s cannot be read: %s", task.id, error)
             return
         if unread:
-            lines = [f"{_full_name(label, sender)}:\n{quote_lines(text)}" for _, sender, label, text, _ in unread]
+            lines = [f"{name}:\n{quote_lines(text)}" for _, _, name, text, _ in unread]
             task.result = "\n\n".join(filter(None, [task.result.strip(), "\n".join([_ENDED_FIRST, *lines])]))
             task.seen = least_trusted([task.seen, *(Provenance(row[4]) for row in unread)])
 
@@ -169,7 +167,7 @@ class Team:
         recipients = self._find_recipients(sender, to)
         words, now = redact_known(escape_surrogates(text.strip())), self._clock.now().timestamp()
         provenance = least_trusted([Provenance.TOOL, ctx.provenance, ctx.entered])
-        rows = [(sender.id, sender.order.label, task.id, words, provenance, now) for task in recipients]
+        rows = [(sender.id, sender.name, task.id, words, provenance, now) for task in recipients]
 
         def send(db: "Connection") -> list[str] | None:
             count = "SELECT COUNT(DISTINCT text) FROM team_messages WHERE sender = ? AND text <> ?"
@@ -193,7 +191,9 @@ class Team:
     def _find_recipients(self, sender: Task, to: str) -> list[Task]:
         """Return the other members that this name refers to. Raises NanobotError."""
         others, name = self.others(sender), _normalize(to)
-        found = others if name == "all" else [task for task in others if name in _normalized_names(task)]
+        found = [
+            task for task in others if name in ("all", task.id, _normalize(task.order.label), _normalize(task.name))
+        ]
         if found and (name == "all" or len(found) == 1):
             return found
         working = _names_of(others) or "nobody else"
@@ -216,18 +216,8 @@ def notes_folder(paths: PathPolicy, scope: Scope, goal: str, *, create: bool = F
         return ""
 
 
-def _full_name(label: str, task_id: str) -> str:
-    """Return the name by which a teammate is addressed."""
-    return f"{label} ({task_id})"
-
-
 def _names_of(tasks: Sequence[Task]) -> str:
-    return ", ".join(_full_name(task.order.label, task.id) for task in tasks)
-
-
-def _normalized_names(task: Task) -> tuple[str, ...]:
-    label = task.order.label
-    return task.id, _normalize(label), _normalize(_full_name(label, task.id))
+    return ", ".join(task.name for task in tasks)
 
 
 def _normalize(name: str) -> str:

@@ -67,11 +67,10 @@ def tool_result(task: Task) -> str:
     return f"Subagent {task.id}: {_ENDS[task.state][0]}.\n\n{_clip_result(task)}"
 
 
-def started_reply(task: Task, before: int) -> str:
-    """Return the tool result for a task in the background; `before`: so many others have to end first."""
-    line = f" It waits until one of {before} others has ended." if before else ""
+def started_reply(task: Task) -> str:
+    """Return the tool result for a task in the background."""
     return (
-        f"Started a subagent: {task.order.label} ({task.id}).{line} Its result arrives by itself as a message in this "
+        f"Started a subagent: {task.order.label} ({task.id}). Its result arrives by itself as a message in this "
         "conversation, also after your answer. Do not wait for it, look for it or start it again; tell the person "
         "briefly that you are working on it."
     )
