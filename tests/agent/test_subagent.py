@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,82 +158,57 @@ async def test_a_task_that_repeats_what_an_older_turn_read_is_trusted_as_little(
 # --- how it ends
 
 
-async def test_at_its_limit_of_steps_it_says_what_is_done_and_is_reported_as_unfinished(tmp_path: Path):
-    looks = [calls(("list_dir", {"path": f"{number}"})) for number in range(15)]
-    cast = Cast(SPAWN, "On it.", "It is unfinished.", prices=[*looks, "half of it"])
-
-    stage = await play(tmp_path, cast, "look up the prices")
-
-    (row,) = stage.reports()
-
-    assert len(cast.children["prices"].requests) == 16
-    assert "limit" in told(row) and "half of it" in told(row) and "limit of 15 steps" in told(row)
-    assert [one["state"] for one in reported_tasks(tmp_path)] == ["limit"]
+LOOKS = [calls(("list_dir", {"path": f"{number}"})) for number in range(15)]
+BROKEN, NO_KEY = RuntimeError("boom"), AuthenticationError("The key is wrong.")
+ENDS: dict[str, tuple[list[Any], str, list[str]]] = {
+    "at its limit of steps": ([*LOOKS, "half of it"], "limit", ["limit of 15 steps", "half of it"]),
+    "at its time limit": ([Pause("I begin.")], "limit", ["I begin.", "Stopped at its time limit"]),
+    "it breaks inside": ([BROKEN, BROKEN], "failed", ["End: failed", "boom"]),
+    "no key": ([NO_KEY], "failed", ["End: failed", "The key is wrong."]),
+    "the model fails once": ([LOOK, ModelOverloadedError("busy"), "3 euros"], "done", ["End: done", "3 euros"]),
+}
 
 
-async def test_at_its_time_limit_it_is_ended_with_what_it_said(tmp_path: Path):
-    cast = Cast(SPAWN, "On it.", "Too slow.", prices=[Pause("I begin.")])
+@pytest.mark.parametrize(("lines", "state", "words"), ENDS.values(), ids=[*ENDS])
+async def test_however_it_ends_it_is_reported_once_and_honestly(
+    tmp_path: Path, lines: list[Any], state: str, words: list[str]
+):
+    limit_s = 0.2 if isinstance(lines[0], Pause) else 1800
+    cast = Cast(SPAWN, "On it.", "So it ended.", prices=lines)
 
-    stage = await play(tmp_path, cast, "look up the prices", config=defaults(subagentTimeoutS=0.2))
+    stage = await play(tmp_path, cast, "look up the prices", config=defaults(subagentTimeoutS=limit_s))
 
-    (row,) = stage.reports()
+    (row,), (task,) = stage.reports(), reported_tasks(tmp_path)
+    assert [word for word in words if word not in told(row)] == []
+    assert (task["state"], stage.replies()) == (state, ["On it.", "So it ended."])
+    assert len(cast.children["prices"].requests) == len(lines)
+    if state == "done":
+        asked_again = told(cast.children["prices"].requests[-1][-1])
+        assert asked_again.startswith("Your task:\nprices: look them up") and "do nothing twice" in asked_again
+        assert [row["role"] for row in child_of(stage)].count("tool") == 1
 
-    assert "Stopped at its time limit" in told(row)
-    assert [one["state"] for one in reported_tasks(tmp_path)] == ["limit"]
 
-
-async def test_a_model_that_failed_is_asked_once_more_and_nothing_is_done_twice(tmp_path: Path):
-    cast = Cast(SPAWN, "On it.", "3 euros.", prices=[LOOK, ModelOverloadedError("busy"), "found 3 euros"])
-
-    stage = await play(tmp_path, cast, "look up the prices")
-
-    (task,) = reported_tasks(tmp_path)
-    transcript = child_of(stage)
-
-    assert (task["state"], task["tries"]) == ("done", 2)
-    assert [row["role"] for row in transcript].count("tool") == 1
-    asked_again = told(cast.children["prices"].requests[-1][-1])
-    assert asked_again.startswith("Your task:\nprices: look them up") and "do nothing twice" in asked_again
+EMPTY = BudgetExceededError("The limit of limits.dailyUsd is used up.")
 
 
 @pytest.mark.parametrize(
-    ("failures", "asked"),
-    [([RuntimeError("boom"), RuntimeError("boom")], 2), ([AuthenticationError("The key is wrong.")], 1)],
-    ids=["it breaks inside", "no key"],
+    ("failure", "lines", "words"),
+    [
+        (NO_KEY, ["It costs 3 euros."], ["is done (prices)", "It costs 3 euros.", "The key is wrong."]),
+        (EMPTY, [LOOK, EMPTY], ["reached its limit (prices)", "limits.dailyUsd"]),
+    ],
+    ids=["no key", "no budget"],
 )
-async def test_a_subagent_that_breaks_is_reported_as_failed_once(tmp_path: Path, failures: list[Exception], asked: int):
-    cast = Cast(SPAWN, "On it.", "It failed.", prices=failures)
+async def test_with_no_model_left_to_put_it_in_words_the_person_has_the_report_plainly_and_once(
+    tmp_path: Path, failure: Exception, lines: list[Any], words: list[str]
+):
+    cast = Cast(SPAWN, "On it.", failure, prices=lines)
 
     stage = await play(tmp_path, cast, "look up the prices")
 
-    (row,) = stage.reports()
-
-    assert stage.replies() == ["On it.", "It failed."]
-    assert "End: failed" in told(row) and str(failures[0]) in told(row)
-    assert len(cast.children["prices"].requests) == asked
-    assert [one["state"] for one in reported_tasks(tmp_path)] == ["failed"]
-
-
-async def test_with_no_model_left_to_put_it_in_words_the_person_has_the_report_plainly_and_once(tmp_path: Path):
-    down = AuthenticationError("The key is wrong.")
-    cast = Cast(SPAWN, "On it.", down, prices=["It costs 3 euros."])
-
-    stage = await play(tmp_path, cast, "look up the prices")
-
-    assert stage.replies()[0] == "On it."
     (plainly,) = stage.replies()[1:]
-    assert "is done (prices)" in plainly and "It costs 3 euros." in plainly and "The key is wrong." in plainly
-
-
-async def test_with_the_budget_used_up_the_person_hears_of_it_once(tmp_path: Path):
-    empty = BudgetExceededError("The limit of limits.dailyUsd is used up.")
-    cast = Cast(SPAWN, "On it.", empty, prices=[LOOK, empty])
-
-    stage = await play(tmp_path, cast, "look up the prices")
-
-    (word,) = stage.replies()[1:]
-    assert "reached its limit (prices)" in word and "limits.dailyUsd" in word
-    assert len(cast.children["prices"].requests) == 2
+    assert [word for word in words if word not in plainly] == []
+    assert len(cast.children["prices"].requests) == len(lines)
 
 
 # --- two of the same, several at once
@@ -671,29 +647,20 @@ async def test_a_report_that_a_terminal_told_in_an_earlier_life_is_not_told_agai
     assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
 
 
-async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_once(tmp_path: Path):
+async def test_a_turn_that_waits_does_not_hold_the_slot_that_its_subagent_needs_and_then_has_its_result(tmp_path: Path):
     cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
-
-    async with build_runtime(
-        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=cast, environ={}
-    ) as runtime:
-        assert await runtime.loop.process_direct("look up the prices") == "It costs 3 euros."
-
-    assert [one["state"] for one in reported_tasks(tmp_path)] == ["done"]
-    assert open_tasks(tmp_path) == []
-
-
-async def test_a_turn_that_waits_for_a_subagent_does_not_hold_the_slot_that_it_needs(tmp_path: Path):
-    cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
-    environ = {"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}
+    one = {"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}
 
     async with (
         asyncio.timeout(30),
         build_runtime(
-            Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=cast, environ=environ
+            Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=cast, environ=one
         ) as runtime,
     ):
         assert await runtime.loop.process_direct("look up the prices") == "It costs 3 euros."
+
+    assert [one["state"] for one in reported_tasks(tmp_path)] == ["done"], "also where nanobot ends at once"
+    assert open_tasks(tmp_path) == []
 
 
 async def test_waiting_for_a_sessions_subagents_waits_for_no_other_session(tmp_path: Path):

@@ -59,7 +59,7 @@ async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(
     assert goal_of(tmp_path)["state"] == "stopped"
 
 
-IDLE = """
+PROVE_NOTHING = """
 pytest || true
 pytest; true
 echo "done"
@@ -70,7 +70,7 @@ pytest -k 'a b' || :
 printf x > f
 cat f | wc -l
 """
-WHICH_MAY_FAIL = """
+MAY_FAIL = """
 pytest -q
 test -f a || exit 1
 cd src && pytest && echo fine
@@ -81,34 +81,30 @@ if a; then b; fi
 ! grep -q x f
 curl -f 'http://a/?b=1&c=2'
 """
+REFUSED = [
+    *((command, "", "proves nothing") for command in (*PROVE_NOTHING.strip().splitlines(), "make\ntrue")),
+    ("x" * 4_001, "", "at most"),
+    ("pytest", "x" * 2_001, "at most"),
+]
 
 
-@pytest.mark.parametrize("command", [*IDLE.strip().splitlines(), "make\ntrue"])
-def test_a_command_that_ends_well_in_any_case_is_no_check(command: str):
-    with pytest.raises(NanobotError, match="proves nothing"):
-        GoalCheck.of(f"command: {command}")
+@pytest.mark.parametrize(("command", "expect", "why"), REFUSED)
+def test_a_command_that_ends_well_in_any_case_is_no_check(command: str, expect: str, why: str):
+    with pytest.raises(NanobotError, match=why):
+        GoalCheck.of(f"command: {command}", expect)
 
 
-@pytest.mark.parametrize("command", WHICH_MAY_FAIL.strip().splitlines())
-def test_one_that_may_fail_is(command: str):
-    assert GoalCheck.of(f"command: {command}").target == command
-
-
-@pytest.mark.parametrize(("target", "expect"), [("x" * 4_001, ""), ("pytest", "x" * 2_001)])
-def test_a_check_has_an_end(target: str, expect: str):
-    with pytest.raises(NanobotError, match="at most"):
-        GoalCheck.of(f"command: {target}", expect)
-
-
-def test_what_a_pipe_carries_on_is_one_where_a_text_must_show():
+def test_one_that_may_fail_is_and_a_pipe_where_a_text_must_show():
+    for command in MAY_FAIL.strip().splitlines():
+        assert GoalCheck.of(f"command: {command}").target == command
     assert GoalCheck.of("command: pytest | tail -3", "5 passed").expect == "5 passed"
 
 
-@pytest.mark.parametrize("damage", ["{", "[" * 100_000, '{"id": "2", "steps": "x"}'], ids=["half", "deep", "wrong"])
-async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path: Path, damage: str):
-    for key in ("cli:direct", "cli:other"):
-        put_goal(tmp_path, a_goal(key=key))
-    change_work(tmp_path, "session = 'cli:other'", data=damage)
+async def test_goals_that_cannot_be_read_keep_none_of_the_others_back(tmp_path: Path):
+    put_goal(tmp_path, a_goal())
+    for number, damage in enumerate(("{", "[" * 100_000, '{"id": "2", "steps": "x"}')):
+        put_goal(tmp_path, a_goal(key=f"cli:{number}"))
+        change_work(tmp_path, f"session = 'cli:{number}'", data=damage)
 
     async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
         await eventually(stage.replies)
@@ -183,10 +179,7 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
         await stage.stop("cli:direct")
         await stage.quiet()
 
-    assert (
-        stage.replies()[1]
-        == "This goal was stopped (write a page): its turn was stopped.\n\n/goal resume continues it."
-    )
+    assert stage.replies()[1].startswith("This goal was stopped (write a page): its turn was stopped.")
 
 
 async def test_a_note_has_an_end(tmp_path: Path):
@@ -290,6 +283,16 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     assert said[0]["provenance"] == Provenance.WEB
     assert "exec was not run" in str(results[0]["content"])
     assert not (tmp_path / "workspace" / "paid.txt").exists()
+
+
+async def test_one_that_waits_is_over_with_the_turn_of_a_person_in_which_it_is_proved(tmp_path: Path):
+    put_goal(tmp_path, replace(a_goal(), state=WorkState.WAITING))
+    cast = Cast(WRITE, FINISH, "It is there now.")
+
+    stage = await play(tmp_path, cast, "is it there?")
+
+    assert stage.replies()[0] == "It is there now."
+    assert stage.replies()[1].startswith("write a page\n\n(Goal reached, checked by file: page.md")
 
 
 @pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT starts another.")])

@@ -13,7 +13,7 @@ from nanobot.messages.types import Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked
+from tests.support.goals import FINISH, LIST, NOTE, PASS, WRITE, Page, asked
 from tests.support.scripted_model import Cast, defaults, on_stage, play
 from tests.support.work import goal_of, reported_tasks
 
@@ -139,16 +139,17 @@ async def test_words_in_the_result_stay_marked_as_quoted_on_every_line(tmp_path:
 
 async def test_planner_and_reviewer_have_no_tool_that_acts_and_what_they_read_taints_what_they_say(tmp_path: Path):
     page = calls(("page", {})), calls(("write_file", {"path": "page.md", "content": "Hello\n"}))
-    cast = Cast(*page, FINISH, "There.", **{PLAN: [LIST], REVIEW: [LOOK, PASS]})
+    cast = Cast(*page, NOTE, FINISH, "There.", **{PLAN: [LIST], REVIEW: [LOOK, PASS]})
 
     stage = await play(tmp_path, cast, "/goal --plan --review write a page", tools=[Page()])
 
     shown = {tool["function"]["name"] for role in (PLAN, REVIEW) for tool in cast.children[role].tools[0]}
     effects = {tool.effect for tool in stage.runtime.tools if tool.name in shown}
-    seen = {task["role"]: task["seen"] for task in reported_tasks(tmp_path)}
+    trust = {task["role"]: (task["provenance"], task["seen"]) for task in reported_tasks(tmp_path)}
 
     assert "read_file" in shown and effects == {Effect.READ}
-    assert seen == {"planner": Provenance.TOOL, "reviewer": Provenance.WEB}
+    web = Provenance.WEB
+    assert trust == {"planner": (Provenance.OWNER, Provenance.TOOL), "reviewer": (web, web)}
     assert goal_of(tmp_path)["noted"] == Provenance.WEB
 
 
