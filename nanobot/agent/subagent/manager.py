@@ -34,7 +34,7 @@ from nanobot.agent.subagent import texts
 from nanobot.agent.subagent.roles import ROLES, SubagentPrompt
 from nanobot.agent.subagent.tasks import Task, TaskOrder, TaskRole
 from nanobot.agent.subagent.team import MAX_READ_PER_TURN, Team, TellTool, notes_folder
-from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext
+from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import Address, InboundMessage
@@ -446,7 +446,11 @@ class SubagentManager:
         tools.reads_back = main.reads_back
         excluded = EXCLUDED_TOOLS - {"spawn"} if order.depth < self._defaults.subagent_depth else EXCLUDED_TOOLS
         for tool in main:
-            if tool.name in names if names is not None else tool.name not in excluded:
+            if names is None:
+                is_allowed = tool.name not in excluded
+            else:
+                is_allowed = tool.name in names and tool.effect is Effect.READ
+            if is_allowed:
                 tools.register(tool)
         if order.in_team:
             tools.register(TellTool(self._team))
