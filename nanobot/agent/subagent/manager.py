@@ -41,7 +41,15 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import BACKGROUND_ORIGINS, ChatMessage, Origin, Provenance, least_trusted, text_of
+from nanobot.messages.types import (
+    BACKGROUND_ORIGINS,
+    ChatMessage,
+    Origin,
+    Provenance,
+    ToolSchema,
+    least_trusted,
+    text_of,
+)
 from nanobot.security.files.paths import PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.utils.aio import finish
@@ -134,6 +142,8 @@ class SubagentManager:
         self._open_lock = asyncio.Lock()
         """Keeps tasks in the order in which they were requested, and those of previous processes before them."""
         self._runs: dict[str, TaskRun] = {}
+        self._tools: dict[tuple[TaskRole, bool, bool], tuple[list[ToolSchema], ToolRegistry]] = {}
+        """By role, whether it may start subagents and is in a team; with the definitions that they were made from."""
         self._swept = False
 
     def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
@@ -441,20 +451,23 @@ class SubagentManager:
 
     async def _tools_of(self, order: TaskOrder) -> ToolRegistry:
         """Return the main agent's present tools, as far as this role may use them."""
-        main, names, tools = self._deps.tools, ROLES[order.role].tools, ToolRegistry()
+        main, may_spawn = self._deps.tools, order.depth < self._defaults.subagent_depth
         await main.refresh()
-        tools.reads_back = main.reads_back
-        excluded = EXCLUDED_TOOLS - {"spawn"} if order.depth < self._defaults.subagent_depth else EXCLUDED_TOOLS
-        for tool in main:
-            if names is None:
-                is_allowed = tool.name not in excluded
-            else:
-                is_allowed = tool.name in names and tool.effect is Effect.READ
-            if is_allowed:
-                tools.register(tool)
-        if order.in_team:
-            tools.register(TellTool(self._team))
-        return tools
+        key, present = (order.role, may_spawn, order.in_team), main.get_definitions()
+        if key not in self._tools or self._tools[key][0] is not present:
+            tools, names = ToolRegistry(), ROLES[order.role].tools
+            tools.reads_back = main.reads_back
+            for tool in main:
+                if names is not None:
+                    is_allowed = tool.name in names and tool.effect is Effect.READ
+                else:
+                    is_allowed = tool.name not in EXCLUDED_TOOLS or (tool.name == "spawn" and may_spawn)
+                if is_allowed:
+                    tools.register(tool)
+            if order.in_team:
+                tools.register(TellTool(self._team))
+            self._tools[key] = present, tools
+        return self._tools[key][1]
 
     def _max_steps(self, role: TaskRole) -> int:
         return min(ROLES[role].steps, self._defaults.max_tool_iterations)
