@@ -25,7 +25,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS work (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, session TEXT NOT NULL, turn TEXT NOT NULL, lease TEXT NOT NULL,
     is_open INTEGER NOT NULL, created_at REAL NOT NULL, ended_at REAL, data TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS work_by_session ON work (session);
+CREATE INDEX IF NOT EXISTS work_by_session ON work (session, kind, is_open);
 CREATE INDEX IF NOT EXISTS work_by_state ON work (is_open, ended_at);
 CREATE INDEX IF NOT EXISTS work_by_turn ON work (turn);
 """

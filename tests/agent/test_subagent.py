@@ -10,6 +10,7 @@ import pytest
 from nanobot.agent.events import Answer, ApprovalAsked, ToolDelta, TurnEvent
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.errors import BudgetExceededError
@@ -68,30 +69,43 @@ async def test_a_result_comes_as_a_turn_of_the_session_that_asked_after_its_turn
 
 
 async def test_a_subagent_speaks_to_nobody_makes_no_work_and_knows_only_its_task(tmp_path: Path):
-    cast = Cast(SPAWN, "I am on it.", "Done.", prices=["3 euros"])
+    makes = calls(("exec", {"command": "nanobot cron add -n tea -m tea -e 60"}))
+    cast = Cast(SPAWN, "I am on it.", "No job.", prices=[makes, "could not"])
 
-    await play(tmp_path, cast, "my secret plan is tulips")
+    stage = await play(tmp_path, cast, "my secret plan is tulips")
 
     agents = {tool["function"]["name"] for tool in cast.agent.tools[0]}
     own = {tool["function"]["name"] for tool in cast.children["prices"].tools[0]}
-    (request,) = cast.children["prices"].requests
-
+    request = cast.children["prices"].requests[0]
     assert agents - own == {"spawn", "cron", "goal"}
     assert own - agents == set()
     assert "tulips" not in str(request)
     assert str(tmp_path / "workspace") in str(request[0]["content"])
-
-
-async def test_a_command_of_a_subagent_makes_no_job_either(tmp_path: Path):
-    makes = calls(("exec", {"command": "nanobot cron add -n tea -m tea -e 60"}))
-    cast = Cast(SPAWN, "I am on it.", "No job.", prices=[makes, "could not"])
-
-    stage = await play(tmp_path, cast, "make a job by a helper")
-
-    transcript = child_of(stage)
-
+    assert "Subagents cannot create jobs" in told(child_of(stage)[2])
     assert not (tmp_path / "workspace" / "cron" / "jobs.json").exists()
-    assert "Subagents cannot create jobs" in told(transcript[2])
+
+
+async def test_tools_that_came_since_the_turn_began_are_the_subagents_too(tmp_path: Path):
+    class Late:
+        refreshed = 0
+
+        async def refresh(self, registry: ToolRegistry) -> None:
+            self.refreshed += 1
+            if self.refreshed == 2:
+                registry.register(Page())
+
+        async def close(self) -> None: ...
+
+    cast = Cast(SPAWN, "I am on it.", "Done.", prices=["3 euros"])
+    async with on_stage(tmp_path, cast) as stage:
+        stage.runtime.tools.add_source(Late())
+        await stage.hear("look up the prices")
+        await stage.quiet()
+
+    shown = [
+        {tool["function"]["name"] for tool in tools[0]} for tools in (cast.agent.tools, cast.children["prices"].tools)
+    ]
+    assert ["page" in names for names in shown] == [False, True]
 
 
 async def test_the_person_talks_on_meanwhile_and_the_report_joins_no_turn(tmp_path: Path):
@@ -396,21 +410,6 @@ async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path, i
     assert stage.reports() == []
 
 
-async def test_another_person_of_the_group_stops_nobody_elses_subagent(tmp_path: Path):
-    pause = Pause()
-    cast = Cast(SPAWN, "On it.", "3.", prices=[pause, "3"])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("prices?", chat="-1", sender="ann", channel="telegram")
-        await eventually(lambda: stage.replies("-1"))
-        await stage.hear("/stop", chat="-1", sender="bob", channel="telegram")
-        await eventually(lambda: len(stage.replies("-1")) == 2)
-        pause.resume.set()
-        await stage.quiet()
-
-    assert stage.replies("-1") == ["On it.", "Nothing is running.", "3."]
-
-
 async def test_one_that_the_owner_stops_elsewhere_is_reported_to_who_asked(tmp_path: Path):
     cast = Cast(SPAWN, "On it.", "It was stopped.", prices=[Pause()])
 
@@ -428,24 +427,24 @@ async def test_one_that_the_owner_stops_elsewhere_is_reported_to_who_asked(tmp_p
     assert stage.replies("5") == ["On it.", "It was stopped."]
 
 
-async def test_who_writes_elsewhere_sees_and_stops_no_task_of_others(tmp_path: Path):
+async def test_others_see_no_task_of_another_chat_and_stop_none_of_another_person(tmp_path: Path):
     pause = Pause()
     cast = Cast(SPAWN, "On it.", "3.", prices=[pause, "3"])
 
     async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("look up the prices")
-        await eventually(stage.replies)
+        await stage.hear("prices?", chat="-1", sender="ann", channel="telegram")
+        await eventually(lambda: stage.replies("-1"))
         (task,) = open_tasks(tmp_path)
-        await stage.hear("/tasks", chat="9", sender="eve", channel="telegram")
-        await eventually(lambda: stage.replies("9"))
-        await stage.hear(f"/tasks stop {task['id']}", chat="9", sender="eve", channel="telegram")
-        await eventually(lambda: len(stage.replies("9")) == 2)
+        for chat, words in (("-1", "/stop"), ("9", "/tasks"), ("9", f"/tasks stop {task['id']}")):
+            before = len(stage.replies(chat))
+            await stage.hear(words, chat=chat, sender="bob", channel="telegram")
+            await eventually(lambda chat=chat, before=before: len(stage.replies(chat)) > before)  # type: ignore[misc]
         pause.resume.set()
         await stage.quiet()
 
-    assert stage.replies("9")[0] == "No subagent is running."
-    assert "no task" in stage.replies("9")[1]
-    assert stage.replies() == ["On it.", "3."]
+    assert stage.replies("-1") == ["On it.", "Nothing is running.", "3."]
+    listed, refused = stage.replies("9")
+    assert listed == "No subagent is running." and "no task" in refused
 
 
 @pytest.mark.parametrize("word", ["/new", "/new --stop"])
