@@ -16,8 +16,7 @@ from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
-from nanobot.agent.goals import goal
-from nanobot.agent.goals.command import GoalCommand
+from nanobot.agent.goals.command import goal_command
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks import Hook
@@ -31,7 +30,7 @@ from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
 from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
 from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
-from nanobot.agent.subagent import tasks, team
+from nanobot.agent.subagent import team
 from nanobot.agent.subagent.command import tasks_command
 from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.subagent.spawn import SpawnTool
@@ -41,6 +40,7 @@ from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
 from nanobot.agent.undo import FileUndo
+from nanobot.agent.work import SCHEMA as WORK_SCHEMA
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + team.SCHEMA + goal.SCHEMA + due.SCHEMA + SKILL_SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + due.SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
 
 
@@ -218,9 +218,9 @@ async def build_runtime(
         undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
 
         # background work
-        subagents = SubagentManager(database, lease, defaults, bus, context, toolbox.policies)
+        subagents = SubagentManager(database, lease, defaults, bus, context, lambda: toolbox.policies.paths)
         stack.push_async_callback(subagents.release)
-        goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
+        goals = GoalService(database, lease, defaults, bus, lambda: toolbox.policies.paths, subagents)
         stack.push_async_callback(goals.wait_closed)
         background = BackgroundWork(bus, goals, subagents)
         for tool in (SessionSearchTool(archive), SpawnTool(subagents), GoalTool(goals, tools.get)):
@@ -268,7 +268,7 @@ async def build_runtime(
                 "undo": undo.command,
                 "search": search_command(archive),
                 "tasks": tasks_command(subagents, status, clock),
-                "goal": GoalCommand(goals, models).entry,
+                "goal": goal_command(goals, models),
             },
         )
         consolidation = memory.consolidation
@@ -314,7 +314,6 @@ async def build_runtime(
             await toolbox.renew()
             offer_image_tool(services, toolbox, spending)
             tool_policies[:] = [call_policy() if isinstance(policy, CallPolicy) else policy for policy in tool_policies]
-            subagents.renew(toolbox.policies)
             deps.timeouts.extend(turn_timeouts(config))
 
         freeze_imports()

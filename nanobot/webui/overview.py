@@ -8,7 +8,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanobot.agent.goals.goal import Goal, GoalState, read_goals
+from nanobot.agent.goals.goal import Goal
+from nanobot.agent.work import WorkState, read_work
 from nanobot.config.paths import DataPaths
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import Credential, CredentialKind
@@ -70,7 +71,7 @@ class OverviewEndpoints:
         """Everything that waits for the owner. `approvals` are questions as in the feed."""
         report, pairing = await self._services.report(), await asyncio.to_thread(self._services.runtime.pairing.load)
         now, usage = self._services.runtime.pairing.now(), await self._usage()
-        goals = await asyncio.to_thread(read_goals, self._places.database)
+        goals = await asyncio.to_thread(read_work, self._places.database, Goal)
         return json_response(
             {
                 "approvals": [
@@ -80,7 +81,7 @@ class OverviewEndpoints:
                     if part["type"] == "approval" and "answer" not in part
                 ],
                 "pairing": [asdict(pending) for pending in pairing.pending.values() if pending.is_valid(now)],
-                "goals": [_shown_goal(goal) for goal in goals if goal.state in (GoalState.ASKING, GoalState.WAITING)],
+                "goals": [_shown_goal(goal) for goal in goals if goal.state in (WorkState.ASKING, WorkState.WAITING)],
                 "limits": [name for name, left in usage["limits"].items() if name.startswith("left") and left == 0],
                 "problems": report["problems"],
                 "dead_letters": report["deadLetters"],
@@ -88,7 +89,7 @@ class OverviewEndpoints:
         )
 
     async def goals(self, request: Request, caller: Credential | None) -> Response:
-        goals = await asyncio.to_thread(read_goals, self._places.database)
+        goals = await asyncio.to_thread(read_work, self._places.database, Goal)
         return json_response({"goals": [_shown_goal(goal) for goal in goals]})
 
     async def people(self, request: Request, caller: Credential | None) -> Response:
