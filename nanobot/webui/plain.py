@@ -1,6 +1,5 @@
 """The chats without JavaScript: a list, and each as HTML, for text browsers and readers' modes."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,13 +12,13 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from nanobot.security.credentials import Credential
-from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires
+from nanobot.security.http_access import HEADERS, HttpError
 from nanobot.session.reader import session_title
-from nanobot.webui.chat import ChatEndpoints
+from nanobot.webui.chat import ChatView
 from nanobot.webui.files import is_inline_picture
 from nanobot.webui.services import WebServices
 from nanobot.webui.static_files import StaticFiles
+from nanobot.webui.view import View, route
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -32,60 +31,46 @@ _HEADERS = {**HEADERS, "Content-Security-Policy": _POLICY, "Vary": "Accept-Langu
 Words = Mapping[str, str]
 
 
-class PlainEndpoints:
+class PlainView(View):
     """The list of chats and a chat, as documents."""
 
-    def __init__(self, services: WebServices, static: StaticFiles, chat: ChatEndpoints) -> None:
-        self._sessions = services.runtime.sessions
+    def __init__(self, services: WebServices, static: StaticFiles, chat: ChatView) -> None:
+        super().__init__(services)
         self._static = static
         self._chat = chat
+        self.error = lambda error: self._document(
+            "en", "nanobot", '<a href="/">nanobot</a>', f'<p class="error">{escape(str(error))}</p>', error.status
+        )
 
-    def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
-        return [
-            Endpoint("/s", self.list_all, Requires.DEVICE, error=self._error),
-            Endpoint("/s/{key:path}", self.show, Requires.DEVICE, error=self._error),
-        ]
-
-    async def list_all(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/s")
+    def list_all(self, request: Request) -> Response:
         """Links to all chats, newest first."""
         language, words = self._words(request)
-        body = await asyncio.to_thread(self._list, words)
+        links = [
+            f'<li class="entry" dir="auto"><a href="{_address(row["name"])}">'
+            f"{escape(self._title(row['name'], row['metadata']))}</a></li>"
+            for row in self.sessions.list_sessions()
+        ]
+        body = f"<ul>{''.join(links)}</ul>" if links else f"<p>{escape(words['chats_none'])}</p>"
         return self._document(language, words["view_chats"], f'<a href="/">{escape(words["with_script"])}</a>', body)
 
-    async def show(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/s/{key:path}")
+    def show(self, request: Request, key: str, before: int | None = None) -> Response:
         """The newest messages of a chat, or those before the number `before`."""
-        key, before = request.path_params["key"], request.query_params.get("before", "")
         language, words = self._words(request)
-        session = await asyncio.to_thread(self._sessions.read, key)
+        session = self.sessions.read(key)
         if session is None:
             raise HttpError(404, f"There is no chat {key!r}.")
-        first, rows = session.page(int(before) if before.isdecimal() else None, _ROWS)
-
-        def body() -> str:
-            shown = [self._chat.row(first + at, row) for at, row in enumerate(rows)]
-            older = f'<p><a href="{_address(key)}?before={first}">{escape(words["older"])}</a></p>' if first else ""
-            return older + _messages(shown, words)
-
+        first, rows = session.page(before, _ROWS)
+        older = f'<p><a href="{_address(key)}?before={first}">{escape(words["older"])}</a></p>' if first else ""
+        body = older + _messages([self._chat.row(first + at, row) for at, row in enumerate(rows)], words)
         links = f'<a href="/s">{escape(words["view_chats"])}</a> <a href="/">{escape(words["with_script"])}</a>'
-        title = await asyncio.to_thread(self._title, key, session.metadata)
-        return self._document(language, title, links, await asyncio.to_thread(body))
-
-    def _list(self, words: Words) -> str:
-        links = []
-        for row in self._sessions.list_sessions():
-            title = escape(self._title(row["name"], row["metadata"]))
-            links.append(f'<li class="entry" dir="auto"><a href="{_address(row["name"])}">{title}</a></li>')
-        return f"<ul>{''.join(links)}</ul>" if links else f"<p>{escape(words['chats_none'])}</p>"
+        return self._document(language, self._title(key, session.metadata), links, body)
 
     def _title(self, name: str, metadata: Mapping[str, Any]) -> str:
         """The title of a session, else its first words, else its name."""
-        path = self._sessions.find(name)
+        path = self.sessions.find(name)
         return (path and session_title(path, metadata)) or name
-
-    def _error(self, error: HttpError) -> Response:
-        body = f'<p class="error">{escape(str(error))}</p>'
-        return self._document("en", "nanobot", '<a href="/">nanobot</a>', body, error.status)
 
     def _words(self, request: Request) -> tuple[str, Words]:
         language = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
@@ -111,14 +96,13 @@ def _messages(rows: Sequence[dict[str, Any]], words: Words) -> str:
     results = {row["tool_call_id"]: row["text"] for row in rows if row["role"] == "tool" and "tool_call_id" in row}
     articles = []
     for role, group in groupby((row for row in rows if row["role"] != "tool"), key=lambda row: row["role"]):
-        shown = [row for row in group if not (role == "user" and row.get("continues"))]
-        texts = [_user(row) if role == "user" else _turn(row, results, words) for row in shown]
-        name = words["you"] if role == "user" else words["answer"]
-        kind = "user" if role == "user" else "turn"
-        if any(texts):
-            time = _time(shown[-1])
+        is_user = role == "user"
+        shown = [row for row in group if not (is_user and row.get("continues"))]
+        text = "".join(_user(row) if is_user else _turn(row, results, words) for row in shown)
+        if text:
+            kind, name = ("user", words["you"]) if is_user else ("turn", words["answer"])
             head = f'<article class="message {kind}"><h2 class="hidden">{escape(name)}</h2>'
-            articles.append(f'<div class="entry">{head}{"".join(texts)}{time}</article></div>')
+            articles.append(f'<div class="entry">{head}{text}{_time(shown[-1])}</article></div>')
     return "\n".join(articles) or f"<p>{escape(words['no_messages'])}</p>"
 
 

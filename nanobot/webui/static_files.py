@@ -132,16 +132,14 @@ class StaticFiles:
 
     def _first_modules(self) -> list[str]:
         """The modules that the page loads first, with all that they import, from the entry on."""
-        found, waiting = {_ENTRY: None}, [_ENTRY]
-        for name in waiting:
+        modules = [_ENTRY]
+        for name in modules:  # grows meanwhile
             for imported in (_VENDORED_IMPORT if name.startswith("vendor/") else _IMPORT).findall(self._source(name)):
-                path = self._vendored.get(imported) or posixpath.normpath(
-                    posixpath.join(posixpath.dirname(name), imported)
-                )
-                if path not in found:
-                    found[path] = None
-                    waiting.append(path)
-        return list(found)
+                beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
+                path = self._vendored.get(imported, beside)
+                if path not in modules:
+                    modules.append(path)
+        return modules
 
     def _source(self, name: str) -> str:
         return self._files[name].decode()
