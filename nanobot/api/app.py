@@ -101,26 +101,17 @@ class _Rest:
 
     async def models(self, request: Request, caller: Credential) -> Response:
         """`nanobot`, and a model for each preset."""
-        return json_response({"object": "list", "data": [self._model(name) for name in self._model_names()]})
+        return _list([_model(name) for name in self._model_names()])
 
     async def model(self, request: Request, caller: Credential) -> Response:
         """One of the models."""
         name = request.path_params["id"]
         if name not in self._model_names():
             raise unknown_model(name)
-        return json_response(self._model(name))
+        return json_response(_model(name))
 
     def _model_names(self) -> list[str]:
         return ["nanobot", *(f"nanobot:{name}" for name in self._runtime.config.model_presets)]
-
-    def _model(self, name: str) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "nanobot",
-            "architecture": {"input_modalities": ["text", "image", "file", "audio"], "output_modalities": ["text"]},
-        }
 
     async def sessions(self, request: Request, caller: Credential) -> Response:
         """The sessions that this key may see, newest first."""
@@ -128,16 +119,16 @@ class _Rest:
         running = {view.session for view in self._services.feed.views()}
         data = [
             {
-                "id": row["key"],
+                "id": key,
                 "object": "session",
                 "updated_at": _unix_time(str(row["updated_at"])),
                 "messages": row["messages"],
-                "running": row["key"] in running,
+                "running": key in running,
             }
             for row in rows
-            if not row["archived"] and _may_see(caller, str(row["key"]))
+            if _may_see(caller, key := str(row["key"])) and not row["archived"]
         ]
-        return json_response({"object": "list", "data": data})
+        return _list(data)
 
     async def session(self, request: Request, caller: Credential) -> Response:
         """A session, and what its running turn has shown so far."""
@@ -145,7 +136,7 @@ class _Rest:
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, key)
         live = [view.to_json() for view in self._services.feed.views(key)]
         if not session.message_count and not live:
-            raise HttpError(404, f"There is no session {key}.", code="session_not_found")
+            raise _no_session(key)
         return json_response({"id": key, "object": "session", "messages": session.message_count, "live": live})
 
     async def messages(self, request: Request, caller: Credential) -> Response:
@@ -158,16 +149,13 @@ class _Rest:
             raise HttpError(400, "`limit` and `before` are numbers.") from error
         session = await asyncio.to_thread(self._runtime.sessions.get_or_create, key)
         first, rows = await asyncio.to_thread(session.page, before, limit)
-        data = [_message(first + index, row) for index, row in enumerate(rows)]
-        return json_response({"object": "list", "data": data, "has_more": first > 0})
+        return _list([_message(first + index, row) for index, row in enumerate(rows)], has_more=first > 0)
 
     async def delete_session(self, request: Request, caller: Credential) -> Response:
         """Delete a session, its traces and what is found of it in a search."""
-        key = self._key(request, caller)
-        runtime = self._runtime
+        key, runtime = self._key(request, caller), self._runtime
         async with runtime.loop.lane(key):
-            deleted = runtime.sessions.find(key) is not None
-            if deleted:
+            if deleted := runtime.sessions.find(key) is not None:
                 traces = TraceStore(DataPaths(runtime.data_dir).traces)
                 await asyncio.to_thread(delete_session, runtime.sessions, traces, runtime.archive.index, key)
         return json_response({"id": key, "object": "session", "deleted": deleted})
@@ -178,9 +166,10 @@ class _Rest:
         sessions, target = self._runtime.sessions, session_key(caller, new.name)
         source = await asyncio.to_thread(sessions.read, key)
         branch = await asyncio.to_thread(sessions.get_or_create, target)
-        if source is None or branch.message_count:
-            state = "There is no session" if source is None else "There is already a session"
-            raise HttpError(404 if source is None else 409, f"{state} {key if source is None else target}.")
+        if source is None:
+            raise _no_session(key)
+        if branch.message_count:
+            raise HttpError(409, f"There is already a session {target}.")
         await sessions.append(branch, *source.messages[: new.messages])
         return json_response({"id": target, "object": "session", "messages": branch.message_count}, 201)
 
@@ -237,37 +226,34 @@ class _Rest:
     async def feed(self, request: Request, caller: Credential) -> Response:
         """The turn events of the sessions that this key may see, from now on or after Last-Event-ID."""
         after = request.headers.get("last-event-id") or request.query_params.get("starting_after", "")
-        return event_stream(self._events(caller, after))
-
-    async def _events(self, caller: Credential, after: str) -> AsyncIterator[bytes]:
         feed = self._services.feed
-        yield sse.PING
-        async for items in feed.follow(after, ping_s=sse.PING_S):
-            yield (
-                sse.PING
-                if not items
-                else b"".join(
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield sse.PING
+            async for items in feed.follow(after, ping_s=sse.PING_S):
+                events = [
                     sse.event(
                         {"session": item.session, "event": item.event.to_json()}, event_id=feed.cursor_at(item.position)
                     )
-                    for item in items
+                    for item in items or ()
                     if _may_see(caller, item.session)
-                )
-            )
+                ]
+                yield b"".join(events) or sse.PING
+
+        return event_stream(stream())
 
     async def capabilities(self, request: Request, caller: Credential) -> Response:
         """What this server can do."""
-        return json_response(
-            {
-                "object": "capabilities",
-                "version": __version__,
-                "role": caller.role,
-                "chat_completions": {"stream": True, "resume": True, "tools": False, "response_format": True},
-                "responses": {"stream": True, "background": True, "approvals": True},
-                "transcription": bool(self._runtime.config.channels.transcription_provider),
-                "idempotency": True,
-            }
-        )
+        fields = {
+            "object": "capabilities",
+            "version": __version__,
+            "role": caller.role,
+            "chat_completions": {"stream": True, "resume": True, "tools": False, "response_format": True},
+            "responses": {"stream": True, "background": True, "approvals": True},
+            "transcription": bool(self._runtime.config.channels.transcription_provider),
+            "idempotency": True,
+        }
+        return json_response(fields)
 
     async def preflight(self, request: Request, caller: Credential | None) -> Response:
         """Tell a browser what a page of another site may send (fetch.spec.whatwg.org, CORS)."""
@@ -292,8 +278,21 @@ class _Rest:
         name = request.path_params["key"]
         key = name if ":" in name else session_key(caller, name)
         if not _may_see(caller, key):
-            raise HttpError(404, f"There is no session {key}.", code="session_not_found")
+            raise _no_session(key)
         return str(key)
+
+
+def _list(data: list[dict[str, Any]], **fields: Any) -> Response:
+    return json_response({"object": "list", "data": data, **fields})
+
+
+def _model(name: str) -> dict[str, Any]:
+    modalities = {"input_modalities": ["text", "image", "file", "audio"], "output_modalities": ["text"]}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "nanobot", "architecture": modalities}
+
+
+def _no_session(key: str) -> HttpError:
+    return HttpError(404, f"There is no session {key}.", code="session_not_found")
 
 
 def _may_see(caller: Credential, key: str) -> bool:
