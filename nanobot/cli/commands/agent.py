@@ -199,19 +199,17 @@ def _allow_current_folder(setup: Setup) -> None:
 def _print_pending_reminders(runtime: "Runtime") -> None:
     """Say that reminders of the terminal will not come while no chat is open, if there are any and no gateway runs."""
     service = runtime.cron()
-    try:
-        jobs = [] if service.is_served() else service.list_jobs()
-    except StorageError:  # `cron list` says why
-        return
-    pending = [
-        f"{job.name} ({datetime.fromtimestamp(job.state.next_run_at_ms / 1000):%Y-%m-%d %H:%M})"
-        for job in jobs
-        if job.payload.deliver and job.payload.channel in (None, "", CHANNEL) and job.state.next_run_at_ms is not None
-    ]
-    if pending:
-        rest = f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else ""
+    with suppress(StorageError):  # `cron list` says why
+        mine = [
+            job for job in service.list_jobs() if job.payload.deliver and job.payload.channel in (None, "", CHANNEL)
+        ]
+        times = [(job.name, job.state.next_run_at_ms) for job in mine if job.state.next_run_at_ms is not None]
+        if not times or service.is_served():
+            return
+        names = [f"{name} ({datetime.fromtimestamp(at / 1000):%Y-%m-%d %H:%M})" for name, at in times[:_MAX_NAMED]]
+        rest = f" and {len(times) - _MAX_NAMED} more" if times[_MAX_NAMED:] else ""
         print_line(
-            f"Note: while no chat is open, nobody reminds you: {strip_control(', '.join(pending[:_MAX_NAMED]))}{rest}. "
+            f"Note: while no chat is open, nobody reminds you: {strip_control(', '.join(names))}{rest}. "
             "`nanobot gateway` does, and `nanobot gateway install` runs it always.",
             err=True,
         )
