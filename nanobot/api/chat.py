@@ -14,12 +14,12 @@ from nanobot.agent.feed import TurnView
 from nanobot.api.answers import AnswerReader, call_text, check_outcome, openai_usage, outcome_of
 from nanobot.api.errors import error_fields
 from nanobot.api.prompts import ChatBody, ClientMessage, Prompt, UploadedFile
-from nanobot.api.services import ApiServices
-from nanobot.api.turns import ApiTurns, Following
+from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, validate
+from nanobot.security.http_view import route
 
 _APPROVAL_S = 120.0
 """How long a question to the owner may stay open while a program waits: chat completions cannot ask."""
@@ -29,17 +29,13 @@ _MAX_UPLOAD = 10 << 20
 _DONE = sse.event("[DONE]")
 
 
-class ChatCompletions:
+class ChatCompletions(ApiView):
     """The endpoints of chat completions."""
 
-    def __init__(self, services: ApiServices, turns: ApiTurns) -> None:
-        self._services = services
-        self._runtime = services.runtime
-        self._turns = turns
-
+    @route("POST", "/v1/chat/completions", guest_may=True)
     async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new messages of the request."""
-        config, form = self._runtime.config, None
+        config, form = self.runtime.config, None
         if request.headers.get("content-type", "").startswith("multipart/form-data"):
             body, raw, form = await _read_form(request)
         else:
@@ -48,7 +44,7 @@ class ChatCompletions:
         asked, steps = body.parse(request, config, form), _steps_of(request)
         if body.is_task(request, asked):
             return await self._answer_task(body, asked.prompt)
-        following = await self._turns.start(request, caller, raw, asked)
+        following = await self.turns.start(request, caller, raw, asked)
         headers = {"X-Nanobot-Session": following.request.session}
         if following.history:
             headers["X-Nanobot-History"] = following.history
@@ -59,23 +55,30 @@ class ChatCompletions:
         answer.headers.update(headers)
         return answer
 
-    async def get(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/chat/completions/{completion}", guest_may=True)
+    async def get(
+        self,
+        request: Request,
+        caller: Credential,
+        completion: str,
+        stream: bool = False,
+        starting_after: str = "",
+    ) -> Response:
         """A completion; with `stream=true` from where `starting_after` or Last-Event-ID says, else all of it."""
-        following = await self._turns.find(caller, request.path_params["id"].removeprefix("chatcmpl-"))
-        query, steps = request.query_params, _steps_of(request)
-        if query.get("stream") != "true":
+        following, steps = await self.turns.find(caller, completion.removeprefix("chatcmpl-")), _steps_of(request)
+        if not stream:
             return await self._complete(request, following, steps)
-        after = query.get("starting_after") or request.headers.get("last-event-id") or ""
+        after = starting_after or request.headers.get("last-event-id") or ""
         skipped = _read_position(following.request.turn_id, after) if after else None
         return event_stream(self._stream(following, steps, skipped=skipped, has_usage=True))
 
     async def _complete(self, request: Request, following: Following, steps: str) -> Response:
         view, asked_at = following.view, dict[str, float]()
-        await self._turns.wait(request, following, lambda: self._expire_approvals(view, asked_at))
+        await self.turns.wait(request, following, lambda: self._expire_approvals(view, asked_at))
         check_outcome(view, following.schema)
         pieces = [piece for piece in _reader(following, steps).read() if piece.text]
         text = "".join(("\n\n" if piece.starts and at else "") + piece.text for at, piece in enumerate(pieces))
-        self._services.requests.set_read(following.request.id)
+        self.services.requests.set_read(following.request.id)
         return json_response(
             {
                 **_head(following, "chat.completion"),
@@ -97,11 +100,11 @@ class ChatCompletions:
             event_id = f"{turn_id}.{sent}-{checksum:08x}"
             return sse.event({**head, "choices": [_choice(delta, ended, "delta")]}, event_id=event_id)
 
-        with self._turns.listening(following.request):
+        with self.turns.listening(following.request):
             if skipped is None:
                 yield chunk({"role": "assistant", "content": ""})
             reader, asked_at = _reader(following, steps), dict[str, float]()
-            async for is_news in self._turns.changes(view):
+            async for is_news in self.turns.changes(view):
                 if not is_news:
                     self._expire_approvals(view, asked_at)
                     yield sse.PING
@@ -143,22 +146,22 @@ class ChatCompletions:
             if has_usage:
                 yield sse.event({**head, "choices": [], **self._figures(view)})
             yield _DONE
-            self._services.requests.set_read(following.request.id)
+            self.services.requests.set_read(following.request.id)
 
     def _figures(self, view: TurnView) -> dict[str, Any]:
         usage = view.ended.usage if view.ended is not None else {}
-        return {"usage": openai_usage(usage), "nanobot": outcome_of(view, self._runtime.workspace)}
+        return {"usage": openai_usage(usage), "nanobot": outcome_of(view, self.runtime.workspace)}
 
     def _expire_approvals(self, view: TurnView, asked_at: dict[str, float]) -> None:
         """Refuse what nobody has approved for too long."""
         now = time.monotonic()
         for part in [part for part in view.parts if part["type"] == "approval" and "answer" not in part]:
             if now - asked_at.setdefault(part["question"], now) > _APPROVAL_S:
-                self._runtime.questions.answer(part["question"], Answer.EXPIRED)
+                self.runtime.questions.answer(part["question"], Answer.EXPIRED)
 
     async def _answer_task(self, body: ChatBody, prompt: Prompt) -> Response:
         """One plain call of the background model."""
-        model = await self._runtime.models.get(self._runtime.config.agents.defaults.background_model)
+        model = await self.runtime.models.get(self.runtime.config.agents.defaults.background_model)
         messages: list[Any] = [{"role": said.role, "content": said.text} for said in [*prompt.history, *prompt.new]]
         if prompt.instructions:
             messages.insert(0, {"role": "system", "content": prompt.instructions})

@@ -17,12 +17,12 @@ from nanobot.agent.events import Answer, TurnOutcome
 from nanobot.api.answers import AnswerReader, check_outcome, openai_usage, outcome_of, part_count
 from nanobot.api.errors import error_fields
 from nanobot.api.prompts import ResponsesBody
-from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S
-from nanobot.api.turns import ApiTurns, Following
+from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, validate
+from nanobot.security.http_view import route
 
 DELTA_CHARS = 8
 _SERVER = "nanobot"
@@ -33,71 +33,76 @@ _CONSTANT: dict[str, Any] = {
 _Item = dict[str, Any]
 
 
-class Responses:
+class Responses(ApiView):
     """The endpoints of responses."""
 
-    def __init__(self, services: ApiServices, turns: ApiTurns) -> None:
-        self._services = services
-        self._runtime = services.runtime
-        self._turns = turns
-
+    @route("POST", "/v1/responses", guest_may=True)
     async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new input, or go on after an approval question."""
-        raw = await read_body(request, self._runtime.config.api.max_body_mb << 20)
+        raw = await read_body(request, self.runtime.config.api.max_body_mb << 20)
         body = validate(ResponsesBody, raw)
-        asked, previous = body.parse(request, self._runtime.config), None
+        asked, previous = body.parse(request, self.runtime.config), None
         if body.previous_response_id is not None:
-            previous = await self._turns.find(caller, _id_of(body.previous_response_id))
+            previous = await self._find(caller, body.previous_response_id)
         if asked.prompt.approvals:
             following = await self._answer_approvals(caller, previous, asked.prompt.approvals)
         else:
             asked.session = previous.request.session if previous is not None and not asked.marker else ""
-            following = await self._turns.start(request, caller, raw, asked)
+            following = await self.turns.start(request, caller, raw, asked)
         if body.background:
-            self._turns.detach(following.request)
+            self.turns.detach(following.request)
         if body.stream:
             return event_stream(self._stream(following, after=-1))
         if not body.background:
-            await self._turns.wait(request, following, lambda: _has_open_question(following))
+            await self.turns.wait(request, following, lambda: _has_open_question(following))
             if _has_open_question(following):
-                self._turns.detach(following.request)
+                self.turns.detach(following.request)
         return self._answer(following, is_background=bool(body.background))
 
-    async def get(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/responses/{response}", guest_may=True)
+    async def get(
+        self,
+        request: Request,
+        caller: Credential,
+        response: str,
+        stream: bool = False,
+        starting_after: int | None = None,
+    ) -> Response:
         """A response as it is now; with `stream=true` its events after `starting_after`."""
-        following, query = await self._find(request, caller), request.query_params
-        if query.get("stream") != "true":
+        following = await self._find(caller, response)
+        if not stream:
             return self._answer(following)
-        after = query.get("starting_after") or request.headers.get("last-event-id") or "-1"
-        if not after.lstrip("-").isdigit():
-            raise HttpError(400, "starting_after is the sequence_number of an event.", param="starting_after")
-        return event_stream(self._stream(following, int(after)))
+        last = request.headers.get("last-event-id", "")
+        if starting_after is None:
+            starting_after = int(last) if last.isdigit() else -1
+        return event_stream(self._stream(following, starting_after))
 
-    async def cancel(self, request: Request, caller: Credential) -> Response:
+    @route("DELETE", "/v1/responses/{response}", guest_may=True)
+    async def delete(self, caller: Credential, response: str) -> Any:
+        """Forget a response. A conversation that it belongs to stays."""
+        record = (await self._find(caller, response)).request
+        await self.services.requests.delete(record.id)
+        return {"id": f"resp_{record.id}", "object": "response", "deleted": True}
+
+    @route("POST", "/v1/responses/{response}/cancel", guest_may=True)
+    async def cancel(self, caller: Credential, response: str) -> Response:
         """Stop the turn. What it has said stays."""
-        following = await self._find(request, caller)
+        following = await self._find(caller, response)
         if following.view.ended is None:
-            await self._runtime.loop.stop_turn(following.request.session, following.request.turn_id)
+            await self.runtime.loop.stop_turn(following.request.session, following.request.turn_id)
         return self._answer(following)
 
-    async def delete(self, request: Request, caller: Credential) -> Response:
-        """Forget a response. A conversation that it belongs to stays."""
-        following = await self._find(request, caller)
-        await self._services.requests.delete(following.request.id)
-        return json_response({"id": f"resp_{following.request.id}", "object": "response", "deleted": True})
-
-    async def input_items(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/responses/{response}/input_items", guest_may=True)
+    async def input_items(self, caller: Credential, response: str) -> Any:
         """The message that a response answers."""
-        following = await self._find(request, caller)
+        following = await self._find(caller, response)
         item_id, content = f"msg_{following.request.turn_id}_in", following.view.started.text
         item = {"id": item_id, "type": "message", "role": "user", "status": "completed"}
         data = [{**item, "content": [{"type": "input_text", "text": content}]}]
-        return json_response(
-            {"object": "list", "data": data, "first_id": item_id, "last_id": item_id, "has_more": False}
-        )
+        return {"object": "list", "data": data, "first_id": item_id, "last_id": item_id, "has_more": False}
 
-    async def _find(self, request: Request, caller: Credential) -> Following:
-        return await self._turns.find(caller, _id_of(request.path_params["id"]))
+    async def _find(self, caller: Credential, response_id: str) -> Following:
+        return await self.turns.find(caller, response_id.removeprefix("resp_"))
 
     async def _answer_approvals(
         self, caller: Credential, previous: Following | None, approvals: dict[str, bool]
@@ -108,32 +113,32 @@ class Responses:
             raise HttpError(400, text, code="invalid_value", param="previous_response_id")
         if caller.role is not HttpRole.OWNER:
             raise HttpError(403, "Only an owner may approve that.")
-        first_part, questions = part_count(previous.view), self._runtime.questions
+        first_part, questions = part_count(previous.view), self.runtime.questions
         for item_id, approve in approvals.items():
             question, answer = item_id.removeprefix("mcpr_"), Answer.ONCE if approve else Answer.NO
             if not questions.answer(question, answer) and questions.settled_answer(question) is None:
                 text = "This approval request is not open any more."
                 raise HttpError(400, text, code="invalid_value", param="input")
         new_id = f"{previous.request.turn_id}-{'-'.join(sorted(approvals))}".replace("mcpr_", "")
-        record = await self._services.requests.get(new_id)
+        record = await self.services.requests.get(new_id)
         if record is None:
             new = replace(previous.request, id=new_id, idempotency=None, first_part=first_part)
-            record = await self._services.requests.add(new, is_retry=False, kept_s=KEPT_S)
+            record = await self.services.requests.add(new, is_retry=False, kept_s=KEPT_S)
         return Following(record, previous.view)
 
     def _answer(self, following: Following, *, is_background: bool = False) -> Response:
-        events = _Events(following, self._runtime.workspace)
+        events = _Events(following, self.runtime.workspace)
         events.read()
         if not is_background and not following.request.echo.get("background"):
             check_outcome(following.view, following.schema)
         if following.view.ended is not None or _has_open_question(following):
-            self._services.requests.set_read(following.request.id)
+            self.services.requests.set_read(following.request.id)
         return json_response(events.response())
 
     async def _stream(self, following: Following, after: int) -> AsyncIterator[bytes]:
-        events, sent = _Events(following, self._runtime.workspace), after + 1
-        with self._turns.listening(following.request):
-            async for is_news in self._turns.changes(following.view):
+        events, sent = _Events(following, self.runtime.workspace), after + 1
+        with self.turns.listening(following.request):
+            async for is_news in self.turns.changes(following.view):
                 if not is_news:
                     yield sse.PING
                     continue
@@ -144,8 +149,8 @@ class Responses:
                 if events.is_complete:
                     break
             if _has_open_question(following):
-                self._turns.detach(following.request)
-            self._services.requests.set_read(following.request.id)
+                self.turns.detach(following.request)
+            self.services.requests.set_read(following.request.id)
 
 
 class _Events:
@@ -294,7 +299,3 @@ def _call(part: dict[str, Any]) -> dict[str, Any]:
 
 def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _id_of(response_id: str) -> str:
-    return response_id.removeprefix("resp_")

@@ -31,7 +31,8 @@ from nanobot.net.egress import EgressGate
 from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest
 from nanobot.runtime.policies import network_policy
 from nanobot.security.credentials import Credential, HttpRole
-from nanobot.security.http_access import HttpError
+from nanobot.security.http_access import HttpError, Requires
+from nanobot.security.http_view import View
 from nanobot.security.secrets import find_secret
 from nanobot.session.file_names import is_temporary
 
@@ -385,3 +386,14 @@ def _hash(request: Request, body: bytes) -> str:
     except (ValueError, AttributeError):
         pass
     return hashlib.sha256(request.url.path.encode() + b"\n" + body).hexdigest()
+
+
+class ApiView(View):
+    """Some endpoints of the API."""
+
+    requires = Requires.API_KEY
+
+    def __init__(self, services: ApiServices, turns: ApiTurns) -> None:
+        self.services = services
+        self.runtime = services.runtime
+        self.turns = turns

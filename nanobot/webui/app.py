@@ -13,6 +13,7 @@ from nanobot.agent.feed import FeedItem
 from nanobot.net import sse
 from nanobot.security.credentials import DEVICE_S, Credential, CredentialKind
 from nanobot.security.http_access import Endpoint, HttpError, Requires, cookie_name, event_stream, json_response
+from nanobot.security.http_view import route
 from nanobot.webui.channels import ChannelsView
 from nanobot.webui.chat import ChatView
 from nanobot.webui.files import FilesView
@@ -25,7 +26,7 @@ from nanobot.webui.sessions import SessionsView
 from nanobot.webui.settings import SettingsView
 from nanobot.webui.static_files import StaticFiles
 from nanobot.webui.turns import TurnsView
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 _BATCH_S = 0.03
 """Deltas of this time are sent together: a screen shows no more."""
@@ -35,7 +36,7 @@ def endpoints(services: WebServices) -> list[Endpoint]:
     """All endpoints of the page."""
     static, files = StaticFiles(), FilesView(services)
     chat = ChatView(services, files)
-    views: list[View] = [PlainView(services, static, chat), PageView(services, chat), chat, files]
+    views: list[WebView] = [PlainView(services, static, chat), PageView(services, chat), chat, files]
     views += [TurnsView(services, chat), SessionsView(services), OverviewView(services), MemoryView(services)]
     views += [JobsView(services), SettingsView(services), ChannelsView(services)]
     return [*static.endpoints(), *(endpoint for view in views for endpoint in view.endpoints())]
@@ -45,7 +46,7 @@ class _Link(BaseModel):
     key: str
 
 
-class PageView(View):
+class PageView(WebView):
     """Signing in, and the feed."""
 
     def __init__(self, services: WebServices, chat: ChatView) -> None:

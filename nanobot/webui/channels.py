@@ -18,11 +18,12 @@ from nanobot.config.loader import load_config
 from nanobot.errors import NanobotError
 from nanobot.net import sse
 from nanobot.security.http_access import HttpError, event_stream
+from nanobot.security.http_view import route
 from nanobot.utils.aio import contain_errors
 from nanobot.utils.qr_code import qr_rows
 from nanobot.utils.storage_error import error_text
 from nanobot.webui.services import WebServices
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class _Login:
         return await self.answer
 
 
-class ChannelsView(View):
+class ChannelsView(WebView):
     """The chat apps."""
 
     def __init__(self, services: WebServices) -> None:

@@ -16,6 +16,7 @@ from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
 from nanobot.providers.base import parse_arguments
 from nanobot.security.http_access import HttpError, json_response
+from nanobot.security.http_view import route
 from nanobot.session.lines import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
@@ -23,7 +24,7 @@ from nanobot.usage.sums import turn_sums
 from nanobot.utils.database import reading
 from nanobot.webui.files import FilesView
 from nanobot.webui.services import WebServices
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 _MAX_ROWS = 200
 _MAX_FILES = 10
@@ -51,7 +52,7 @@ class _NewAnswer(BaseModel):
     answer: Literal["no", "once", "always"]
 
 
-class ChatView(View):
+class ChatView(WebView):
     """A chat."""
 
     def __init__(self, services: WebServices, files: FilesView) -> None:

@@ -13,10 +13,11 @@ from starlette.responses import FileResponse, Response
 from nanobot.channels.media import Attachment, MediaLimits
 from nanobot.channels.media_kinds import MediaKind, detect_file_kind, kind_by_suffix
 from nanobot.security.http_access import HttpError
+from nanobot.security.http_view import route
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.text import human_size
 from nanobot.webui.services import WebServices
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 _MAX_KNOWN = 20_000
 _DAY_S = 86_400
@@ -29,7 +30,7 @@ def is_inline_picture(name: str) -> bool:
     return name.lower().endswith(_INLINE)
 
 
-class FilesView(View):
+class FilesView(WebView):
     """Uploads and downloads. Only files that a message names, or that were uploaded, have an id."""
 
     def __init__(self, services: WebServices) -> None:
@@ -87,10 +88,10 @@ class FilesView(View):
             del self._unused[old]
         self._unused[path] = now
 
-    @route("GET", "/api/files/{id}")
-    def download(self, id: str) -> Response:  # noqa: A002
+    @route("GET", "/api/files/{file}")
+    def download(self, file: str) -> Response:
         """A file. What could run scripts in the page's origin is only offered for saving."""
-        path = self._path(id)
+        path = self._path(file)
         content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         is_inline = is_inline_picture(path.name) or content_type.startswith(("audio/", "video/"))
         return FileResponse(

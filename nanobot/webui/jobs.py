@@ -11,7 +11,8 @@ from nanobot.cron.simulate import simulate
 from nanobot.cron.types import CronJob, CronSchedule
 from nanobot.runtime.audience import owners_chat
 from nanobot.security.http_access import HttpError
-from nanobot.webui.view import View, route
+from nanobot.security.http_view import route
+from nanobot.webui.view import WebView
 
 _MAX_RUNS, _MAX_HISTORY = 500, 200
 
@@ -48,7 +49,7 @@ class _JobChange(_When):
     """The model of its runs; empty for the configured one."""
 
 
-class JobsView(View):
+class JobsView(WebView):
     """The jobs view."""
 
     @route("GET", "/api/jobs")

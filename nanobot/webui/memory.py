@@ -7,8 +7,9 @@ from pydantic import BaseModel, Field
 
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.scope import OWNERS
+from nanobot.security.http_view import route
 from nanobot.webui.services import WebServices
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 _MAX_CHANGES, _MAX_PASSES = 200, 50
 
@@ -17,7 +18,7 @@ class _Text(BaseModel):
     text: str = Field(min_length=1, max_length=2000)
 
 
-class MemoryView(View):
+class MemoryView(WebView):
     """The memory view."""
 
     def __init__(self, services: WebServices) -> None:

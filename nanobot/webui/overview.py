@@ -10,8 +10,9 @@ from nanobot.agent.goals.goal import Goal, GoalState, read_goals
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import Credential, CredentialKind
 from nanobot.security.http_access import HttpError
+from nanobot.security.http_view import route
 from nanobot.utils.qr_code import qr_rows
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 
 class _Approval(BaseModel):
@@ -23,7 +24,7 @@ class _Person(BaseModel):
     sender: str
 
 
-class OverviewView(View):
+class OverviewView(WebView):
     """The inbox, Now, people and devices."""
 
     @route("GET", "/api/now")

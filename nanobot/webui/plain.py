@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from nanobot.security.http_access import HEADERS, HttpError
+from nanobot.security.http_view import route
 from nanobot.session.reader import session_title
 from nanobot.webui.chat import ChatView
 from nanobot.webui.files import is_inline_picture
 from nanobot.webui.services import WebServices
 from nanobot.webui.static_files import DOCUMENTS, StaticFiles
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -31,7 +32,7 @@ _HEADERS = {**HEADERS, "Content-Security-Policy": _POLICY, "Vary": "Accept-Langu
 _CONTENTS = ("text", "transcripts", "files", "error", "calls")
 
 
-class PlainView(View):
+class PlainView(WebView):
     """The list of chats and a chat, as documents."""
 
     def __init__(self, services: WebServices, static: StaticFiles, chat: ChatView) -> None:

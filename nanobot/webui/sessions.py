@@ -14,11 +14,12 @@ from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.store import TraceStore
 from nanobot.runtime.deletion import delete_session
 from nanobot.security.http_access import HEADERS, HttpError, read_body
+from nanobot.security.http_view import route
 from nanobot.session.conversation import format_markdown, to_jsonl
 from nanobot.session.imported import read_conversations
 from nanobot.session.reader import session_title
 from nanobot.webui.services import WebServices
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 _BUSY_S = 5.0
 """How long a change waits for the session's turn."""
@@ -32,7 +33,7 @@ class _Changes(BaseModel):
     pinned: bool | None = None
 
 
-class SessionsView(View):
+class SessionsView(WebView):
     """The session list."""
 
     def __init__(self, services: WebServices) -> None:

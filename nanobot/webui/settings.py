@@ -12,7 +12,8 @@ from nanobot.config.loader import find_key, load_config, set_key, unset_key
 from nanobot.config.saver import to_document
 from nanobot.config.schema import Config
 from nanobot.security.http_access import HttpError
-from nanobot.webui.view import View, route
+from nanobot.security.http_view import route
+from nanobot.webui.view import WebView
 
 _DOCTOR_S = 120.0
 
@@ -28,7 +29,7 @@ class _Checks(BaseModel):
     """The check whose findings are to be repaired; empty to look only."""
 
 
-class SettingsView(View):
+class SettingsView(WebView):
     """Settings, and what there is."""
 
     @route("GET", "/api/config")

@@ -12,15 +12,16 @@ from nanobot.agent.trace.replay import first_request
 from nanobot.agent.trace.store import TraceStore
 from nanobot.providers.wire.rows import wire_text
 from nanobot.security.http_access import HttpError
+from nanobot.security.http_view import route
 from nanobot.security.secrets import redact_texts, redact_value
 from nanobot.session.types import Session
 from nanobot.usage.sums import By
 from nanobot.webui.chat import ChatView
 from nanobot.webui.services import WebServices
-from nanobot.webui.view import View, route
+from nanobot.webui.view import WebView
 
 
-class TurnsView(View):
+class TurnsView(WebView):
     """Replay and usage."""
 
     def __init__(self, services: WebServices, chat: ChatView) -> None:

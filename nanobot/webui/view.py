@@ -1,57 +1,12 @@
-"""How the endpoints of the page are written: methods of a View, each marked with its method and path."""
-
-import asyncio
-import inspect
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, create_model
-from starlette.requests import Request
-from starlette.responses import Response
+"""What the endpoints of the page have in common."""
 
 from nanobot.config.paths import DataPaths
-from nanobot.security.credentials import Credential
-from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json, validate
+from nanobot.security.http_view import View
 from nanobot.webui.services import WebServices
 
-H = TypeVar("H", bound=Callable[..., Any])
-_MARK = "__nanobot_route__"
 
-
-@dataclass(frozen=True, slots=True)
-class _Route:
-    method: str
-    path: str
-    status: int
-    changed: str
-    requires: Requires
-
-
-def route(
-    method: str, path: str, *, status: int = 200, changed: str = "", requires: Requires = Requires.DEVICE
-) -> Callable[[H], H]:
-    """Mark a method of a View as the handler of a path.
-
-    Its arguments come by name: `request`, `caller`, `body` (parsed by its model), and all others from the path or the
-    query. One that is not async runs in a thread. Its result is the JSON of the answer, unless it is a Response.
-    `changed` is the topic that readers of the feed are told about afterwards.
-    """
-
-    def mark(handler: H) -> H:
-        setattr(handler, _MARK, _Route(method, path, status, changed, requires))
-        return handler
-
-    return mark
-
-
-class View:
+class WebView(View):
     """Some endpoints of the page."""
-
-    error: Callable[[HttpError], Response] | None = None
-    """How it writes errors, if not as JSON."""
 
     def __init__(self, services: WebServices) -> None:
         self.services = services
@@ -61,35 +16,5 @@ class View:
         self.paths = DataPaths(services.runtime.data_dir)
         self.config_file = services.runtime.config.loaded_from.file or self.paths.config
 
-    def endpoints(self) -> list[Endpoint]:
-        """The marked methods, in their order."""
-        handlers = [(getattr(member, _MARK), getattr(self, name)) for name, member in vars(type(self)).items()
-                    if hasattr(member, _MARK)]  # fmt: skip
-        return [
-            Endpoint(route.path, self._answering(route, handler), route.requires, (route.method,), error=self.error)
-            for route, handler in handlers
-        ]
-
-    def _answering(self, route: _Route, handler: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = dict(inspect.signature(handler).parameters)
-        given = {"request", "caller", "body"} & parameters.keys()
-        body_model: type[BaseModel] | None = parameters["body"].annotation if "body" in parameters else None
-        fields: dict[str, Any] = {
-            name: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
-            for name, parameter in parameters.items()
-            if name not in given
-        }
-        arguments = create_model("Arguments", **fields)
-
-        async def answer(request: Request, caller: Credential | None) -> Response:
-            texts = {**request.query_params, **request.path_params}
-            found = dict(validate(arguments, json.dumps(texts).encode())) if fields else {}
-            body = await read_json(request, body_model) if body_model is not None else None
-            known = {"request": request, "caller": caller, "body": body}
-            call = partial(handler, **found, **{name: known[name] for name in given})
-            result = await (call() if inspect.iscoroutinefunction(handler) else asyncio.to_thread(call))
-            if route.changed:
-                self.feed.changed(route.changed)
-            return result if isinstance(result, Response) else json_response(result, route.status)
-
-        return answer
+    def on_change(self, topic: str) -> None:
+        self.feed.changed(topic)
