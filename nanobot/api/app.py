@@ -98,12 +98,12 @@ class _Rest(ApiView):
         self,
         key: str,
         caller: Credential,
-        limit: Annotated[int, Field(ge=1, le=_MAX_MESSAGES)] = 50,
+        limit: Annotated[int, Field(ge=1)] = 50,
         before: int | None = None,
     ) -> Response:
         """The stored messages of a session, the newest last; earlier ones with `before`."""
         session = await asyncio.to_thread(self.runtime.sessions.get_or_create, _visible(caller, key))
-        first, rows = await asyncio.to_thread(session.page, before, limit)
+        first, rows = await asyncio.to_thread(session.page, before, min(limit, _MAX_MESSAGES))
         return _list([_message(first + index, row) for index, row in enumerate(rows)], has_more=first > 0)
 
     @route("GET", "/v1/sessions/{key}", guest_may=True)

@@ -26,6 +26,7 @@ _APPROVAL_S = 120.0
 _STEP_FIELDS = ("call_id", "name", "arguments", "ok", "content", "seconds")
 _TASK_TOKENS = 300
 _MAX_UPLOAD = 10 << 20
+_AGAIN = "\n\n[The answer was started again:]\n\n"
 _DONE = sse.event("[DONE]")
 
 
@@ -134,14 +135,15 @@ class ChatCompletions(ApiView):
                         known += added
                         if sent >= skip:  # what the client has may be of an answer that was given up
                             is_same = zlib.crc32(known[:skip].encode("utf-8", "replace")) == expected
-                            new = known[skip:] if is_same else f"\n\n[The answer was started again:]\n\n{known}"
-                            if new:
+                            if new := known[skip:] if is_same else _AGAIN + known:
                                 yield chunk({"content": new})
             try:
                 check_outcome(view, following.schema)
             except HttpError as error:
                 yield sse.event({"error": error_fields(error)})
                 return
+            if sent < skip:
+                yield chunk({"content": _AGAIN + known})
             yield chunk({}, view)
             if has_usage:
                 yield sse.event({**head, "choices": [], **self._figures(view)})

@@ -8,8 +8,9 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -66,7 +67,7 @@ class Responses(ApiView):
         caller: Credential,
         response: str,
         stream: bool = False,
-        starting_after: int | None = None,
+        starting_after: Annotated[int | None, Field(ge=-1)] = None,
     ) -> Response:
         """A response as it is now; with `stream=true` its events after `starting_after`."""
         following = await self._find(caller, response)

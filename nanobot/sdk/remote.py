@@ -48,6 +48,8 @@ class _RemoteBot(ABC):
             if isinstance(event, ApprovalAsked):
                 self._questions.add(event.question)
             sink(event)
+            if isinstance(event, ApprovalAsked) and not request.is_attended:
+                self.answer(event.question, Answer.NO)
 
         await self._follow(request, RemoteTurn(watch, secrets.token_hex(8)))
 
@@ -122,12 +124,6 @@ class HttpBot(_RemoteBot):
             )
         body = await asyncio.to_thread(_body, request)
         headers = {"Idempotency-Key": turn.turn_id, "X-Nanobot-Session": name}
-        show = turn.sink
-
-        def watch(event: TurnEvent) -> None:
-            show(event)
-            if isinstance(event, ApprovalAsked) and not request.is_attended:
-                self.answer(event.question, Answer.NO)
 
         async def send() -> str:
             """Send the request, or send it again: that gets the same turn. Return its id."""
@@ -147,7 +143,6 @@ class HttpBot(_RemoteBot):
         async def stop() -> bool:
             return bool((await self._send(f"/turns/{await send()}/stop"))["stopped"])
 
-        turn.sink = watch
         try:
             await follow_turn(turn, frames, stop)
         finally:

@@ -87,3 +87,27 @@ async def test_steps_are_chunks_or_text_where_the_client_asks_for_them(running: 
     assert "".join(event["data"]["choices"][0]["delta"].get("content", "") for event in text[:-1]) == whole
     assert whole == 'Looking.\n\n> run "ls"\n\nFound it.'
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "X-Nanobot-Steps")
+
+
+async def test_a_stream_goes_on_after_any_of_its_events_and_says_if_the_answer_is_another_one(running: OpenGateway):
+    async with running("Hello back") as here, program(here) as client:
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+        events = read_events((await client.post("/chat/completions", json=body)).text)[:-1]
+        completion = f"/chat/completions/{events[0]['id'].partition('.')[0]}?stream=true"
+
+        async def rest_after(event_id: str) -> str:
+            chunks = read_events((await client.get(completion, headers={"Last-Event-ID": event_id})).text)[:-1]
+            return "".join(
+                part["data"]["choices"][0]["delta"].get("content", "") for part in chunks if part["data"]["choices"]
+            )
+
+        read = ""
+        for event in events:
+            read += event["data"]["choices"][0]["delta"].get("content", "")
+            assert read + await rest_after(event["id"]) == "Hello back"
+        turn = events[0]["id"].partition(".")[0]
+        others = [await rest_after(f"{turn}.{count}-deadbeef") for count in (5, 50)]
+        wrong = await client.get(completion, headers={"Last-Event-ID": "no place"})
+
+    assert [text.strip() for text in others] == ["[The answer was started again:]\n\nHello back"] * 2
+    assert wrong.status_code == 400
