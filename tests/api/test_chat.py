@@ -8,16 +8,6 @@ from tests.support.api_client import ask, program, read_events
 from tests.support.running_gateway import OpenGateway
 
 
-async def test_a_message_is_answered(running: OpenGateway):
-    async with running("Hello back") as here, program(here) as client:
-        answer = await ask(client, "hello", user="chat-1")
-
-    assert answer["object"] == "chat.completion"
-    assert answer["choices"][0]["message"]["content"] == "Hello back"
-    assert answer["choices"][0]["finish_reason"] == "stop"
-    assert answer["nanobot"]["session"] == "api:laptop:chat-1"
-
-
 async def test_a_stream_has_the_chunks_in_the_order_of_openai(running: OpenGateway):
     async with running("Hello back") as here, program(here) as client:
         body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -37,10 +27,12 @@ async def test_a_stream_has_the_chunks_in_the_order_of_openai(running: OpenGatew
 
 async def test_a_conversation_goes_on_by_its_name(running: OpenGateway):
     async with running("one", "two") as here, program(here) as client:
-        await ask(client, "first", user="chat-1")
+        first = await ask(client, "first", user="chat-1")
         await ask(client, "second", user="chat-1")
 
         texts = [str(message["content"]) for message in here.model.requests[-1] if message["role"] == "user"]
+    assert (first["object"], first["nanobot"]["session"]) == ("chat.completion", "api:laptop:chat-1")
+    assert (first["choices"][0]["message"]["content"], first["choices"][0]["finish_reason"]) == ("one", "stop")
     assert "first" in texts[0]
     assert "second" in texts[1]
 
