@@ -11,10 +11,11 @@ import re
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import Protocol, TextIO
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
@@ -45,13 +46,11 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 from prompt_toolkit.widgets import SearchToolbar
 
+from nanobot.agent.events import ApprovalAsked
 from nanobot.cli.chat.completion import can_complete
-from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, max_live_rows
+from nanobot.cli.chat.screen import BEGIN_UPDATE, END_UPDATE, Screen, max_live_rows
 from nanobot.cli.terminal import repair_output, write_text
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
-
-if TYPE_CHECKING:
-    from nanobot.cli.chat.session import ChatSession
 
 MAX_HISTORY_CHARS = 50_000
 """Longer lines are not stored."""
@@ -158,10 +157,29 @@ class _OneWriteOutput(Vt100_Output):
             super().flush()
 
 
+class Chat(Protocol):
+    """What the prompt shows and controls (`ChatSession`). Every method returns at once."""
+
+    screen: Screen
+    waiting: deque[str]
+    """Lines that are queued."""
+    question: ApprovalAsked | None
+    """The open question; then the bottom line, which shows the choices, is highlighted."""
+
+    def accept_line(self, line: str) -> bool:
+        """Act on a line; False if it stays in the prompt for editing."""
+
+    def stop(self) -> bool:
+        """Stop the running turn; False if there is none."""
+
+    def bottom_line(self) -> str:
+        """The line below the input."""
+
+
 class Prompt:
     """The input line of the chat, and the Surface of its screen."""
 
-    def __init__(self, chat: "ChatSession", completer: Completer, history_file: Path, *, colour: bool) -> None:
+    def __init__(self, chat: Chat, completer: Completer, history_file: Path, *, colour: bool) -> None:
         self._chat = chat
         self._paste_store = PasteStore()
         self._live = ""
