@@ -93,7 +93,10 @@ async def test_openai_raises_its_own_errors(running: OpenGateway):
         assert len(here.model.requests) == 1
 
 
-async def test_openai_gets_an_answer_that_takes_longer_than_the_timeout(running: OpenGateway):
+async def test_openai_gets_an_answer_that_takes_longer_than_the_timeout(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nanobot.api.turns.ABANDONED_S", 0.05)
     pause = Pause()
     async with running(pause, "at last", api={"timeout": 1}) as here, await client_of(here) as client:
         asking = asyncio.create_task(client.chat.completions.create(model="nanobot", messages=messages("hello")))
