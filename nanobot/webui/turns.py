@@ -1,16 +1,14 @@
 """Past turns step by step with what the model was sent, and usage."""
 
 import asyncio
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.reader import Recording, read_recording
-from nanobot.agent.trace.replay import first_request
+from nanobot.agent.trace.replay import request_facts
 from nanobot.agent.trace.store import TraceStore
-from nanobot.providers.wire.rows import wire_text
 from nanobot.security.http_access import HttpError
 from nanobot.security.http_view import route
 from nanobot.security.secrets import redact_texts, redact_value
@@ -40,7 +38,7 @@ class TurnsView(WebView):
     async def list_all(self, key: str) -> Any:
         """The turns of a session, oldest first, without their steps."""
         recording = await self._recording(key)
-        return {"turns": redact_value([{**each.to_json(), "steps": len(each.model_steps)} for each in recording.turns])}
+        return {"turns": redact_value([{**each.to_json(), "steps": len(each.steps)} for each in recording.turns])}
 
     @route("GET", "/api/sessions/{key:path}/turns/{turn}")
     async def show(self, key: str, turn: str) -> Any:
@@ -70,10 +68,7 @@ class TurnsView(WebView):
         recording = await self._recording(key)
         recorded = recording.find(turn)
         sent = await asyncio.to_thread(recording.prompt, recorded, self._traces)
-        messages = await first_request(recorded, sent, clock=self.runtime.clock)
-        rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
-        return redact_texts({"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits),
-                             "messages": rows})  # fmt: skip
+        return redact_texts(await request_facts(recorded, sent, clock=self.runtime.clock))
 
     @route("GET", "/api/models")
     async def models(self) -> Any:
