@@ -209,7 +209,8 @@ def _reduce_table(made_of: tuple[int, str, int, int]) -> dict[str, Any]:
 
     table = json.loads(Path(made_of[1]).read_text(encoding="utf-8"), object_hook=reduce)
     entries = table.items() if isinstance(table, dict) else ()
-    rows = {name: entry if "rates" in entry else _reduce_entry(entry) for name, entry in entries if entry}
+    models = ((name, entry) for name, entry in entries if isinstance(entry, dict))
+    rows = {name: entry if "rates" in entry else _reduce_entry(entry) for name, entry in models}
     return {name: row for name, row in rows.items() if row is not None}
 
 
