@@ -91,10 +91,8 @@ class HeartbeatRunner:
         return result.text
 
     async def notify(self, text: str) -> None:
-        """Queue the text for the configured chat, else for the chat the owner wrote in last.
-
-        With a unified session, which does not record the chat, it goes to the owner's private chat. Does not wait for
-        the delivery: a platform that is down must not stop the heartbeat.
+        """Queue the text for its chat. Does not wait for the delivery: a platform that is down must not stop the
+        heartbeat.
         """
         chat = await self._chat()
         if chat is None:
@@ -107,19 +105,17 @@ class HeartbeatRunner:
         await self._runtime.bus.publish_outbound(message)
 
     async def _chat(self) -> Address | None:
+        """The configured chat, else the private chat that was used last, else the owner's private chat."""
         settings = self._runtime.config.gateway.heartbeat
         if settings.channel and settings.to:
             return Address(settings.channel, settings.to)
-        if self._runtime.config.agents.defaults.unified_session:
-            async with aclosing(self._channels.owners_chats(self._channels.names)) as chats:
-                return await anext(chats, None)
-        return await asyncio.to_thread(self._last_private_chat)
+        if (key := await asyncio.to_thread(self._runtime.sessions.latest, self._is_private_session)) is not None:
+            channel, _, chat_id = key.partition(":")
+            return Address(channel, chat_id)
+        async with aclosing(self._channels.owners_chats(self._channels.names)) as chats:
+            return await anext(chats, None)
 
-    def _last_private_chat(self) -> Address | None:
-        names = self._channels.names
-        key = self._runtime.sessions.latest(lambda key: key.count(":") == 1 and key.partition(":")[0] in names)
-        if key is None:
-            return None
+    def _is_private_session(self, key: str) -> bool:
         channel, _, chat_id = key.partition(":")
-        chat = Address(channel, chat_id)
-        return chat if is_private(self._runtime.sessions, self._runtime.pairing, chat) else None
+        is_chat = channel in self._channels.names and ":" not in chat_id
+        return is_chat and is_private(self._runtime.sessions, self._runtime.pairing, Address(channel, chat_id))

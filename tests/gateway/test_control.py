@@ -18,8 +18,7 @@ from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.backend import choose_session, terminal_message
 from nanobot.gateway.control.client import GatewayBackend, find_backend
-from nanobot.gateway.lock import single_instance
-from nanobot.gateway.shutdown import ExitReason
+from nanobot.gateway.process import ExitReason, single_instance
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, RecordingSink, calls, open_bot

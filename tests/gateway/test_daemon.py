@@ -19,7 +19,7 @@ from nanobot.gateway.daemon import (
     systemd,
     systemd_unit,
 )
-from nanobot.gateway.loop_monitor import tell_service_manager
+from nanobot.gateway.process import tell_service_manager
 from tests.support.home import POSIX
 
 

@@ -15,9 +15,8 @@ from nanobot.config.paths import DataPaths
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.types import CronSchedule
 from nanobot.errors import ConfigError, InstanceLockedError
-from nanobot.gateway.lock import find_lock_holder
+from nanobot.gateway.process import ExitReason, find_lock_holder
 from nanobot.gateway.service import Options
-from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.errors import AuthenticationError

@@ -26,7 +26,7 @@ from nanobot.cli.terminal import is_terminal, repair_output, strip_control, want
 from nanobot.config.paths import absolute
 from nanobot.errors import ConfigError, NanobotError, UsageError
 from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
-from nanobot.gateway.lock import find_lock_holder
+from nanobot.gateway.process import find_lock_holder
 from nanobot.utils.text import duration
 
 HARD_EXIT_S = 5.0
@@ -54,8 +54,8 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
     import asyncio  # slow; not needed for --help
 
     from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
-    from nanobot.gateway.service import Options, serve
-    from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
+    from nanobot.gateway.process import ExitReason, ShutdownRequests
+    from nanobot.gateway.service import Options, open_gateway
     from nanobot.security.secrets import redact_all
     from nanobot.utils.log import LogTarget, set_up_logging
 
@@ -71,20 +71,20 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
                 os._exit(exit_code_for(number))
             requests.stop()
 
-        async def enforce_exit() -> None:
-            """End the process HARD_EXIT_S after the request even if something in it hangs."""
-            end = _restart if await requests.wait() is ExitReason.RESTART else partial(os._exit, 0)
-            timer = threading.Timer(HARD_EXIT_S, end)
-            timer.daemon = True
-            timer.start()
-
         with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], on_signal):
-            enforcing = asyncio.create_task(enforce_exit())
-            places = {"data_dir": setup.data_dir, "workspace": setup.workspace}
-            try:
-                return await serve(setup.config, **places, options=Options(**options), shutdown=requests)
-            finally:
-                enforcing.cancel()
+            async with open_gateway(
+                setup.config,
+                data_dir=setup.data_dir,
+                workspace=setup.workspace,
+                options=Options(**options),
+                shutdown=requests,
+            ) as gateway:
+                reason = await gateway.wait()
+                end = _restart if reason is ExitReason.RESTART else partial(os._exit, 0)
+                timer = threading.Timer(HARD_EXIT_S, end)  # even if something in it hangs
+                timer.daemon = True
+                timer.start()
+        return reason
 
     if asyncio.run(run_gateway()) is ExitReason.RESTART:
         _restart()
