@@ -10,7 +10,6 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
 from nanobot.channels.status import ChannelState
-from nanobot.gateway.control.backend import CHANNEL, Show
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.session.manager import SessionManager
 
@@ -18,6 +17,7 @@ REOPEN_S = 0.5
 """How long to wait for a terminal to open again: it closes for a moment between two requests."""
 _BUSY_S = 2.0
 """How long a message waits for the turn of its chat, before it goes back to the queue for a moment."""
+Show = Callable[[str], None]
 _SHOWN = (OutboundKind.REPLY, OutboundKind.NOTICE)
 
 
@@ -41,7 +41,7 @@ class InternalChannel(BaseChannel):
 class TerminalChannel(InternalChannel):
     """Shows messages in open terminal chats. What is typed there comes through the control socket."""
 
-    name = CHANNEL
+    name = "cli"
 
     def __init__(self, bus: MessageBus, feed: Feed) -> None:
         super().__init__(bus, feed)
@@ -89,7 +89,7 @@ class TerminalChannel(InternalChannel):
             show(message.content)
         return (f"terminal-{len(shows)}",)
 
-    def _open_in(self, chat: str) -> list[Callable[[str], None]]:
+    def _open_in(self, chat: str) -> list[Show]:
         """The terminals of a chat; of one that nobody has open, such as a single message's, all chats."""
         open_here = [show for chat_id, show, _ in self._open if chat_id == chat]
         return open_here or [show for _, show, for_all in self._open if for_all]

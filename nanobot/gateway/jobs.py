@@ -29,6 +29,7 @@ DELIVERY_S = 2.0
 After that the report stays in the outbound queue, and the run ends so that the next one is on time.
 """
 _CLOSE_S = 2.0
+_STALE_S = 3 * TICK_S
 
 
 @asynccontextmanager
@@ -54,7 +55,6 @@ def jobs_task(runtime: Runtime, tell_owner: TellOwner) -> SupervisedTask:
         "jobs",
         JobRunner(runtime, service, tell_owner).run,
         silent_s=lambda: service.tick_age_s,
-        stale_s=3 * TICK_S,
         problem=lambda: service.problem,
     )
 
@@ -69,11 +69,16 @@ class JobRunner:
         self._timezone = runtime.config.agents.defaults.timezone
 
     async def run(self) -> None:
-        """Run due jobs until cancelled. Interrupted runs resume at the next start, as their turns do."""
+        """Run due jobs until cancelled. Interrupted runs resume at the next start, as their turns do.
+
+        Raises TimeoutError if the scheduler stops ticking: then it has to be started again.
+        """
         self._service.on_job = self.on_job
         try:
             await self._service.start()
-            await asyncio.Event().wait()
+            while (silent_s := self._service.tick_age_s or 0.0) < _STALE_S:  # noqa: ASYNC110 a tick that is missing sends no event
+                await asyncio.sleep(_STALE_S)
+            raise TimeoutError(f"no activity for {silent_s:.0f} s")
         finally:
             await self._service.close(_CLOSE_S)
 

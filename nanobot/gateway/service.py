@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nanobot import __version__
 from nanobot.agent.feed import Feed
@@ -29,7 +29,7 @@ from nanobot.errors import ConfigError, NanobotError
 from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.control.requests import ControlRequests
 from nanobot.gateway.control.server import ControlServer
-from nanobot.gateway.health import SILENT_S, HealthReporter
+from nanobot.gateway.health import HealthReporter
 from nanobot.gateway.heartbeat import heartbeat_task
 from nanobot.gateway.internal_channels import ApiChannel, TerminalChannel, WebChannel
 from nanobot.gateway.jobs import jobs_task
@@ -104,8 +104,7 @@ class Gateway:
     ) -> None:
         config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
         self.runtime = runtime
-        self.feed = feed
-        self.terminal = terminal
+        self._feed = feed
         self.shutdown = shutdown
         self.supervisor = TaskSupervisor(clock)
         self._options = options
@@ -140,7 +139,8 @@ class Gateway:
                 log.warning("the API is served on %s unencrypted: %s", host, advice)
             port = config.api.port if options.api_port is None else options.api_port
             self.api_http = HttpServer(host, port, self._make_api_app, "Set api.port, or start with --port.")
-        self._control = ControlServer(places, runtime.workspace, ControlRequests(self))
+        requests = ControlRequests(runtime, feed, terminal, self.channels, self._answer_control)
+        self._control = ControlServer(places, runtime.workspace, requests)
 
     async def open(self) -> None:
         """Create the channels, bind the ports, and add the tasks. Raises ConfigError if nobody could write to it."""
@@ -158,7 +158,7 @@ class Gateway:
         add(SupervisedTask("channels", channels.manager.run))
         add(SupervisedTask("dead letters", lambda: self._dead_letters.run(channels)))
         add(SupervisedTask("pairing", lambda: report_pairing_codes(channels, self._pairing_codes)))
-        add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s, stale_s=SILENT_S))
+        add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s))
         if not options.api_only:
             add(jobs_task(runtime, channels.tell_owner))
             if (heartbeat := heartbeat_task(runtime, channels)) is not None:
@@ -205,7 +205,7 @@ class Gateway:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(max(turns_end, loop.time()) + SENDS_S):
                 await self.channels.manager.drain()
-        self.feed.close()
+        self._feed.close()
         running.cancel()
         await asyncio.wait([running], timeout=CANCEL_S)
         log.info("stopped")
@@ -221,14 +221,27 @@ class Gateway:
         secret = await self._credentials.add(CredentialKind.LINK, secrets.token_hex(8))
         return f"{address}/#k={secret}"
 
-    def api_urls(self) -> list[str]:
-        """Where the API is served."""
-        servers = (self.http, self.api_http)
-        return [f"{server.url}/v1" for server in servers if server is not None and server.port is not None]
+    async def _answer_control(self, request: str) -> dict[str, Any] | None:
+        """Answer a request of the local socket about the gateway itself; None if there is no such request."""
+        match request:
+            case "report":
+                return await self.reporter.report()
+            case "web link":
+                return {"url": await self.new_link()}
+            case "api urls":
+                servers = (self.http, self.api_http)
+                return {"urls": [f"{server.url}/v1" for server in servers if server is not None and server.port]}
+            case "stop gateway":
+                self.shutdown.stop()
+            case "restart gateway":
+                self.shutdown.restart()
+            case _:
+                return None
+        return {}
 
     def _on_pairing_code(self, entry: Pending) -> None:
         self._pairing_codes.put_nowait(entry)
-        self.feed.changed("inbox")
+        self._feed.changed("inbox")
 
     def _register_message_tool(self) -> None:
         """Register the tool that sends messages to chats."""
@@ -354,5 +367,6 @@ def _log_start(gateway: Gateway) -> None:
         log.info("API: %s/v1; a key for each program: nanobot api key add NAME", gateway.api_http.url)
     for line in runtime.config.loaded_from.warnings:
         log.warning("%s", line)
-    for line in closed_channels(runtime.config, runtime.pairing.paired_channels() | channels.broken.keys()):
+    paired = {name for name in channels.names if runtime.pairing.people(name).approved}
+    for line in closed_channels(runtime.config, paired | channels.broken.keys()):
         log.warning("%s", line)

@@ -1,4 +1,4 @@
-"""Runs the gateway's background tasks. One that fails or stalls is restarted with backoff; the others keep running."""
+"""Runs the gateway's background tasks. One that fails is restarted with backoff; the others keep running."""
 
 import asyncio
 import logging
@@ -26,8 +26,6 @@ class SupervisedTask:
     """Runs until cancelled. If it returns, it is done; if it raises, it is restarted."""
     silent_s: Callable[[], float | None] = lambda: None
     """Seconds since its last activity; None if it may be idle for any time."""
-    stale_s: float | None = None
-    """Restart after this much inactivity, in seconds."""
     problem: Callable[[], str | None] = lambda: None
     """What prevents it from working, in one line."""
     alive: bool = False
@@ -39,11 +37,8 @@ class SupervisedTask:
     @property
     def trouble(self) -> str:
         """What a person should look at, in one line; empty if nothing is wrong."""
-        if problem := self.problem():
-            return problem
-        if not (self.alive or self.ended):
-            return f"failed and restarts soon: {self.last_error}"
-        return self._inactivity()
+        failed = "" if self.alive or self.ended else f"failed and restarts soon: {self.last_error}"
+        return self.problem() or failed
 
     def to_json(self) -> dict[str, Any]:
         """The state for health and status."""
@@ -55,26 +50,10 @@ class SupervisedTask:
             "lastError": self.problem() or self.last_error,
         }
 
-    def _inactivity(self) -> str:
-        silent_s = self.silent_s() or 0.0
-        return f"no activity for {silent_s:.0f} s" if self.stale_s and silent_s > self.stale_s else ""
-
-    async def run_until_stale(self) -> None:
-        """Run. Raises what it raises, and TimeoutError after `stale_s` without activity."""
-        running = asyncio.ensure_future(self.run())
-        try:
-            while not (await asyncio.wait([running], timeout=self.stale_s))[0]:
-                if inactivity := self._inactivity():
-                    raise TimeoutError(inactivity)
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
-        await running
-
 
 @dataclass(slots=True)
 class TaskSupervisor:
-    """Runs tasks and restarts those that fail or stall."""
+    """Runs tasks and restarts those that fail."""
 
     clock: Clock
     first_wait_s: float = FIRST_WAIT_S
@@ -106,7 +85,7 @@ class TaskSupervisor:
         while True:
             started_at, task.alive = self.clock.monotonic(), True
             try:
-                await task.run_until_stale()
+                await task.run()
                 task.ended = True
                 return
             except Exception as error:  # one task's failure must not stop the others

@@ -202,13 +202,11 @@ class PairingState(BaseModel):
     def remove(self, channel: str, sender: Sender) -> None:
         """Remove this sender and their pending codes from the channel."""
         for table in (self.owners, self.approved):
-            if ids := [sender_id for sender_id in table.pop(channel, []) if _key(sender_id) != sender.key]:
-                table[channel] = ids
-        if names := {key: name for key, name in self.names.pop(channel, {}).items() if _key(key) != sender.key}:
-            self.names[channel] = names
-        for code, entry in [*self.pending.items()]:
-            if entry.channel == channel and entry.is_from(sender):
-                del self.pending[code]
+            table[channel] = [sender_id for sender_id in table.get(channel, []) if _key(sender_id) != sender.key]
+        for sender_id in [known for known in self.names.get(channel, {}) if _key(known) == sender.key]:
+            del self.names[channel][sender_id]
+        for entry in [entry for entry in self.pending.values() if entry.channel == channel and entry.is_from(sender)]:
+            del self.pending[entry.code]
 
 
 class PairingStore:
@@ -219,8 +217,7 @@ class PairingStore:
         self._lock = places.state / "pairing.lock"
         self._clock = clock or SystemClock()
         self._stamp: tuple[int, ...] | None = ()
-        self._last_valid: PairingState | None = None
-        """None before the file was first read."""
+        """Of the file as it was read; empty before that."""
         self._state = PairingState()
         """As of the last read; empty for an unusable file."""
         self._people: dict[str, PairedUsers] = {}
@@ -242,11 +239,6 @@ class PairingStore:
         """Whether the limit allows another code beside these of a channel."""
         oldest = min((entry.created_at for entry in pending), default=0.0)
         return len(pending) < MAX_PENDING or self.now() - oldest >= REPLACEABLE_AFTER_S
-
-    def paired_channels(self) -> frozenset[str]:
-        """The channels with paired senders, from the current file. Never raises."""
-        self._reload()
-        return frozenset(channel for channel, people in self._people.items() if people.approved)
 
     def load(self) -> PairingState:
         """Read the whole state, without expired codes. Raises StorageError for an unusable file."""
@@ -308,22 +300,21 @@ class PairingStore:
         return self._clock.now().timestamp()
 
     def _reload(self) -> None:
-        """Read the file if it has changed, and log who was let in or removed: in a chat, a terminal or the file."""
-        stamp = file_stamp(self.path)
-        if stamp == self._stamp:
+        """Read the file if it has changed, and log who was let in or removed: by a chat, a terminal or an editor."""
+        before, stamp = self._stamp, file_stamp(self.path)
+        if stamp == before:
             return
         self._stamp = stamp
         try:
-            self._state, problem = self._read(), ""
+            state, problem = self._read(), ""
         except StorageError as error:
-            self._state, problem = PairingState(), str(error)
+            state, problem = PairingState(), str(error)
             if problem != self.problem:
                 log.error("Paired senders are not allowed until this is fixed: %s", problem)  # noqa: TRY400
         else:
-            if self._last_valid is not None:
-                _log_changes({*self._last_valid.paired()}, {*self._state.paired()})
-            self._last_valid = self._state
-        self._people, self.problem = self._state.people(), problem
+            if before != ():
+                _log_changes(self._state, state)
+        self._state, self._people, self.problem = state, state.people(), problem
 
     def _read(self) -> PairingState:
         """Read the file; an empty state without one. Raises StorageError for an unusable file."""
@@ -379,15 +370,14 @@ class PairingRateLimiter:
         put_bounded(self._senders, sender, (count + 1, self._clock.monotonic() + wait), MAX_SENDERS)
 
 
-def _log_changes(before: set[PairedSender], after: set[PairedSender]) -> None:
-    old, new = ({(paired.channel, paired.sender_id): paired for paired in people} for people in (before, after))
-    for key in sorted(old.keys() ^ new.keys()):
-        paired = new.get(key) or old[key]
+def _log_changes(before: PairingState, after: PairingState) -> None:
+    was, now = ({(paired.channel, paired.sender_id): paired for paired in state.paired()} for state in (before, after))
+    for key, paired in sorted({**was, **now}.items(), key=lambda item: item[0]):
         who = f"{paired.sender_id!r} {paired.name}".strip()
-        if key in new:
-            log.info("%s: paired %s as %s", paired.channel, who, "owner" if paired.is_owner else "guest")
-        else:
+        if key not in now:
             log.info("%s: %s is no longer paired", paired.channel, who)
+        elif key not in was:
+            log.info("%s: paired %s as %s", paired.channel, who, "owner" if paired.is_owner else "guest")
 
 
 def _normalize_code(text: str) -> bytes:

@@ -31,17 +31,6 @@ async def for_ever() -> None:
     await asyncio.Event().wait()
 
 
-async def test_one_that_is_silent_for_too_long_is_cut_off_and_begun_anew(caplog):
-    silent = SupervisedTask("clock", for_ever, silent_s=lambda: 99.0, stale_s=0.03)
-    other = SupervisedTask("other", for_ever)
-
-    async with living(silent, other):
-        await eventually(lambda: silent.restarts >= 2)
-
-        assert (other.alive, other.restarts) == (True, 0)
-    assert "no activity for 99 s" in silent.last_error
-
-
 async def test_one_that_comes_to_its_end_in_good_order_is_left_alone():
     async def short() -> None:
         return

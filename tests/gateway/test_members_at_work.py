@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.cron.service import CronService
 from nanobot.cron.types import CronJob, CronSchedule
 from nanobot.messages.types import text_of
 from nanobot.providers.errors import AuthenticationError
@@ -85,6 +86,16 @@ async def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offli
         history = await asyncio.to_thread(here.gateway.runtime.cron().history, job.id)
 
     assert [row.outcome for row in history] == ["ran", "ran"]
+
+
+async def test_a_scheduler_that_ticks_no_more_is_started_again(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanobot.gateway.jobs._STALE_S", 0.05)
+    monkeypatch.setattr(CronService, "tick_age_s", 99.0)
+    async with running() as here:
+        jobs = here.gateway.supervisor.tasks["jobs"]
+        await eventually(lambda: jobs.restarts)
+
+    assert "no activity for 99 s" in jobs.last_error
 
 
 async def test_a_person_is_reminded_who_asked_for_it_in_a_chat(running: OpenGateway):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnOutcome, TurnResult
 from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, follow_turn, socket_frames, stop_turn
 from nanobot.bus.events import InboundMessage
-from nanobot.gateway.control.backend import Joining, OnBackgroundStart, SessionInfo, Show
+from nanobot.gateway.control.backend import ChatBackend, Joining, OnBackgroundStart, SessionInfo, Show
 from nanobot.net.gateway_socket import Frame, GatewayError, ask, connect, settings_in
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _RETRIES = 5
 """Of a chat, which then continues without the gateway."""
 
 
-class GatewayBackend:
+class GatewayBackend(ChatBackend):
     """Runs everything in the gateway, which alone writes the sessions."""
 
     def __init__(self, state: Path, about: Mapping[str, Any], *, retry_s: float = RETRY_S) -> None:
@@ -163,13 +163,6 @@ class GatewayBackend:
                                 yield str(frame.get("text", ""))
             was_lost = True
             await asyncio.sleep(self._retry_s)
-
-    async def wait_for_consolidation(self, note: Show) -> None:
-        """Nothing to do: the gateway keeps running."""
-
-    async def jobs_problem(self) -> str:
-        """Empty: the gateway runs the jobs."""
-        return ""
 
     async def wait_for_background(self, session_key: str, on_start: OnBackgroundStart, show: Show) -> None:
         async with connect(self._state) as connection:

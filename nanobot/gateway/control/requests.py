@@ -6,20 +6,20 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nanobot.agent.events import Answer
-from nanobot.agent.feed import FeedClosedError, stored_view
+from nanobot.agent.feed import Feed, FeedClosedError, stored_view
 from nanobot.agent.recovery import find_interrupted_turn
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
+from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.control.backend import LocalBackend, chat_of, terminal_message, transcribe_attachments
+from nanobot.gateway.internal_channels import TerminalChannel
 from nanobot.messages.types import Origin
 from nanobot.net.gateway_socket import Connection, Frame
-
-if TYPE_CHECKING:
-    from nanobot.gateway.service import Gateway
+from nanobot.runtime.build import Runtime
 
 ABANDONED_S = 2.0
 """A turn is stopped this time after its client has left."""
@@ -30,10 +30,18 @@ SEND_S = 60.0
 class ControlRequests:
     """Handles requests. The protocol is in `net.gateway_socket`."""
 
-    def __init__(self, gateway: "Gateway") -> None:
-        self._gateway = gateway
-        self._runtime, self._feed, self._terminal = gateway.runtime, gateway.feed, gateway.terminal
-        self._bot = LocalBackend(gateway.runtime)
+    def __init__(
+        self,
+        runtime: Runtime,
+        feed: Feed,
+        terminal: TerminalChannel,
+        channels: GatewayChannels,
+        about_gateway: Callable[[str], Awaitable[Frame | None]],
+    ) -> None:
+        """`about_gateway` answers a request about the gateway itself, by its name; None if there is no such request."""
+        self._runtime, self._feed, self._terminal, self._channels = runtime, feed, terminal, channels
+        self._about_gateway = about_gateway
+        self._bot = LocalBackend(runtime)
         self._followers: Counter[str] = Counter()
         """Connections of the clients that have sent a message, by the id of its turn."""
         self._tasks: set[asyncio.Task[object]] = set()
@@ -59,7 +67,7 @@ class ControlRequests:
 
     async def _reply(self, request: Frame) -> Frame:
         """The answer to a request that has one frame as answer."""
-        bot, runtime, gateway = self._bot, self._runtime, self._gateway
+        bot, runtime = self._bot, self._runtime
         match request:
             case {"do": "about", "session": key}:  # what a terminal chat shows
                 is_continuing = bool(request.get("continue"))
@@ -91,23 +99,14 @@ class ControlRequests:
                 return {"stopped": await runtime.loop.stop_turn(key, request.get("turn"))}
             case {"do": "send", "channel": str(channel), "to": str(to), "text": str(text)}:
                 return {"ids": await self._send(channel, to, text, request)}
-            case {"do": "report"}:
-                return await gateway.reporter.report()
             case {"do": "mcp server", "name": str(name)}:
                 return await self._mcp_server(name)
-            case {"do": "web link"}:
-                return {"url": await gateway.new_link()}
-            case {"do": "api urls"}:
-                return {"urls": gateway.api_urls()}
-            case {"do": "stop gateway"}:
-                gateway.shutdown.stop()
-                return {}
-            case {"do": "restart gateway"}:
-                gateway.shutdown.restart()
-                return {}
+        name = str(request.get("do"))
+        if (answer := await self._about_gateway(name)) is not None:
+            return answer
         raise NanobotError(
-            f"The gateway does not understand the request {request.get('do')!r}. It may be an older version: `nanobot "
-            "gateway restart`."
+            f"The gateway does not know the request {name!r}, or it is incomplete. Is it an older version? Then: "
+            "`nanobot gateway restart`."
         )
 
     async def _turn(self, request: Frame, client: Connection) -> None:
@@ -220,7 +219,7 @@ class ControlRequests:
 
     async def _send(self, channel: str, to: str, text: str, request: Frame) -> list[str]:
         """Send a message to a chat, or with `person` to a person, and return its platform ids."""
-        channels = self._gateway.channels
+        channels = self._channels
         if channels.manager.get(channel) is None:
             if broken := channels.broken.get(channel):
                 raise NanobotError(f"{channel} cannot send: {broken}")
