@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from nanobot.bus.events import FEED_CHANNELS, Address, Button, OutboundKind, OutboundMessage
@@ -149,37 +148,36 @@ class GatewayChannels:
         return channel
 
     async def tell_owner(self, text: str, channels: Sequence[str] = (), buttons: tuple[Button, ...] = ()) -> bool:
-        """Queue a notice to the best chat with an owner of these channels. False if there is none. Raises StorageError.
+        """Queue a notice to an owner of these channels, by default of all. False if there is no chat for it.
 
-        `channels` are all platforms if not given.
+        Raises StorageError.
         """
-        async with aclosing(self.owners_chats(channels or self.names)) as chats:
-            chat = await anext(chats, None)
-        if chat is not None:
+        if chat := await self.owners_chat(channels or self.names):
             notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE, buttons=buttons)
             await self.runtime.bus.publish_outbound(notice)
         return chat is not None
 
-    async def owners_chats(self, channels: Sequence[str]) -> AsyncGenerator[Address, None]:
-        """Yield the private chats with owners of these channels, the best first, each once.
-
-        First the private chat of each owner, opened if the platform allows that; then the newest chats that only an
-        owner reads. Raises StorageError.
+    async def owners_chat(self, channels: Sequence[str]) -> Address | None:
+        """The last chat of these channels that only an owner reads, else the private one that a platform opens for an
+        owner. Raises StorageError.
         """
-        sessions, pairing = self.runtime.sessions, self.runtime.pairing
-        owners = {name: ids for name, ids in pairing.load().owners.items() if name in channels and ids}
-        seen: set[Address] = set()
-        for name in (name for name in channels if name in owners):
-            for owner in owners[name]:
-                chat_id = await self.manager.chat_with(name, owner)
-                if chat_id is not None and (chat := Address(name, chat_id)) not in seen:
-                    seen.add(chat)
-                    yield chat
+        owners = {name: ids for name, ids in self.runtime.pairing.load().owners.items() if name in channels and ids}
+        if chat := await self.last_private_chat(owners):
+            return chat
+        for name in channels:
+            for owner in owners.get(name, ()):
+                if (chat_id := await self.manager.chat_with(name, owner)) is not None:
+                    return Address(name, chat_id)
+        return None
 
-        def known_chats() -> list[Address]:
-            keys = [str(row["key"]).partition(":") for row in sessions.list_sessions() if not row["archived"]]
-            chats = [Address(name, chat_id) for name, _, chat_id in keys if name in owners and ":" not in chat_id]
-            return [chat for chat in chats if chat not in seen and is_private(sessions, pairing, chat)]
+    async def last_private_chat(self, channels: Collection[str]) -> Address | None:
+        """The chat of these channels that was used last and that only an owner reads."""
 
-        for chat in await asyncio.to_thread(known_chats):
-            yield chat
+        def is_private_chat(key: str) -> bool:
+            name, _, chat_id = key.partition(":")
+            is_chat = name in channels and ":" not in chat_id
+            return is_chat and is_private(self.runtime.sessions, self.runtime.pairing, Address(name, chat_id))
+
+        key = await asyncio.to_thread(self.runtime.sessions.latest, is_private_chat)
+        name, _, chat_id = (key or "").partition(":")
+        return Address(name, chat_id) if key else None

@@ -1,13 +1,14 @@
 """The health report of the gateway, for `/health`, `nanobot gateway status` and `nanobot channels status`.
 
-`metrics` has the same in the text format of Prometheus (prometheus.io/docs/instrumenting/exposition_formats).
+`metrics` has its numbers for Prometheus (prometheus.io/docs/instrumenting/exposition_formats).
 """
 
 import asyncio
 import os
+import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ COUNTED_S = 5.0
 """How long the counts of the journal are cached."""
 
 Report = dict[str, Any]
+_UPPER = re.compile("(?=[A-Z])")
 
 
 class LoopMonitor:
@@ -156,42 +158,23 @@ def _free_bytes(folder: Path) -> int | None:
 
 
 def metrics(report: Report) -> str:
-    """Format a report for Prometheus."""
-    channels, members, messages = report["channels"], report["members"], report["messages"]
-    lines: list[str] = []
-
-    def add(name: str, kind: str, text: str, value: object = None, **by: Mapping[str, object]) -> None:
-        """Add a metric with one value, or with one for each value of a label. Values of None are left out."""
-        lines.extend((f"# HELP nanobot_{name} {text}", f"# TYPE nanobot_{name} {kind}"))
-        rows = [("", value)]
-        rows += [(f'{{{label}="{_escape(key)}"}}', row[key]) for label, row in by.items() for key in row]
-        lines.extend(f"nanobot_{name}{labels} {float(v):g}" for labels, v in rows if isinstance(v, int | float))
-
-    def column(rows: Mapping[str, Mapping[str, object]], key: str, default: object = None) -> dict[str, object]:
-        return {name: row.get(key, default) for name, row in rows.items()}
-
-    add("healthy", "gauge", "Whether nothing is wrong.", report["status"] == "ok")
-    add("uptime_seconds", "gauge", "Since the gateway started.", report["uptimeS"])
-    is_up = {name: state == ChannelState.UP for name, state in column(channels, "state").items()}
-    add("channel_up", "gauge", "Whether a channel is connected.", channel=is_up)
-    for word, text in (("received", "received from"), ("sent", "sent to"), ("failed", "refused by")):
-        counts = column(channels, word, 0)
-        add(f"channel_{word}_total", "counter", f"Messages {text} a channel since the start.", channel=counts)
-    silent = column(channels, "silentS")
-    add("channel_silent_seconds", "gauge", "Since a channel's platform last answered.", channel=silent)
-    states = {state: messages[state] for state in ("received", "answered", "refused", "queued")}
-    add("messages", "gauge", "Messages in the journal: received = answered + refused + queued.", state=states)
-    outbound = {"waiting": messages["waitingOut"], "failed": messages["failedOut"]}
-    add("outbound", "gauge", "Outbound messages that wait for their platform, and undeliverable ones.", state=outbound)
-    add("member_up", "gauge", "Whether it runs.", member=column(members, "alive"))
-    add("member_restarts_total", "counter", "How often it was restarted.", member=column(members, "restarts"))
-    add("member_tick_age_seconds", "gauge", "Since its last activity.", member=column(members, "lastTickS"))
-    add("model_up", "gauge", "Whether the last model call was answered.", not report["modelError"])
-    add("running_turns", "gauge", "Turns in progress.", report["runningTurns"])
-    add("loop_lag_seconds", "gauge", "The event loop's worst delay in a minute.", report["loopLagS"])
-    add("disk_free_bytes", "gauge", "Free space on the data folder's disk.", report["diskFreeBytes"])
-    return "\n".join(lines) + "\n"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    """The numbers of a report in the text format of Prometheus, such as `nanobot_channel_sent{channel="slack"} 7`."""
+    numbers: list[tuple[str, str, object]] = [
+        ("healthy", "", report["status"] == "ok"),
+        ("model_up", "", not report["modelError"]),
+        *((key, "", value) for key, value in report.items() if key != "pid"),
+        *(("messages", f'{{state="{state}"}}', count) for state, count in report["messages"].items()),
+    ]
+    for kind in ("channel", "member"):
+        for name, row in report[f"{kind}s"].items():
+            escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            is_up = row["state"] == ChannelState.UP if kind == "channel" else row["alive"]
+            numbers += [
+                (f"{kind}_{key}", f'{{{kind}="{escaped}"}}', value) for key, value in (row | {"up": is_up}).items()
+            ]
+    lines = [
+        f"nanobot_{_UPPER.sub('_', name).lower()}{labels} {float(value):g}\n"
+        for name, labels, value in numbers
+        if isinstance(value, int | float)
+    ]
+    return "".join(sorted(lines))  # the lines of one metric have to stand together

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
 
 from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import Address, InboundMessage, OutboundKind, OutboundMessage
@@ -14,7 +13,6 @@ from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import LLMProvider, LLMResponse
-from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
 
 log = logging.getLogger(__name__)
@@ -106,16 +104,7 @@ class HeartbeatRunner:
 
     async def _chat(self) -> Address | None:
         """The configured chat, else the private chat that was used last, else the owner's private chat."""
-        settings = self._runtime.config.gateway.heartbeat
+        settings, channels = self._runtime.config.gateway.heartbeat, self._channels
         if settings.channel and settings.to:
             return Address(settings.channel, settings.to)
-        if (key := await asyncio.to_thread(self._runtime.sessions.latest, self._is_private_session)) is not None:
-            channel, _, chat_id = key.partition(":")
-            return Address(channel, chat_id)
-        async with aclosing(self._channels.owners_chats(self._channels.names)) as chats:
-            return await anext(chats, None)
-
-    def _is_private_session(self, key: str) -> bool:
-        channel, _, chat_id = key.partition(":")
-        is_chat = channel in self._channels.names and ":" not in chat_id
-        return is_chat and is_private(self._runtime.sessions, self._runtime.pairing, Address(channel, chat_id))
+        return await channels.last_private_chat(channels.names) or await channels.owners_chat(channels.names)

@@ -3,8 +3,6 @@
 import asyncio
 import logging
 from collections import deque
-from contextlib import aclosing, suppress
-from functools import partial
 
 from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.channels.base import UNIFIED_SESSION
@@ -21,8 +19,6 @@ log = logging.getLogger(__name__)
 
 MAX_NOTICES = 4
 """Most pairing requests an owner is told about in an hour."""
-NOTIFY_S = 60.0
-"""How long one channel may take to notify the owner, before the next is tried."""
 _HOUR_S = 3600.0
 _EXCERPT_CHARS = 300
 _MAX_QUEUED = 1_000
@@ -70,34 +66,20 @@ class DeadLetters:
             self._queue.put_nowait((message, error))
 
     async def run(self, channels: GatewayChannels) -> None:
-        """Report dead letters until cancelled."""
+        """Report dead letters to the agent, and to an owner on another channel that is connected, until cancelled."""
         while True:
             message, error = await self._queue.get()
             excerpt = clip_line(" ".join(message.content.split()), _EXCERPT_CHARS)
-            agent_text = f"[{error} The user has not seen it. It began: {excerpt}]"
-            owner_text = f"{error}\nIt said: {excerpt}"
-            reports = (
-                partial(_tell_agent, channels.runtime, message, agent_text),
-                partial(self._tell_owner, channels, message, owner_text),
-            )
-            for report in reports:
-                try:
-                    await report()
-                except StorageError as storage_error:
-                    log.warning("a dead letter cannot be reported: %s", storage_error)
-
-    async def _tell_owner(self, channels: GatewayChannels, message: OutboundMessage, text: str) -> None:
-        """Send a notice by the first channel that delivers it, except the one that failed."""
-        others = [name for name in channels.manager.names if name != message.channel and channels.is_running(name)]
-        async with aclosing(channels.owners_chats(others)) as chats:
-            async for chat in chats:
-                notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
-                self._notices.append(notice)
-                receipt = await channels.runtime.bus.publish_outbound(notice)
-                with suppress(DeliveryFailedError, TimeoutError):
-                    async with asyncio.timeout(NOTIFY_S):
-                        await receipt.wait()
-                        return
+            try:
+                await _tell_agent(channels.runtime, message, f"[{error} The user has not seen it. It began: {excerpt}]")
+                others = [name for name in channels.names if name != message.channel and channels.is_running(name)]
+                if chat := await channels.owners_chat(others):
+                    text = f"{error}\nIt said: {excerpt}"
+                    notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
+                    self._notices.append(notice)
+                    await channels.runtime.bus.publish_outbound(notice)
+            except StorageError as storage_error:
+                log.warning("a dead letter cannot be reported: %s", storage_error)
 
 
 async def _tell_agent(runtime: Runtime, message: OutboundMessage, text: str) -> None:
