@@ -22,6 +22,7 @@ from nanobot.config.section import (
     Text,
     WebSocketUrl,
     Whole,
+    defaults_of,
 )
 
 GroupPolicy = Annotated[Literal["mention", "open", "allowlist"], RESTRICTS]
@@ -31,7 +32,7 @@ class ChannelConfig(Section):
     """Settings of every channel; null means the value in `channels`."""
 
     enabled: bool = False
-    allow_from: Ids = Field(default_factory=list)
+    allow_from: Ids = []
     send_progress: bool | None = None
     send_tool_hints: bool | None = None
     show_reasoning: bool | None = None
@@ -60,7 +61,7 @@ class DiscordConfig(ChannelConfig):
     intents: Whole = 37377
     proxy: str | None = None
     group_policy: GroupPolicy = "mention"
-    allow_channels: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
+    allow_channels: Annotated[Ids, RESTRICTS] = []
     streaming: bool = True
     react_emoji: Text = "👀"
 
@@ -79,7 +80,7 @@ class WhatsAppConfig(ChannelConfig):
     react_emoji: Text = "👀"
     streaming: bool = False
     send_read_receipts: bool = False
-    lid_mappings: dict[str, str] = Field(default_factory=dict)
+    lid_mappings: dict[str, str] = {}
 
 
 class SlackDirectConfig(Section):
@@ -87,7 +88,7 @@ class SlackDirectConfig(Section):
 
     enabled: Annotated[bool, RESTRICTS] = True
     policy: Annotated[Literal["open", "allowlist"], RESTRICTS] = "open"
-    allow_from: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
+    allow_from: Annotated[Ids, RESTRICTS] = []
 
 
 class SlackConfig(ChannelConfig):
@@ -100,10 +101,10 @@ class SlackConfig(ChannelConfig):
     reply_in_thread: bool = True
     react_emoji: Text = "eyes"
     group_policy: GroupPolicy = "mention"
-    group_allow_from: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
+    group_allow_from: Annotated[Ids, RESTRICTS] = []
     streaming: bool = True
     api_base: NullableUrl = None  # null: Slack's own; else the base URL of its Web API, such as a company gateway
-    dm: SlackDirectConfig = Field(default_factory=SlackDirectConfig)
+    dm: SlackDirectConfig = defaults_of(SlackDirectConfig)
 
 
 class FeishuConfig(ChannelConfig):
@@ -129,7 +130,7 @@ class DingTalkConfig(ChannelConfig):
     group_user_isolation: bool = False
     disable_private_chat: Annotated[bool, RESTRICTS] = False
     allow_remote_media_redirects: bool = False
-    remote_media_redirect_allowed_hosts: list[str] = Field(default_factory=list)
+    remote_media_redirect_allowed_hosts: list[str] = []
     streaming: bool = True
     react_emoji: Text = "👀"
     api_base: NullableUrl = None  # null: DingTalk's own
@@ -183,14 +184,12 @@ class TeamsConfig(ChannelConfig):
     mention_only_response: Text = "Yes? Write your question behind my name."
     streaming: bool = True
     validate_inbound_auth: Annotated[bool, RESTRICTS] = True
-    trusted_service_url_hosts: Annotated[list[str], RESTRICTS] = Field(
-        default_factory=lambda: [
-            "smba.trafficmanager.net",
-            "smba.infra.gcc.teams.microsoft.com",
-            "smba.infra.gov.teams.microsoft.us",
-            "smba.infra.dod.teams.microsoft.us",
-        ]
-    )
+    trusted_service_url_hosts: Annotated[list[str], RESTRICTS] = [
+        "smba.trafficmanager.net",
+        "smba.infra.gcc.teams.microsoft.com",
+        "smba.infra.gov.teams.microsoft.us",
+        "smba.infra.dod.teams.microsoft.us",
+    ]
     ref_ttl_days: Count = 30
     prune_web_chat_refs: bool = True
     prune_non_personal_refs: bool = True
@@ -240,7 +239,7 @@ class MatrixConfig(ChannelConfig):
     device_id: Text = ""
     e2ee_enabled: bool = True
     group_policy: GroupPolicy = "mention"
-    group_allow_from: Annotated[Ids, RESTRICTS] = Field(default_factory=list)
+    group_allow_from: Annotated[Ids, RESTRICTS] = []
     allow_room_mentions: bool = False
     max_media_bytes: Count = 20 * 1024 * 1024
     streaming: bool = True
@@ -277,11 +276,11 @@ class MochatConfig(ChannelConfig):
     max_retry_attempts: Whole = 0  # 0: no limit
     claw_token: Text = ""
     agent_user_id: Text = ""
-    sessions: Ids = Field(default_factory=list)
-    panels: Ids = Field(default_factory=list)
+    sessions: Ids = []
+    panels: Ids = []
     group_policy: GroupPolicy = "open"
-    mention: MochatMentionConfig = Field(default_factory=MochatMentionConfig)
-    groups: dict[str, MochatGroupConfig] = Field(default_factory=dict)
+    mention: MochatMentionConfig = defaults_of(MochatMentionConfig)
+    groups: dict[str, MochatGroupConfig] = {}
     reply_delay_mode: Literal["non-mention", "off"] = "non-mention"
     reply_delay_ms: Millis = 120000
 
@@ -298,9 +297,9 @@ class WebSocketConfig(ChannelConfig):
     host: Text = "127.0.0.1"
     port: Port = 8765
     token: Annotated[Text, RESTRICTS] = ""
-    clients: dict[str, WebSocketClient] = Field(default_factory=dict)
-    allow_origins: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
-    media_folders: list[str] = Field(default_factory=list)
+    clients: dict[str, WebSocketClient] = {}
+    allow_origins: Annotated[list[str], RESTRICTS] = []
+    media_folders: list[str] = []
     streaming: bool = True
     max_message_bytes: Count = 8 * 1024 * 1024
     ping_interval_s: Seconds = 20
@@ -319,20 +318,20 @@ class ChannelsConfig(Section):
     transcription_provider: Text = "groq"
     transcription_language: str | None = None
 
-    telegram: TelegramConfig = Field(default_factory=TelegramConfig)
-    discord: DiscordConfig = Field(default_factory=DiscordConfig)
-    whatsapp: WhatsAppConfig = Field(default_factory=WhatsAppConfig)
-    slack: SlackConfig = Field(default_factory=SlackConfig)
-    feishu: FeishuConfig = Field(default_factory=FeishuConfig)
-    dingtalk: DingTalkConfig = Field(default_factory=DingTalkConfig)
-    qq: QQConfig = Field(default_factory=QQConfig)
-    wecom: WeComConfig = Field(default_factory=WeComConfig)
-    weixin: WeixinConfig = Field(default_factory=WeixinConfig)
-    msteams: TeamsConfig = Field(default_factory=TeamsConfig)
-    email: EmailConfig = Field(default_factory=EmailConfig)
-    matrix: MatrixConfig = Field(default_factory=MatrixConfig)
-    mochat: MochatConfig = Field(default_factory=MochatConfig)
-    websocket: WebSocketConfig = Field(default_factory=WebSocketConfig)
+    telegram: TelegramConfig = defaults_of(TelegramConfig)
+    discord: DiscordConfig = defaults_of(DiscordConfig)
+    whatsapp: WhatsAppConfig = defaults_of(WhatsAppConfig)
+    slack: SlackConfig = defaults_of(SlackConfig)
+    feishu: FeishuConfig = defaults_of(FeishuConfig)
+    dingtalk: DingTalkConfig = defaults_of(DingTalkConfig)
+    qq: QQConfig = defaults_of(QQConfig)
+    wecom: WeComConfig = defaults_of(WeComConfig)
+    weixin: WeixinConfig = defaults_of(WeixinConfig)
+    msteams: TeamsConfig = defaults_of(TeamsConfig)
+    email: EmailConfig = defaults_of(EmailConfig)
+    matrix: MatrixConfig = defaults_of(MatrixConfig)
+    mochat: MochatConfig = defaults_of(MochatConfig)
+    websocket: WebSocketConfig = defaults_of(WebSocketConfig)
 
     def section(self, name: str) -> ChannelConfig:
         """The section of a channel; for a plugin's channel, the settings that every channel has."""

@@ -35,6 +35,7 @@ from nanobot.config.section import (
     StrMap,
     Text,
     Whole,
+    defaults_of,
     empty_is_null,
     in_camel_case,
     with_all_sections,
@@ -106,7 +107,7 @@ class AgentDefaults(Section):
     model: str = Field(default=DEFAULT_MODEL, min_length=1)
     provider: Text = AUTO  # a key of `providers`, or auto
     model_preset: str | None = None  # a key of `modelPresets`; overrides model and provider
-    fallback_models: list[str | ModelPreset] = Field(default_factory=list)  # presets or models
+    fallback_models: list[str | ModelPreset] = []  # presets or models
     background_model: str | None = None  # for consolidation, heartbeat and Dream
     max_tokens: Count = 8192
     context_window_tokens: Count | None = None  # null: what the endpoint lists, else the model table, else 65536
@@ -121,7 +122,7 @@ class AgentDefaults(Section):
     subagent_keep_days: Count = 30  # transcripts of subagents
     memory_window: Count = 100  # messages before consolidation starts
     memory_budget_bytes: Count = 8192  # of MEMORY.md, after a consolidation
-    dream: DreamConfig = Field(default_factory=DreamConfig)
+    dream: DreamConfig = defaults_of(DreamConfig)
     idle_compact_after_minutes: Whole = 0  # 0: never
     session_max_mb: Whole = 256  # a larger session is archived and a new one started; 0: never
     session_max_days: Whole = 0  # the same, by age
@@ -130,7 +131,7 @@ class AgentDefaults(Section):
     goal_steps: Annotated[Count, RESTRICTS] = 200  # model calls of a goal, including its subagents
     goal_usd: Annotated[float, RESTRICTS] = Field(default=2.0, gt=0)  # dollars a goal may spend
     unified_session: bool = False
-    disabled_skills: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    disabled_skills: Annotated[list[str], RESTRICTS] = []
     skills_prompt_chars: Count = 8000  # limit for the skill summaries in the prompt
     timezone: str | None = None  # null: the host's
     bot_name: Text = "nanobot"
@@ -167,7 +168,7 @@ class AgentDefaults(Section):
 
 
 class AgentsConfig(Section):
-    defaults: AgentDefaults = Field(default_factory=AgentDefaults)
+    defaults: AgentDefaults = defaults_of(AgentDefaults)
 
 
 class ModelPrice(Section):
@@ -194,7 +195,7 @@ class ProviderConfig(Section):
     total_timeout_s: Seconds | None = None
     region: str | None = None  # bedrock
     profile: str | None = None  # bedrock
-    prices: dict[str, ModelPrice] = Field(default_factory=dict)  # by model, or a pattern such as `large-*`
+    prices: dict[str, ModelPrice] = {}  # by model, or a pattern such as `large-*`
 
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ else:
     _ProviderSections = create_model(
         "_ProviderSections",
         __base__=Section,
-        **{spec.name: (ProviderConfig, Field(default_factory=ProviderConfig)) for spec in PROVIDERS},
+        **{spec.name: (ProviderConfig, defaults_of(ProviderConfig)) for spec in PROVIDERS},
     )
 
 
@@ -244,7 +245,7 @@ class WebConfig(Section):
     enabled: bool = True
     public_url: Text = ""
     """Its address behind a proxy with TLS, such as `https://bot.example.org`; needed on another host than loopback."""
-    allowed_hosts: list[str] = Field(default_factory=list)
+    allowed_hosts: list[str] = []
     """Further names by which browsers may call it."""
 
 
@@ -253,8 +254,8 @@ class GatewayConfig(Section):
 
     host: str = "127.0.0.1"
     port: Port = 18790
-    web: WebConfig = Field(default_factory=WebConfig)
-    heartbeat: HeartbeatConfig = Field(default_factory=HeartbeatConfig)
+    web: WebConfig = defaults_of(WebConfig)
+    heartbeat: HeartbeatConfig = defaults_of(HeartbeatConfig)
 
 
 class ApiKeyConfig(Section):
@@ -278,10 +279,10 @@ class ApiConfig(Section):
     host: str = "127.0.0.1"
     port: Port = 8900
     token: Annotated[Text, RESTRICTS] = ""
-    keys: dict[Annotated[str, Field(pattern=API_KEY_NAME)], ApiKeyConfig] = Field(default_factory=dict)
+    keys: dict[Annotated[str, Field(pattern=API_KEY_NAME)], ApiKeyConfig] = {}
     timeout: Seconds = 120  # of a request without a stream
     max_body_mb: Count = 20
-    allow_origins: list[str] = Field(default_factory=list)  # of web pages that may call it
+    allow_origins: list[str] = []  # of web pages that may call it
     any_model: bool = True  # an unknown model means the configured one
     ignore_tools: bool = False  # pass over the `tools` of a request instead of refusing it
     default_session: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,120}$")] = ""
@@ -320,8 +321,8 @@ class WebToolsConfig(Section):
 
     enable: Annotated[bool, RESTRICTS] = True
     proxy: str | None = None
-    search: WebSearchConfig = Field(default_factory=WebSearchConfig)
-    fetch: WebFetchConfig = Field(default_factory=WebFetchConfig)
+    search: WebSearchConfig = defaults_of(WebSearchConfig)
+    fetch: WebFetchConfig = defaults_of(WebFetchConfig)
 
 
 class ExecConfig(Section):
@@ -333,9 +334,9 @@ class ExecConfig(Section):
     path_append: Text = ""
     sandbox: Annotated[Literal["auto", "bwrap", "none"], BeforeValidator(_empty_is_auto), RESTRICTS] = "auto"
     network: Annotated[bool, RESTRICTS] = True
-    allowed_env_keys: list[str] = Field(default_factory=list)
-    deny_patterns: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
-    allow_patterns: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    allowed_env_keys: list[str] = []
+    deny_patterns: Annotated[list[str], RESTRICTS] = []
+    allow_patterns: Annotated[list[str], RESTRICTS] = []
 
     @field_validator("deny_patterns", "allow_patterns")
     @classmethod
@@ -355,13 +356,13 @@ class McpServerConfig(Section):
 
     type: Annotated[Literal["stdio", "sse", "streamableHttp"] | None, BeforeValidator(_http_transport)] = None
     command: Text = ""
-    args: list[str] = Field(default_factory=list)
-    env: StrMap | None = Field(default_factory=dict)
+    args: list[str] = []
+    env: StrMap | None = {}
     cwd: Text = ""  # empty: its own folder in the state folder
     url: Text = ""
-    headers: Headers | None = Field(default_factory=dict)
+    headers: Headers | None = {}
     tool_timeout: Seconds = 30
-    enabled_tools: Annotated[list[str], RESTRICTS] = Field(default_factory=lambda: ["*"])
+    enabled_tools: Annotated[list[str], RESTRICTS] = ["*"]
 
     @property
     def transport(self) -> Literal["stdio", "sse", "streamableHttp"] | None:
@@ -399,14 +400,14 @@ class ToolsConfig(Section):
 
     restrict_to_workspace: Annotated[bool, RESTRICTS] = False
     custom_tools: bool = False
-    allowed_paths: list[str] = Field(default_factory=list)
-    protected_paths: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    allowed_paths: list[str] = []
+    protected_paths: Annotated[list[str], RESTRICTS] = []
     approval: Annotated[Literal["ask", "deny", "off"], RESTRICTS] = "ask"
-    ssrf_whitelist: list[str] = Field(default_factory=list)  # CIDR
-    web: WebToolsConfig = Field(default_factory=WebToolsConfig)
-    exec: ExecConfig = Field(default_factory=ExecConfig)
-    image: ImageToolConfig = Field(default_factory=ImageToolConfig)
-    mcp_servers: dict[str, McpServerConfig] = Field(default_factory=dict)
+    ssrf_whitelist: list[str] = []  # CIDR
+    web: WebToolsConfig = defaults_of(WebToolsConfig)
+    exec: ExecConfig = defaults_of(ExecConfig)
+    image: ImageToolConfig = defaults_of(ImageToolConfig)
+    mcp_servers: dict[str, McpServerConfig] = {}
 
     @field_validator("ssrf_whitelist")
     @classmethod
@@ -429,17 +430,17 @@ class HookCommandConfig(Section):
     command: list[str] = Field(min_length=1)
     on: list[Literal["message", "request", "answer", "beforeTool", "afterTool", "turnEnd"]] = Field(min_length=1)
     guard: Annotated[bool, RESTRICTS] = False
-    env: StrMap = Field(default_factory=dict)
+    env: StrMap = {}
 
 
 class PluginsConfig(Section):
     """Installed packages with tools and hooks. Any other key is the settings of the package of that name."""
 
-    enabled: list[str] = Field(default_factory=list)  # package names; "*": all installed ones
-    disabled: Annotated[list[str], RESTRICTS] = Field(default_factory=list)
+    enabled: list[str] = []  # package names; "*": all installed ones
+    disabled: Annotated[list[str], RESTRICTS] = []
     """Nothing of these packages is used, including channels and providers."""
     hook_timeout_s: Seconds = 5
-    commands: dict[str, HookCommandConfig] = Field(default_factory=dict)  # hooks run after those of packages
+    commands: dict[str, HookCommandConfig] = {}  # hooks run after those of packages
 
 
 class LimitsConfig(Section):
@@ -488,16 +489,16 @@ class Config(BaseSettings, Section):
 
     model_config = SettingsConfigDict(env_prefix="NANOBOT_", env_nested_delimiter="__")
 
-    agents: AgentsConfig = Field(default_factory=AgentsConfig)
-    model_presets: dict[str, ModelPreset] = Field(default_factory=dict)
-    channels: ChannelsConfig = Field(default_factory=ChannelsConfig)
-    providers: ProvidersConfig = Field(default_factory=ProvidersConfig)
-    gateway: GatewayConfig = Field(default_factory=GatewayConfig)
-    api: ApiConfig = Field(default_factory=ApiConfig)
-    sessions: SessionsConfig = Field(default_factory=SessionsConfig)
-    tools: ToolsConfig = Field(default_factory=ToolsConfig)
-    limits: LimitsConfig = Field(default_factory=LimitsConfig)
-    plugins: PluginsConfig = Field(default_factory=PluginsConfig)
+    agents: AgentsConfig = defaults_of(AgentsConfig)
+    model_presets: dict[str, ModelPreset] = {}
+    channels: ChannelsConfig = defaults_of(ChannelsConfig)
+    providers: ProvidersConfig = defaults_of(ProvidersConfig)
+    gateway: GatewayConfig = defaults_of(GatewayConfig)
+    api: ApiConfig = defaults_of(ApiConfig)
+    sessions: SessionsConfig = defaults_of(SessionsConfig)
+    tools: ToolsConfig = defaults_of(ToolsConfig)
+    limits: LimitsConfig = defaults_of(LimitsConfig)
+    plugins: PluginsConfig = defaults_of(PluginsConfig)
 
     _loaded_from: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
 

@@ -5,7 +5,7 @@ Attributes are snake_case. The file may use both styles; camelCase is written. U
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -31,6 +31,15 @@ class Section(BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Masks secrets in logs and tracebacks."""
         return ((name, mask_value((name,), value) if name else value) for name, value in super().__repr_args__())
+
+
+def defaults_of(section: type[Section]) -> Any:
+    """The default of a key that holds a section."""
+
+    def create() -> Section:  # of a class as factory, pydantic would compute the whole signature: 9 ms at each start
+        return section()
+
+    return Field(default_factory=create)
 
 
 RESTRICTS = object()
@@ -139,13 +148,16 @@ class Shape:
 
 @cache
 def _keys(section: type[BaseModel]) -> Mapping[str, Shape]:
-    return {
-        camel(name): replace(_shape_of(field.annotation), name=name, restricts=RESTRICTS in field.metadata)
-        for name, field in section.model_fields.items()
-    }
+    keys = {}
+    for name, field in section.model_fields.items():
+        shape = _shape_of(field.annotation)
+        keys[camel(name)] = Shape(shape.section, shape.container, name, restricts=RESTRICTS in field.metadata)
+    return keys
 
 
 def _shape_of(annotation: Any) -> Shape:
+    if isinstance(annotation, type):
+        return Shape(annotation) if issubclass(annotation, BaseModel) else Shape()
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _shape_of(arguments[0])
@@ -153,7 +165,7 @@ def _shape_of(annotation: Any) -> Shape:
         return max(map(_shape_of, arguments), key=lambda shape: (shape.section is not None, shape.container != ""))
     if origin in (dict, list):
         return Shape(_shape_of(arguments[-1]).section, "map" if origin is dict else "list")
-    return Shape(annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None)
+    return Shape()
 
 
 @cache

@@ -145,7 +145,7 @@ def _print_result(result: CheckResult, width: int) -> None:
     problems = [finding for finding in result.findings if finding.severity is not Severity.NOTE]
     head, indent = f"{colour(result.verdict.ljust(7))}  {result.check.id.ljust(width)}  ", " " * (width + 11)
     if not problems:
-        text = "; ".join(to_one_line(finding.text).removesuffix(".") for finding in result.findings)
+        text = ". ".join(to_one_line(finding.text).removesuffix(".") for finding in result.findings)
         print_line(text or result.check.about, head)
     for advice, findings in groupby(problems or result.findings, lambda finding: to_one_line(finding.advice)):
         for finding in findings:
