@@ -175,26 +175,17 @@ class Gateway:
 
     async def wait(self) -> ExitReason:
         """Wait for a stop or restart request. Raises ConfigError if every channel needs its owner to act first."""
-        requested = asyncio.ensure_future(self.shutdown.wait())
-        failing = asyncio.ensure_future(self._wait_until_all_failed())
-        try:
-            await asyncio.wait((requested, failing), return_when=asyncio.FIRST_COMPLETED)
-            if not requested.done():
-                raise ConfigError(f"No channel can be used. {failing.result()}")
-            return requested.result()
-        finally:
-            requested.cancel()
-            failing.cancel()
-
-    async def _wait_until_all_failed(self) -> str:
-        """Return the errors if every channel failed at its first attempt; otherwise wait for ever."""
         channels = [channel for channel in map(self.channels.manager.get, self.channels.enabled) if channel is not None]
         starting = (ChannelState.OFF, ChannelState.CONNECTING)
-        while any(channel.status.state in starting for channel in channels):  # noqa: ASYNC110 only at the start
+        while any(channel.status.state in starting for channel in channels):
+            if self.shutdown.is_requested:
+                break
             await asyncio.sleep(0.1)
-        if not channels or any(channel.status.state is not ChannelState.FAILED for channel in channels):
-            await asyncio.Event().wait()
-        return " ".join(f"{channel.name}: {channel.status.last_error}" for channel in channels)
+        failed = [channel for channel in channels if channel.status.state is ChannelState.FAILED]
+        if failed and failed == channels and not self.shutdown.is_requested:
+            reasons = " ".join(f"{channel.name}: {channel.status.last_error}" for channel in failed)
+            raise ConfigError(f"No channel can be used. {reasons}")
+        return await self.shutdown.wait()
 
     async def close(self, running: "asyncio.Task[None]") -> None:
         """Let running turns finish and messages go out for a while, then cancel. The journal keeps the rest."""

@@ -188,8 +188,9 @@ async def test_the_log_names_what_needs_a_restart_and_a_file_that_is_damaged_or_
         here.change(lambda config: config.update(agents={"defaults": {"timezone": "Europe/Berlin"}}))
         await eventually(lambda: "for agents.defaults.timezone restart with `nanobot gateway restart`" in caplog.text)
         for count, text in enumerate(("{", None), start=1):
-            file.unlink()
-            if text is not None:
+            if text is None:
+                file.unlink()
+            else:
                 file.write_text(text)
             await eventually(lambda count=count: caplog.text.count("the previous settings stay in use") == count)  # type: ignore[misc]
             report = await here.gateway.reporter.report()

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -158,28 +159,21 @@ def logs(
 
 def _read_lines(file: Path, last: int, follow: bool) -> Iterator[str]:
     """The last lines, then those that are appended, until Ctrl+C. A rotated log is read from its start."""
-    with open(file, "rb") as log:
-        stat = os.fstat(log.fileno())
-        log.seek(max(stat.st_size - _TAIL_BYTES, 0))
-        yield from _decode_lines(log.read())[-last:]
-        offset, inode = log.tell(), stat.st_ino
-    while follow:
+    status = file.stat()
+    offset, inode = max(status.st_size - _TAIL_BYTES, 0), status.st_ino
+    while True:
+        with suppress(FileNotFoundError), open(file, "rb") as log:
+            status = os.fstat(log.fileno())
+            if status.st_ino != inode or status.st_size < offset:
+                offset, inode = 0, status.st_ino
+            log.seek(offset)
+            if data := log.read():
+                yield from strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n")[-last:]
+            offset = log.tell()
+        if not follow:
+            return
+        last = 0  # from now on all
         time.sleep(0.3)
-        try:
-            stat = file.stat()
-        except FileNotFoundError:
-            continue
-        if stat.st_ino != inode or stat.st_size < offset:
-            offset, inode = 0, stat.st_ino
-        if stat.st_size > offset:
-            with open(file, "rb") as log:
-                log.seek(offset)
-                yield from _decode_lines(log.read())
-                offset = log.tell()
-
-
-def _decode_lines(data: bytes) -> list[str]:
-    return strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n") if data else []
 
 
 def install() -> None:

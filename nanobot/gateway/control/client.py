@@ -38,8 +38,8 @@ class GatewayBackend(ChatBackend):
         self._running: RemoteTurn | None = None
         self._last: RemoteTurn | None = None
         """The turn that was shown last: if the gateway has restarted meanwhile, it goes on."""
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._sending = asyncio.Lock()
+        self._sent: asyncio.Task[None] | None = None
+        """The last request that was sent in the background."""
 
     def commands(self) -> Mapping[str, str]:
         return dict(self._about["commands"])
@@ -127,14 +127,15 @@ class GatewayBackend(ChatBackend):
 
     def _start(self, request: Frame) -> None:
         """Send a request in the background, after those before it."""
+        previous = self._sent
 
         async def send() -> None:
-            async with self._sending:
-                with suppress(GatewayError):
-                    await ask(self._state, request)
+            if previous is not None:
+                await asyncio.wait([previous])
+            with suppress(GatewayError):
+                await ask(self._state, request)
 
-        self._tasks.add(task := asyncio.create_task(send()))
-        task.add_done_callback(self._tasks.discard)
+        self._sent = asyncio.create_task(send())
 
     async def shell(self, command: str, session_key: str, folder: str) -> tuple[str, bool]:
         request = {"do": "exec", "command": command, "session": session_key, "folder": folder}
