@@ -83,30 +83,19 @@ def test_install_writes_enables_and_starts_and_uninstall_leaves_nothing(tmp_path
     assert not manager.is_installed()
 
 
-def test_uninstall_takes_the_unit_away_also_where_the_manager_cannot_be_asked(tmp_path: Path):
-    systemd(Host(), tmp_path).install(spec(tmp_path))
+def test_what_the_manager_refuses_is_said_with_what_to_do_and_everything_is_as_before(tmp_path: Path):
+    unit = tmp_path / "nanobot.service"
+    for before in (None, "[Unit] of before"):
+        if before is not None:
+            unit.write_text(before)
+        with pytest.raises(ServiceError, match=r"no bus.*nanobot gateway"):
+            systemd(Host("restart"), tmp_path).install(spec(tmp_path))
+        assert [path.read_text() for path in tmp_path.iterdir()] == ([] if before is None else [before])
 
     lines = systemd(Host("disable"), tmp_path).uninstall()
 
-    assert not (tmp_path / "nanobot.service").exists()
     assert "no bus" in lines[1]
-
-
-def test_what_the_manager_refuses_is_said_with_what_to_do(tmp_path: Path):
-    with pytest.raises(ServiceError, match=r"no bus.*nanobot gateway"):
-        systemd(Host("enable"), tmp_path).install(spec(tmp_path))
-
-
-def test_a_failed_install_leaves_no_unit_behind_and_a_former_one_as_it_was(tmp_path: Path):
-    with pytest.raises(ServiceError):
-        systemd(Host("restart"), tmp_path).install(spec(tmp_path))
-    left = [*tmp_path.iterdir()]
-    (tmp_path / "nanobot.service").write_text("[Unit] of before")
-    with pytest.raises(ServiceError):
-        systemd(Host("restart"), tmp_path).install(spec(tmp_path))
-
-    assert left == []
-    assert (tmp_path / "nanobot.service").read_text() == "[Unit] of before"
+    assert not unit.exists()
 
 
 @POSIX
@@ -122,13 +111,6 @@ def test_launchd_gets_a_list_it_can_read_and_is_asked_to_load_it(tmp_path: Path)
     assert host.asked[-1].startswith("launchctl bootstrap gui/")
     assert not any("bootout" in line for line in host.asked)  # it was not loaded
     assert manager.is_installed()
-
-
-@POSIX
-def test_launchd_starts_a_stopped_gateway_when_it_is_asked_to_restart_it(tmp_path: Path):
-    host = Host("print")  # not loaded
-    manager = launchd(host, tmp_path / "agents")
-    manager.install(spec(tmp_path))
 
     manager.restart()
 
