@@ -137,8 +137,10 @@ async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_a
         await eventually(here.toys["plush"].got)
         here.toy.write("hi again", chat="nowhere", message_id="2")
         await eventually(lambda: len(here.model.requests) == 2)
+        report = await here.gateway.reporter.report()
 
     told = here.toys["plush"].got("8")[0]
+    assert "toy: the last message was not delivered: there is no such chat" in report["problems"]
     assert "The message to toy:nowhere was not delivered: there is no such chat" in told
     assert "first answer" in told
     assert "was not delivered: there is no such chat" in str(here.model.requests[1])
@@ -169,6 +171,16 @@ async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(runn
     assert "a secret of mine" in here.toys["plush"].got("own8")[0]
 
 
+async def test_a_report_that_nobody_gets_is_not_reported_again(running: OpenGateway):
+    async with running() as here:
+        here.pair(plush=["nowhere"])
+        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "hi"))
+        await eventually(lambda: here.gateway.channels.statuses()["plush"].failed)
+        await here.gateway.channels.manager.drain()
+
+        assert here.gateway.reporter.dead_letters.count == 1
+
+
 async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners_own(running: OpenGateway):
     decision = calls(("heartbeat", {"action": "run", "tasks": "boil water", "again_in_minutes": 60}))
     settings = {"gateway": {"port": free_port(), "heartbeat": {"intervalS": 1}}}
@@ -180,7 +192,10 @@ async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners
         await eventually(lambda: here.toys["plush"].got("own8") == ["The kettle is on."])
 
 
-async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_time(running: OpenGateway):
+async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_time(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nanobot.gateway.health.GONE_S", 0.0)
     async with running() as here:
         channel = here.gateway.channels.manager.get("toy")
         assert channel is not None
@@ -191,6 +206,7 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
         report = await here.gateway.reporter.report()
 
     assert report["channels"]["toy"]["lastError"] == "ConnectionError: the line was cut"
+    assert report["problems"][0].startswith("toy: not connected for ")
 
 
 @pytest.mark.parametrize("others", [[], ["9"]], ids=["only the owner wrote in the group", "another one, too"])

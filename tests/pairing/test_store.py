@@ -193,8 +193,12 @@ def test_a_person_becomes_owner_with_another_code_of_that_channel(store: Pairing
 def test_who_is_revoked_is_a_stranger_however_they_are_spelled(store: PairingStore):
     store.approve(code_for(store, "whatsapp", Sender.of("4915112345678@s.whatsapp.net")), owner=True)
 
+    code = code_for(store, "whatsapp", Sender.of("4915112345678"))  # asked again
+
     assert store.revoke("whatsapp", "+49 151 12345678") is Role.OWNER
     assert store.people("whatsapp") == NOBODY
+    with pytest.raises(UnknownCodeError):
+        store.approve(code)
     with pytest.raises(NotPairedError, match=r"'112' has not paired on whatsapp\. `nanobot pairing list`"):
         store.revoke("whatsapp", "112")
 
