@@ -66,7 +66,6 @@ class DataPaths:
         self.gateway_log = self.logs / "gateway.log"
         self.cli_history = self.data / "history" / "cli_history"  # input history of the terminal chat
         self.pairing = self.data / "pairing.json"  # paired users
-        self.skills = self.state / "skills"  # state of skills: installations and usage
         self.file_provenance = self.state / "provenance.json"  # files with untrusted content
         self.legacy_jobs = self.data / "cron" / "jobs.json"  # cron jobs of earlier releases
         self.legacy_sessions = self.data / "sessions"  # sessions of earlier releases

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,8 +48,7 @@ class ScopedArchive:
         provenance_of: Callable[[Path], Provenance | None],
     ) -> None:
         """`opener` opens memory files; `provenance_of` returns whose content they hold."""
-        self._config = config
-        self._pairing = pairing
+        self._may_reveal = partial(may_reveal, config, pairing)
         self._places = places
         self._workspace = workspace
         self._opener = opener
@@ -59,14 +58,14 @@ class ScopedArchive:
         self, scope: Scope, text: str, *, limit: int = _MAX_HITS, since: float = 0.0, leave_out_turn: str = ""
     ) -> "RecallResult":
         """Return matching messages that this scope may see. Tool results are searched for the owner only."""
-        may_read = partial(self._may_read, scope)
+        may_read = partial(self._may_reveal, scope)
         return self.index.search(
             text, may_read, limit=limit, since=since, results=scope.is_owners, leave_out_turn=leave_out_turn
         )
 
     def around(self, scope: Scope, number: int) -> "RecallResult":
         """Return the messages before and after a search hit."""
-        return self.index.around(number, partial(self._may_read, scope), results=scope.is_owners)
+        return self.index.around(number, partial(self._may_reveal, scope), results=scope.is_owners)
 
     async def keep_up(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         """Update the index periodically, so that searches need not wait. Cancelling is safe."""
@@ -94,9 +93,6 @@ class ScopedArchive:
         sessions = SessionFolder(self._workspace, self._places.legacy_sessions)
         sources = partial(sources_of, sessions, self._workspace / "memory")
         return SearchIndex(self._places.search, sources, self._opener, provenance_of=self._provenance_of)
-
-    def _may_read(self, scope: Scope, file: "IndexedFile") -> bool:
-        return may_reveal(self._config, self._pairing, scope, file)
 
 
 def may_reveal(config: Config, pairing: PairingStore, scope: Scope, file: "IndexedFile") -> bool:
@@ -140,16 +136,12 @@ def search_command(archive: ScopedArchive) -> CommandEntry:
         if not call.argument:
             return "Nothing to search for. For example: /search dentist"
         result = await asyncio.to_thread(archive.search, call.scope, call.argument)
-        return _format_search_result(result, call.argument)
+        lines = ["No message has all of these words; these have some:"] if result.is_loose else []
+        lines += format_hits(result.hits)
+        lines += [] if result.is_whole else ["The index is still being built; try again in a minute."]
+        return "\n\n".join(lines) or f"No match for {call.argument[:200]!r}."
 
     return CommandEntry(answer, "search conversations and memory", "TEXT")
-
-
-def _format_search_result(result: "RecallResult", text: str) -> str:
-    lines: Sequence[str] = format_hits(result.hits)
-    head: Iterable[str] = ["No message has all of these words; these have some:"] if result.is_loose else ()
-    tail = () if result.is_whole else ("The index is still being built; try again in a minute.",)
-    return "\n\n".join([*head, *lines, *tail]) or f"No match for {text[:200]!r}."
 
 
 def _is_group(chat_key: str) -> bool:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.skills.loader import Skill, SkillsLoader
+from nanobot.agent.skills.loader import SkillsLoader
 from nanobot.agent.skills.manual import one_line
 from nanobot.agent.skills.usage import SkillUsage
 from nanobot.config.paths import DataPaths
@@ -53,26 +53,6 @@ def _sandbox_checker(config: Config) -> Callable[[str], str]:
     return why_forbidden
 
 
-def skills_command(skills: SkillsLoader) -> "CommandEntry":
-    """`/skills`: the skills and their missing requirements."""
-    from nanobot.agent.command import CommandEntry  # the CLI lists skills without it
-
-    async def answer(call: "CommandCall") -> str:
-        known = await asyncio.to_thread(skills.skills)
-        rows = [_format_skill(skill) for skill in known[:_MAX_LISTED]]
-        more = [f"and {len(known) - _MAX_LISTED} more: nanobot skills list"] if len(known) > _MAX_LISTED else []
-        return "\n".join([*rows, *more]) or "There are no skills."
-
-    return CommandEntry(answer, "skills, and what they still need")
-
-
-def _format_skill(skill: Skill) -> str:
-    text = f"{skill.name}: {clip_line(skill.description, _MAX_DESCRIPTION_CHARS)}"
-    if skill.missing:
-        text += f"\n  needs {clip_line(one_line(', '.join(skill.missing_hints)), 2 * _MAX_DESCRIPTION_CHARS)}"
-    return text
-
-
 def _setting_checker(config: Config) -> Callable[[str], bool]:
     """Return a function that tells whether a dotted config key is set. Keys of disabled sections are not."""
 
@@ -80,15 +60,28 @@ def _setting_checker(config: Config) -> Callable[[str], bool]:
     def tables() -> tuple[dict[str, Any], dict[str, Any]]:
         return config.model_dump(by_alias=True), config.model_dump()
 
-    def is_set(key: str) -> bool:
-        return any(_is_set_in(table, key.split(".")) for table in tables())
+    def is_set_in(value: Any, parts: list[str]) -> bool:
+        is_on = not isinstance(value, Mapping) or value.get("enabled") is not False
+        if not parts or not is_on:
+            return is_on and bool(value)
+        return isinstance(value, Mapping) and is_set_in(value.get(parts[0]), parts[1:])
 
-    return is_set
+    return lambda key: any(is_set_in(table, key.split(".")) for table in tables())
 
 
-def _is_set_in(value: Any, parts: list[str]) -> bool:
-    for part in parts:
-        if not isinstance(value, Mapping) or value.get("enabled") is False:
-            return False
-        value = value.get(part)
-    return bool(value) and not (isinstance(value, Mapping) and value.get("enabled") is False)
+def skills_command(skills: SkillsLoader) -> "CommandEntry":
+    """`/skills`: the skills and their missing requirements."""
+    from nanobot.agent.command import CommandEntry  # the CLI lists skills without it
+
+    async def answer(call: "CommandCall") -> str:
+        known = await asyncio.to_thread(skills.skills)
+        lines = []
+        for skill in known[:_MAX_LISTED]:
+            lines.append(f"{skill.name}: {clip_line(skill.description, _MAX_DESCRIPTION_CHARS)}")
+            if skill.missing:
+                needs = one_line(", ".join(skill.missing_hints))
+                lines.append(f"  needs {clip_line(needs, 2 * _MAX_DESCRIPTION_CHARS)}")
+        lines += [f"and {len(known) - _MAX_LISTED} more: nanobot skills list"] * (len(known) > _MAX_LISTED)
+        return "\n".join(lines) or "There are no skills."
+
+    return CommandEntry(answer, "skills, and what they still need")

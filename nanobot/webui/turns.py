@@ -1,7 +1,6 @@
 """Past turns step by step with what the model was sent, and usage."""
 
 import asyncio
-from dataclasses import asdict
 from typing import Any, get_args
 
 from starlette.requests import Request
@@ -9,10 +8,9 @@ from starlette.responses import Response
 
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.reader import Recording, read_recording
-from nanobot.agent.trace.replay import first_request
+from nanobot.agent.trace.replay import request_facts
 from nanobot.agent.trace.store import TraceStore
 from nanobot.config.paths import DataPaths
-from nanobot.providers.wire.rows import wire_text
 from nanobot.security.credentials import Credential
 from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
 from nanobot.security.secrets import redact_texts, redact_value
@@ -44,7 +42,7 @@ class TurnEndpoints:
     async def list_all(self, request: Request, caller: Credential | None) -> Response:
         """The turns of a session, oldest first, without their steps."""
         recording = await self._recording(request)
-        turns = [{**turn.to_json(), "steps": len(turn.model_steps)} for turn in recording.turns]
+        turns = [{**turn.to_json(), "steps": len(turn.steps)} for turn in recording.turns]
         return json_response({"turns": redact_value(turns)})
 
     async def show(self, request: Request, caller: Credential | None) -> Response:
@@ -80,10 +78,7 @@ class TurnEndpoints:
         recording = await self._recording(request)
         turn = recording.find(request.path_params["turn"])
         sent = await asyncio.to_thread(recording.prompt, turn, self._traces)
-        messages = await first_request(turn, sent, clock=self._services.runtime.clock)
-        rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
-        shown = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
-        return json_response(redact_texts(shown))
+        return json_response(redact_texts(await request_facts(turn, sent, clock=self._services.runtime.clock)))
 
     async def usage(self, request: Request, caller: Credential | None) -> Response:
         """Tokens and cost by day, model, provider, session or cause, with the limits."""

@@ -294,6 +294,16 @@ def test_a_skill_that_stands_in_the_prompt_whole_is_not_summed_up_beside_it(tmp_
     assert ("<name>loud</name>" in prompt, "<name>quiet</name>" in prompt) == (False, True)
 
 
+def test_an_always_on_skill_that_was_edited_is_in_the_next_prompt(tmp_path):
+    path = tmp_path / "skills" / "loud" / "SKILL.md"
+    path.parent.mkdir(parents=True)
+    builder = ContextBuilder(tmp_path, builtin_skills_dir=tmp_path / "none")
+
+    for words in ("Be loud.", "Be quiet from now on."):
+        path.write_text(f"---\nalways: true\n---\n{words}", encoding="utf-8")
+        assert words in builder.build_system_prompt()
+
+
 def test_sessions_of_one_day_are_shown_the_same_skills_and_each_stays_with_its_own(tmp_path):
     from datetime import date, timedelta
 

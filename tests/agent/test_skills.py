@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.skills.loader import MAX_BYTES, SkillsLoader
-from nanobot.agent.skills.manual import parse_front_matter
+from nanobot.agent.skills.loader import SkillsLoader
+from nanobot.agent.skills.manual import MAX_BYTES, _load
 from nanobot.agent.skills.usage import SCHEMA, SkillUsage
 from nanobot.utils.database import writing
 from nanobot.utils.resources import skills_dir
@@ -46,7 +46,7 @@ def missing(loader: SkillsLoader, name: str) -> tuple[str, ...]:
 def test_front_matter_is_read_as_yaml_reads_it():
     values = ["Make tea", "https://a.b/c", "a#b", "a # b", "a: b", "a:", "- a", "*a", "'a'", "a\tb", "~", "1e5", ""]
     values += ["\u00a0a", "true", "True", "yes", "Off", "null", "y", '"a: b"', '"a\\n"', "[]", '["a",]', '"a" # b']
-    values += ['{"a": {"b": ["c"]}}', '{"a": true}', '{"a": 1e5}', "{a: b}"]
+    values += ['{"a": {"b": ["c"]}}', '{"a": true}', "{a: b}"]
     for key in ("name", "on", "a b", "A-1"):
         for value in values:
             text = f"{key}: {value}\nname: tea\n"
@@ -55,25 +55,17 @@ def test_front_matter_is_read_as_yaml_reads_it():
             except yaml.YAMLError:
                 continue  # a text with a colon is accepted all the same
 
-            assert parse_front_matter(text).front == expected, text
-
-
-def test_a_skill_is_listed_with_its_place(tmp_path, loader):
-    path = write_own(tmp_path, "tea", "---\nname: tea\ndescription: Make tea\n---\nBoil water.\n")
-
-    listed = loader.list_skills()
-
-    assert listed == [{"name": "tea", "path": str(path), "source": "workspace"}]
+            assert _load(text) == expected, text
 
 
 def test_the_person_s_skill_stands_before_the_built_in_one_of_the_same_name(tmp_path, builtin, loader):
     write_skill(builtin, "tea", "built in")
-    write_own(tmp_path, "tea", "my own")
+    path = write_own(tmp_path, "tea", "my own, by {baseDir}/kettle.sh")
+    write_skill(tmp_path, "outside", "secret")
 
-    text = loader.load_skill("tea")
-
-    assert text == "my own"
-    assert len(loader.list_skills()) == 1
+    assert loader.list_skills() == [{"name": "tea", "path": str(path), "source": "workspace"}]
+    assert loader.load_skill("tea") == f"my own, by {path.parent}/kettle.sh"
+    assert loader.load_skill("../outside") is None
 
 
 def test_a_disabled_skill_does_not_exist(tmp_path, builtin):
@@ -86,24 +78,12 @@ def test_a_disabled_skill_does_not_exist(tmp_path, builtin):
     assert loader.build_skills_summary() == ""
 
 
-def test_a_name_cannot_climb_out_of_the_skills_folder(tmp_path, loader):
-    write_skill(tmp_path, "outside", "secret")
+@pytest.mark.parametrize(("mark", "line_end"), [(b"", b"\n"), (b"\xef\xbb\xbf", b"\r\n")])
+def test_an_always_on_skill_goes_into_the_prompt_without_its_front_matter(tmp_path, loader, mark, line_end):
+    text = b"---\ndescription: Make tea\nalways: true\n---\n\n# Tea\n\n---\nBoil.\n"
+    write_own(tmp_path, "tea", mark + text.replace(b"\n", line_end))
 
-    assert loader.load_skill("../outside") is None
-
-
-def test_base_dir_is_the_skill_s_folder(tmp_path, loader):
-    path = write_own(tmp_path, "tea", "Run {baseDir}/scripts/kettle.sh")
-
-    assert loader.load_skill("tea") == f"Run {path.parent}/scripts/kettle.sh"
-
-
-def test_an_always_on_skill_goes_into_the_prompt_without_its_front_matter(tmp_path, loader):
-    write_own(tmp_path, "tea", "---\ndescription: Make tea\nalways: true\n---\n\n# Tea\n\n---\nBoil.\n")
-
-    text = loader.load_skills_for_context(loader.get_always_skills())
-
-    assert text == "### Skill: tea\n\n# Tea\n\n---\nBoil."
+    assert loader.load_skills_for_context(loader.get_always_skills()) == "### Skill: tea\n\n# Tea\n\n---\nBoil."
 
 
 @pytest.mark.parametrize(
@@ -152,6 +132,7 @@ def test_a_skill_becomes_available_when_its_program_is_installed(tmp_path, loade
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUP", "blue")
+    monkeypatch.setattr("nanobot.agent.skills.loader._HOST_CACHE_S", 0)  # two seconds later
 
     assert missing(loader, "tea") == ()
 
@@ -200,26 +181,15 @@ def test_a_skill_without_front_matter_is_known_by_its_folder(tmp_path, loader, t
     assert "<description>tea</description>" in loader.build_skills_summary()
 
 
-def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path, loader):
-    write_own(tmp_path, "tea", b"\xef\xbb\xbf---\r\ndescription: Make tea\r\nalways: true\r\n---\r\nBoil.\r\n")
-
-    assert loader.load_skills_for_context(loader.get_always_skills()) == "### Skill: tea\n\nBoil."
-
-
 def test_a_changed_skill_is_read_again(tmp_path, loader):
     write_own(tmp_path, "tea", "---\ndescription: old\n---\n")
     before = loader.skills()
+    assert loader.skills() is before
 
     write_own(tmp_path, "tea", "---\ndescription: newer\n---\n")
 
     assert loader.skills() != before
     assert loader.skills()[0].description == "newer"
-
-
-def test_an_unchanged_skill_is_the_same_skill(tmp_path, loader):
-    write_own(tmp_path, "tea", "---\ndescription: Make tea\n---\n")
-
-    assert loader.skills() == loader.skills()
 
 
 def test_names_and_descriptions_cannot_break_the_xml(tmp_path, loader):
@@ -297,7 +267,7 @@ def test_a_switched_off_skill_is_missing_where_it_is_needed(tmp_path, builtin):
 
 def many(tmp_path: Path, count: int = 40) -> None:
     for number in range(count):
-        write_own(tmp_path, f"skill-{number:02}", f"---\ndescription: {'word ' * 20}{number}\n---\nText.\n")
+        write_own(tmp_path, f"skill-{number:03}", f"---\ndescription: {'word ' * 20}{number}\n---\nText.\n")
 
 
 def shown(summary: str) -> list[str]:
@@ -305,41 +275,28 @@ def shown(summary: str) -> list[str]:
 
 
 def test_where_not_all_fit_the_rest_is_named_with_how_to_find_it(tmp_path, builtin):
-    many(tmp_path)
+    many(tmp_path, 300)
+    assert len(full := SkillsLoader(tmp_path, builtin).build_skills_summary()) < 8_200
+    assert " more. Their files are" in full
     loader = SkillsLoader(tmp_path, builtin, summary_chars=4_000)
 
     summary = loader.build_skills_summary()
     more = ET.fromstring(summary).find("more")
 
-    assert len(summary) < 4_100
-    assert shown(summary) == [f"skill-{number:02}" for number in range(len(shown(summary)))]
-    assert more is not None and int(str(more.get("count"))) == 40 - len(shown(summary)) > 20
-    assert "skill-39" in str(more.text) and str(tmp_path / "skills") in str(more.text)
+    assert len(summary) < 4_400
+    assert shown(summary) == [f"skill-{number:03}" for number in range(len(shown(summary)))]
+    assert more is not None and int(str(more.get("count"))) == 300 - len(shown(summary)) > 20
+    assert "skill-039" in str(more.text) and str(tmp_path / "skills") in str(more.text)
 
 
-def test_a_thousand_skills_take_no_more_of_a_prompt(tmp_path, builtin):
-    many(tmp_path, 1_000)
-
-    summary = SkillsLoader(tmp_path, builtin).build_skills_summary()
-
-    assert len(summary) < 8_200
-    assert " more. Their files are" in summary
-
-
-def test_a_very_long_description_is_cut(tmp_path, loader):
-    write_own(tmp_path, "tea", f"---\ndescription: {'tea ' * 40_000}\n---\n")
-
-    assert len(loader.build_skills_summary()) < 1_400
-
-
-def test_what_a_skill_says_it_needs_cannot_fill_a_prompt_or_break_a_line(tmp_path, loader):
+def test_what_a_skill_says_of_itself_cannot_fill_a_prompt_or_break_a_line(tmp_path, loader):
     ours = json.dumps({"nanobot": {"requires": {"bins": ["a\nb", "x" * 90_000]}}})
-    write_own(tmp_path, "tea", f"---\ndescription: d\nmetadata: {ours}\n---\n")
+    write_own(tmp_path, "tea", f"---\ndescription: {'tea ' * 20_000}\nmetadata: {ours}\n---\n")
 
     summary = loader.build_skills_summary()
 
     assert "program: a b, program: xxx" in summary
-    assert len(summary) < 1_000
+    assert len(summary) < 2_000
 
 
 def test_what_was_used_before_a_session_began_is_shown_to_it_and_stays(tmp_path, builtin):
@@ -349,12 +306,12 @@ def test_what_was_used_before_a_session_began_is_shown_to_it_and_stays(tmp_path,
     today = date.today()
     before = loader.format_catalog(loader.catalog(today))
 
-    usage.note_used("skill-38")
-    usage.note_used("skill-38")
+    usage.note_used("skill-038")
+    usage.note_used("skill-038")
 
     again = SkillsLoader(tmp_path, builtin, usage_scores=usage.scores, summary_chars=4_000)
     assert loader.format_catalog(loader.catalog(today)) == again.format_catalog(again.catalog(today)) == before
-    assert shown(again.format_catalog(again.catalog(today + timedelta(days=1))))[0] == "skill-38"
+    assert shown(again.format_catalog(again.catalog(today + timedelta(days=1))))[0] == "skill-038"
     assert again.catalog(today) is again.catalog(today)
 
 

@@ -43,8 +43,8 @@ def test_what_a_skill_asks_for_is_shown_before_anything_is_done(tmp_path: Path):
     done = run("skills", "install", source(tmp_path), said="n\n")
 
     for words in (
-        "tea: Make good tea.", "license      MIT", "tools        Bash(kettle:*)", "no-such-kettle (not installed)",
-        "NO_SUCH_CUP (not set)", "network      water.org", "brings       scripts/boil.sh (15 bytes)",
+        "tea: Make good tea.", "license      MIT", "tools        Bash(kettle:*)",
+        "needs        no-such-kettle, NO_SUCH_CUP", "network      water.org", "brings       scripts/boil.sh (15 bytes)",
         "missing      program: no-such-kettle", "Install it into",
     ):  # fmt: skip
         assert words in done.stdout

@@ -67,48 +67,30 @@ async def shows(telegram: TelegramPlatform, words: str, chat: int = ANNA) -> Sho
     return await eventually(lambda: next((one for one in telegram.shown(str(chat)) if words in one.text), None))
 
 
-async def test_the_owner_presses_yes_and_the_call_is_made(telegram: TelegramPlatform, tmp_path: Path):
-    async with gateway(telegram, tmp_path / "home", TOUCH, "It is there now."):
-        await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
+@pytest.mark.parametrize(
+    ("said", "answer", "is_there"),
+    [
+        ({"text": "please touch it", **FORWARDED}, "Yes, this once", True),
+        ({"text": "please touch it", **FORWARDED}, "Nein!", False),
+        ({"text": "/goal ship it", **FORWARDED}, "No", False),
+        ({"caption": "look at this", "photo": JPEG}, "No", False),
+    ],
+    ids=["a button", "a word", "a forwarded command begins no goal", "a picture"],
+)
+async def test_call_that_follows_what_others_made_waits_for_the_owners_answer(
+    telegram: TelegramPlatform, tmp_path: Path, said: dict[str, Any], answer: str, is_there: bool
+):
+    if "photo" in said:
+        said = {**said, "photo": [telegram.server.file(said["photo"]) | {"width": 9, "height": 9}]}
+    async with gateway(telegram, tmp_path / "home", TOUCH, "That was that."):
+        await telegram.server.message(ANNA, ANNA, **said)
         asked = await question(telegram)
-        await telegram.press_button(asked.id, "Yes, this once")
-        await shows(telegram, "It is there now.")
+        await (telegram.press_button(asked.id, answer) if answer in asked.buttons else telegram.says(answer))
+        await shows(telegram, "That was that.")
 
     assert "touch there.txt" in asked.text
     assert asked.buttons == ["Yes, this once", "Always", "No"]
-    assert (tmp_path / "home" / "workspace" / "there.txt").exists()
-
-
-async def test_a_word_answers_too(telegram: TelegramPlatform, tmp_path: Path):
-    async with gateway(telegram, tmp_path / "home", TOUCH, "That was that."):
-        await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
-        await question(telegram)
-        await telegram.says("Nein!")
-        await shows(telegram, "That was that.")
-
-    assert not (tmp_path / "home" / "workspace" / "there.txt").exists()
-
-
-async def test_call_that_follows_a_picture_of_the_owners_is_asked_about(telegram: TelegramPlatform, tmp_path: Path):
-    photo = [telegram.server.file(JPEG) | {"width": 9, "height": 9}]
-    async with gateway(telegram, tmp_path / "home", TOUCH, "Not done."):
-        await telegram.server.message(ANNA, ANNA, caption="look at this", photo=photo)
-        asked = await question(telegram)
-        await telegram.press_button(asked.id, "No")
-        await shows(telegram, "Not done.")
-
-    assert not (tmp_path / "home" / "workspace" / "there.txt").exists()
-
-
-async def test_forwarded_command_begins_no_goal_and_what_follows_is_asked_about(
-    telegram: TelegramPlatform, tmp_path: Path
-):
-    async with gateway(telegram, tmp_path / "home", TOUCH, "Not done."):
-        await telegram.server.message(ANNA, ANNA, "/goal ship it", **FORWARDED)
-        asked = await question(telegram)
-        await telegram.press_button(asked.id, "No")
-        await shows(telegram, "Not done.")
-
+    assert (tmp_path / "home" / "workspace" / "there.txt").exists() is is_there
     assert not any("I will work on this" in one.text for one in telegram.shown())
 
 

@@ -3,16 +3,15 @@
 The services that weather, github and clawhub ask stand on loopback, and answer as their public pages say.
 """
 
+import asyncio
 import json
 import re
 import shutil
 import ssl
 import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import date, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,8 @@ from nanobot.testing import Bot, Line, ScriptedProvider, calls, open_bot
 from nanobot.utils.resources import skills_dir
 from tests.fakes.platform_telegram import ANNA, TelegramPlatform
 from tests.fakes.telegram import TOKEN
+from tests.fakes.web import answer as response
+from tests.fakes.web import serving
 from tests.support.certificates import certificate
 from tests.support.eventually import eventually
 from tests.support.toy_gateway import free_port, written
@@ -65,39 +66,22 @@ async def ran(home: Path, *wanted: str, config: Config = UNASKED) -> list[str]:
         return results(bot)
 
 
-@contextmanager
-def service(
+@asynccontextmanager
+async def service(
     answer: Callable[[str, Mapping[str, list[str]]], Answer | None], tls: ssl.SSLContext | None = None
-) -> Iterator[str]:
+) -> AsyncIterator[str]:
     """A service on loopback: of a path and its query (of a post, its `body`), a type and what is sent."""
 
-    class Asked(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            self._answer(address.path, parse_qs(address.query))
+    async def serve(head: str, writer: asyncio.StreamWriter) -> None:
+        request, _, body = head.partition("\r\n\r\n")
+        address = urlsplit(request.split()[1])
+        found = answer(address.path, {"body": [body]} if request.startswith("POST") else parse_qs(address.query))
+        kind, data = found or ("text/plain", b"there is no such thing")
+        status = "200 OK" if found else "404 Not Found"
+        writer.write(response(data, f"Content-Type: {kind}", "Connection: close", status=status))
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self._answer(self.path, {"body": [body]})
-
-        def _answer(self, path: str, query: Mapping[str, list[str]]) -> None:
-            found = answer(path, query)
-            kind, data = found or ("text/plain", b"there is no such thing")
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the parent's word
-            return
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Asked) as server:
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http{'s' if tls else ''}://{'localhost' if tls else '127.0.0.1'}:{server.server_address[1]}"
-        server.shutdown()
+    async with serving(serve, tls) as server:
+        yield f"http{'s' if tls else ''}://{'localhost' if tls else '127.0.0.1'}:{server.port}"
 
 
 @needs("curl")
@@ -116,7 +100,7 @@ async def test_weather_by_its_own_commands(tmp_path: Path):
             return "text/plain", f"{path[1:]} as {query['format'][0]}\n".encode()
         return None
 
-    with service(weather) as url:
+    async with service(weather) as url:
         wanted = [re.sub(r"https://[\w.-]+", url, one) for one in commands("weather", "curl")]
         told = await ran(tmp_path, *wanted)
 
@@ -159,7 +143,7 @@ async def test_github_by_its_own_commands(tmp_path: Path):
         return None if found is None else ("application/json", json.dumps(found).encode())
 
     (latest,) = commands("github", "gh api")
-    with service(api) as url:
+    async with service(api) as url:
         # `gh api` takes a whole address too; its own host it reaches by https alone
         asked = latest.replace("gh api repos/", f"gh api {url}/repos/")
         told = await ran(
@@ -203,7 +187,7 @@ async def test_github_by_its_look_and_its_change_over_tls(tmp_path: Path):
     (workspace / "notes.md").write_text("They are ripe.", encoding="utf-8")
     authority, tls = certificate(workspace)
     wanted = re.compile("gh (issue list|pr list|pr diff|pr comment)")  # what every release of gh asks in the same way
-    with service(api, tls) as url:
+    async with service(api, tls) as url:
         host = url.removeprefix("https://")
         login = f"GH_HOST={host} GH_ENTERPRISE_TOKEN=k GH_CONFIG_DIR=$PWD/.gh SSL_CERT_FILE=$PWD/{authority.name} "
         asked = [login + one for one in commands("github", "gh") if wanted.match(one)]
@@ -257,7 +241,7 @@ async def test_clawhub_by_its_own_commands_then_by_ours(tmp_path: Path):
             return "text/plain", b"---\nname: tea\n---\nBoil.\n"
         return ("application/json", json.dumps(answers[path]).encode()) if path in answers else None
 
-    with service(registry) as url:
+    async with service(registry) as url:
         prefix = f"CLAWHUB_REGISTRY={url} CLAWHUB_DISABLE_TELEMETRY=1 CLAWHUB_CONFIG_PATH=$PWD/.hub.json "
         wanted = [prefix + one.replace("SLUG", "tea") for one in commands("clawhub", "clawhub")]
         told = await ran(tmp_path, *wanted)
@@ -343,7 +327,7 @@ async def test_summarize_reads_a_page_and_a_long_file_in_parts(tmp_path: Path):
     config = Config.model_validate({"tools": {"approval": "off", "ssrfWhitelist": ["127.0.0.0/8"]}})
     (tmp_path / "workspace").mkdir()
     (tmp_path / "workspace" / "long.log").write_text("a line\n" * 5_000 + "the end\n", encoding="utf-8")
-    with service(lambda path, query: ("text/html", page)) as url:
+    async with service(lambda path, query: ("text/html", page)) as url:
         script: list[Line] = [
             calls(("web_fetch", {"url": f"{url}/plums"})),
             calls(("exec", {"command": "wc -c long.log"})),

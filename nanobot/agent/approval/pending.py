@@ -45,9 +45,8 @@ class PendingApprovals:
         """How long a question stays open; without an answer by then the call is refused."""
         self._clock = clock
         self._open: dict[str, tuple[PendingApproval, asyncio.Future[Answer]]] = {}
-        self._early: dict[str, tuple[Answer, float]] = {}
-        """Answers that came before their question, with the time."""
-        self._settled: dict[str, Answer] = {}
+        self._answers: dict[str, tuple[Answer, float | None]] = {}
+        """Recent answers; with the time if it came before its question, which it does not belong to yet."""
 
     def __iter__(self) -> Iterator[PendingApproval]:
         return iter([question for question, _ in self._open.values()])
@@ -65,9 +64,9 @@ class PendingApprovals:
 
     async def wait_for_answer(self, question: PendingApproval) -> Answer:
         """Wait for the answer; EXPIRED if none comes in time. Cancelling withdraws the question."""
-        self._settled.pop(question.id, None)
-        if (early := self._early_answer(question.id)) is not None:
-            del self._early[question.id]
+        early = self._early_answer(question.id)
+        self._answers.pop(question.id, None)  # asked again: what was answered before counts no more
+        if early is not None:
             return self._settle(question, early)
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._open[question.id] = (question, waiting)
@@ -85,7 +84,8 @@ class PendingApprovals:
 
     def settled_answer(self, approval_id: str) -> Answer | None:
         """Return the answer a question got; None if it is open or unknown."""
-        return self._settled.get(approval_id)
+        answer, early_at = self._answers.get(approval_id, (None, None))
+        return answer if early_at is None else None
 
     def answer(self, approval_id: str, answer: Answer) -> bool:
         """Answer an open question; False if there is none with this id. The first answer counts.
@@ -103,23 +103,21 @@ class PendingApprovals:
 
         Ignored if the question was answered already: a late yes to a refused call must not allow the next such call.
         """
-        if approval_id not in self._settled and self._early_answer(approval_id) is None:
-            self._early[approval_id] = (answer, self._clock.monotonic())
-            _drop_oldest(self._early)
+        if self.settled_answer(approval_id) is None and self._early_answer(approval_id) is None:
+            self._remember(approval_id, answer, self._clock.monotonic())
 
     def _early_answer(self, approval_id: str) -> Answer | None:
-        answer, at = self._early.get(approval_id, (None, 0.0))
-        return answer if self._clock.monotonic() - at <= self.expires_s else None
+        answer, at = self._answers.get(approval_id, (None, None))
+        return answer if at is not None and self._clock.monotonic() - at <= self.expires_s else None
 
     def _settle(self, question: PendingApproval, answer: Answer) -> Answer:
         """Remember the answer and return it, limited to what was offered."""
         if answer is Answer.ALWAYS and not question.may_always:
             answer = Answer.ONCE
-        self._settled[question.id] = answer
-        _drop_oldest(self._settled)
+        self._remember(question.id, answer, None)
         return answer
 
-
-def _drop_oldest(answers: dict[str, Any]) -> None:
-    while len(answers) > _MAX_ANSWERS:
-        del answers[next(iter(answers))]
+    def _remember(self, approval_id: str, answer: Answer, early_at: float | None) -> None:
+        self._answers[approval_id] = answer, early_at
+        while len(self._answers) > _MAX_ANSWERS:
+            del self._answers[next(iter(self._answers))]

@@ -77,18 +77,16 @@ class CallPolicy:
         if not required and name not in ("exec", "spawn", *_WRITERS):
             return Verdict()
         planned, taint = await asyncio.to_thread(self._find_taint, planned)  # up to 40 ms in a long window
-        refusal = None
+        granted, refusal = _rules(required), None
         if self._mode is ApprovalMode.OFF:  # nobody is asked, and nobody gets secrets
             granted = _rules(a for a in required if not (a.needs_approval and a.kind is AccessKind.SECRETS))
         else:
-            granted, refusal = _rules(required), await self._refusal(planned, taint)
+            refusal = await self._refusal(planned, taint)
         if refusal is not None:
-            return Verdict(refusal=refusal, entered=taint.provenance)
+            return Verdict(refusal=texts.not_run(name, refusal), entered=taint.provenance)
         verdict = Verdict(granted, entered=taint.provenance)
-        if name not in _WRITERS:
-            return verdict
         try:
-            return await asyncio.to_thread(self._mark_file, planned, taint, verdict)
+            return await asyncio.to_thread(self._mark_file, planned, taint, verdict) if name in _WRITERS else verdict
         except (StorageError, RuntimeError) as error:  # RuntimeError: the user of a `~user` path does not exist
             log.warning("Cannot record the provenance of a file: %s", error)
             refusal = f"{name} was not run: the provenance of what it writes cannot be recorded. {error}"
@@ -147,7 +145,8 @@ class CallPolicy:
                 granted |= self._turn_grants.get(turn_id, frozenset())
             needed = [access for access in needed if access.rule not in granted]
         if any(access.is_plain_url for access in needed):
-            needed = await asyncio.to_thread(_drop_known_urls, needed, planned)
+            known = await asyncio.to_thread(lambda: {a for a in needed if a.is_plain_url and is_known_url(a, planned)})
+            needed = [access for access in needed if access not in known]
         if not needed:
             return None
 
@@ -159,34 +158,31 @@ class CallPolicy:
             "text": texts.question(planned.call, needed, taint.source),
             "source": taint.source or None,
         }
-        if self._mode is ApprovalMode.DENY:
-            planned.emit(ApprovalRefused(**fields, reason="tools.approval is deny: nobody is asked."))
-            return texts.denial(name, needed, taint.source)
-        if (why_not := await self._router.unavailable_reason(planned)) is not None:
+        why_not: str | None = "tools.approval is `deny`: nobody is asked."
+        if self._mode is not ApprovalMode.DENY:
+            why_not = await self._router.unavailable_reason(planned)
+        if why_not is not None:
             planned.emit(ApprovalRefused(**fields, reason=why_not))
-            return texts.nobody_available(name, needed, taint.source, why_not)
+            return texts.needs_yes(needed, taint.source, why_not)
 
         may_always = not any(access.kind in {AccessKind.SECRETS, *changing} for access in needed)
         question = PendingApproval(make_approval_id(turn_id, planned.call), planned.context, name, may_always)
         answer = await self._router.questions.ask(question, planned.emit, **fields)
+        if answer is Answer.EXPIRED:
+            minutes = self._router.questions.expires_s / 60
+            return f"the owner was asked and did not answer within {minutes:g} minutes."
+        if answer not in (Answer.ONCE, Answer.ALWAYS):
+            return "the owner was asked and said no. Do not ask for the same in other words."
         if answer is Answer.ALWAYS:
             try:
                 await asyncio.to_thread(self._grants.add, sorted(_rules(needed)), outside=bool(taint))
             except StorageError as error:  # the call is allowed in any case
                 log.warning("The answer `always` could not be saved: %s", error)
-        if answer is Answer.EXPIRED:
-            return texts.no_answer(name, self._router.questions.expires_s)
-        if answer not in (Answer.ONCE, Answer.ALWAYS):
-            return texts.refusal(name)
         if not taint:
             while len(self._turn_grants) >= _MAX_TURNS:
                 del self._turn_grants[next(iter(self._turn_grants))]
             self._turn_grants[turn_id] = self._turn_grants.pop(turn_id, frozenset()) | _rules(needed)
         return None
-
-
-def _drop_known_urls(needed: Iterable[Access], planned: PlannedCall) -> list[Access]:
-    return [access for access in needed if not (access.is_plain_url and is_known_url(access, planned))]
 
 
 def _rules(accesses: Iterable[Access]) -> frozenset[str]:

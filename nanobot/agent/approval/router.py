@@ -8,8 +8,7 @@ ask nobody.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from nanobot.agent.approval.pending import PendingApproval, PendingApprovals
 from nanobot.agent.command import TYPED, Command, is_from_owner, parse_command
@@ -22,35 +21,21 @@ from nanobot.messages.types import Origin
 from nanobot.security.grants import NO_GRANTS, Grants, describe_forgotten, describe_grant
 from nanobot.security.secrets import redact_known
 
-
-class HasNoOwner(Protocol):
-    """Knows the owners of channels."""
-
-    def __call__(self, chat: Address, senders: Sequence[str], *, in_group: bool) -> str | None:
-        """Return why no owner reads in that chat, given who wrote there; None if one does. May block."""
-        ...
-
-
 _COMMANDS = {"approve": Answer.ONCE, "yes": Answer.ONCE, "always": Answer.ALWAYS, "deny": Answer.NO, "no": Answer.NO}
-_CONFIRMATIONS = {
+_OUTCOMES = {
     Answer.NO: "Not allowed.",
     Answer.ONCE: "Allowed, this once.",
     Answer.ALWAYS: "Allowed, and for 30 days I do not ask about this again.",
-}
-_SETTLED = {
-    Answer.NO: "not allowed",
-    Answer.ONCE: "allowed, once",
-    Answer.ALWAYS: "allowed, for 30 days",
-    Answer.EXPIRED: "not allowed, since nobody answered in time",
+    Answer.EXPIRED: "Not allowed, since nobody answered in time.",
 }
 _BARE_WORD_IN_GROUP = (
     "Others read here, so a word alone is no answer: press a button, mention me, reply to me, or send /approve {name}."
 )
 _UNATTENDED = {
-    Origin.CRON: "This is a job: nobody is there to answer.",
-    Origin.HEARTBEAT: "This is the heartbeat: nobody is there to answer.",
-    Origin.SUBAGENT: "This is a subagent: nobody is there to answer.",
-    Origin.GOAL: "This turn works on a goal by itself: nobody is there to answer.",
+    Origin.CRON: "a job",
+    Origin.HEARTBEAT: "the heartbeat",
+    Origin.SUBAGENT: "a subagent",
+    Origin.GOAL: "a turn that works on a goal by itself",
 }
 _NO_TERMINAL = "Nobody is at a terminal who could answer; `nanobot agent` without -m asks there."
 
@@ -89,12 +74,13 @@ class ApprovalRouter:
     def __init__(
         self,
         questions: PendingApprovals,
-        no_owner_here: HasNoOwner,
+        no_owner_here: Callable[..., str | None],
         is_group: Callable[[Address], bool] = lambda chat: False,
         on_behalf: Callable[[ToolContext], ToolContext] = lambda context: context,
     ) -> None:
-        """`is_group`: whether several people write in that chat; a bare word there may be meant for one of them.
-        `on_behalf`: returns the turn that this one acts for, which decides who may answer.
+        """`no_owner_here(chat, senders, in_group=...)`: why no owner reads in that chat, given who wrote there; None if
+        one does. May block. `is_group`: whether several people write in that chat; a bare word there may be meant for
+        one of them. `on_behalf`: returns the turn that this one acts for, which decides who may answer.
         """
         self.questions = questions
         self._no_owner_here = no_owner_here
@@ -107,7 +93,7 @@ class ApprovalRouter:
         if context.attended:
             return None
         if context.origin in _UNATTENDED:
-            return _UNATTENDED[context.origin]
+            return f"This is {_UNATTENDED[context.origin]}: nobody is there to answer."
         if context.origin is not Origin.USER or context.quiet:
             return _NO_TERMINAL
         prompts = [row for row in planned.rows if row["role"] == "user" and row.get("origin") in (None, Origin.USER)]
@@ -129,39 +115,33 @@ class ApprovalRouter:
         """Return whether a message answers a question rather than being for the model."""
         if message.origin not in TYPED:
             return False
-        command = parse_command(message.content)
-        if command is not None:
+        if (command := parse_command(message.content)) is not None:
             return command.name in _COMMANDS
-        return (
-            is_from_owner(message)
-            and parse_answer(message.own_words) is not None
-            and bool(self._open_questions(message))
-        )
+        is_word = is_from_owner(message) and parse_answer(message.own_words) is not None
+        return is_word and bool(self._open_questions(message))
 
     def handle_answer(self, message: InboundMessage) -> str:
         """Pass the answer to its question and return the text for the person. Only an owner's answer counts."""
         if not is_from_owner(message):
             return "Only an owner may answer that."
-        command = parse_command(message.content)
-        if command is None and not message.is_mentioned and (message.in_group or self._is_group(message.address)):
-            return _BARE_WORD_IN_GROUP.format(name=self._open_questions(message)[0].id)
-        if command is None:
-            approval_id, answer = "", parse_answer(message.own_words) or Answer.NO
-        else:
-            approval_id, answer = _parse_answer_command(command)
+        approval_id, answer = "", parse_answer(message.own_words) or Answer.NO
         questions_here = self._open_questions(message)
+        if (command := parse_command(message.content)) is not None:
+            approval_id, answer = _parse_answer_command(command)
+        elif not message.is_mentioned and (message.in_group or self._is_group(message.address)):
+            return _BARE_WORD_IN_GROUP.format(name=questions_here[0].id)
         if not approval_id and not questions_here:
             return "No question waits for an answer here."
         approval_id = approval_id or questions_here[0].id
         question = self.questions.get(approval_id)
         if not self.questions.answer(approval_id, answer):
             if (settled := self.questions.settled_answer(approval_id)) is not None:
-                return f"That was answered before: {_SETTLED[settled]}."
+                return f"That was answered before: {_OUTCOMES[settled]}"
             self.questions.save_early(approval_id, answer)
             return "That question is not open. If it is asked again soon, this answer counts."
         if answer is Answer.ALWAYS and question is not None and not question.may_always:
             return "Allowed, this once: for this I ask each time."
-        return _CONFIRMATIONS[answer]
+        return _OUTCOMES[answer]
 
     def _open_questions(self, message: InboundMessage) -> list[PendingApproval]:
         return [question for question in self.questions if question.context.address == message.address]

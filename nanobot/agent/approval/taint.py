@@ -6,14 +6,13 @@ shingles of eight characters.
 """
 
 import base64
-import binascii
 import json
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 from urllib.parse import unquote
 
@@ -96,18 +95,17 @@ def repeated_row(
 
     Text that the owner has written too does not count.
     """
-    untrusted = untrusted_rows(rows, turn_id, session_key)
+    untrusted = [(row, _prepare(texts_in(row))) for row in untrusted_rows(rows, turn_id, session_key)]
     if not untrusted:
         return None
     owner_rows = [row for row in rows if row["role"] == "user" and own_provenance(row, session_key) == Provenance.OWNER]
-    owner_texts = [_prepare(texts_in(row)).text for row in owner_rows]
-    untrusted_texts = [(row, _prepare(texts_in(row))) for row in reversed(untrusted)]
-    shingles: frozenset[str] = frozenset().union(*(prepared.shingles for _, prepared in untrusted_texts))
-    normal_texts = [_normalize(text) for leaf in _strings(arguments) for text in _decodings(leaf)]
-    for candidate in (candidate for text in normal_texts for candidate in _candidates(text, shingles)):
-        match: ChatMessage | None = next((row for row, prepared in untrusted_texts if candidate in prepared.text), None)
-        if match is not None and not any(candidate in text for text in owner_texts):
-            return match
+    owner_texts = [_prepare(texts_in(row))[0] for row in owner_rows]
+    shingles: frozenset[str] = frozenset().union(*(shingles for _, (_, shingles) in untrusted))
+    for argument in (_normalize(text) for leaf in _strings(arguments) for text in _decodings(leaf)):
+        for candidate in _candidates(argument, shingles):
+            match: ChatMessage | None = next((row for row, (text, _) in reversed(untrusted) if candidate in text), None)
+            if match is not None and not any(candidate in text for text in owner_texts):
+                return match
     return None
 
 
@@ -126,18 +124,11 @@ def _candidates(text: str, shingles: frozenset[str]) -> Iterator[str]:
                 yield text[begin : begin + LONG_ENOUGH]
 
 
-@dataclass(frozen=True, slots=True)
-class _PreparedText:
-    """A text with its decodings, normalized, and its non-overlapping shingles: any long substring contains one."""
-
-    text: str
-    shingles: frozenset[str]
-
-
 @lru_cache(maxsize=64)
-def _prepare(text: str) -> _PreparedText:
+def _prepare(text: str) -> tuple[str, frozenset[str]]:
+    """A text with its decodings, normalized, and its non-overlapping shingles: any long substring contains one."""
     prepared = "\n".join(_normalize(decoded) for decoded in _decodings(text))
-    return _PreparedText(prepared, frozenset(prepared[at : at + _SHINGLE] for at in range(0, len(prepared), _SHINGLE)))
+    return prepared, frozenset(prepared[at : at + _SHINGLE] for at in range(0, len(prepared), _SHINGLE))
 
 
 def _normalize(text: str) -> str:
@@ -155,40 +146,29 @@ def _decodings(text: str) -> Iterator[str]:
     yield text
     if "%" in text and (plain := unquote(text)) != text:
         yield plain
-    for index, match in enumerate(_ENCODED.finditer(text)):
-        if index == _MAX_DECODED:
-            break
-        yield from filter(None, (_from_base64(match[0]), _from_hex(match[0])))
+    for match in islice(_ENCODED.finditer(text), _MAX_DECODED):
+        letters = match[0].rstrip("=").translate(_URL_SAFE)
+        with suppress(ValueError):
+            yield from _readable(base64.b64decode(letters + "=" * (-len(letters) % 4), validate=True))
+        if _HEX.fullmatch(match[0]):
+            yield from _readable(bytes.fromhex(match[0]))
 
 
-def _from_base64(text: str) -> str | None:
-    body = text.rstrip("=").translate(str.maketrans("-_", "+/"))
-    try:
-        return _readable(base64.b64decode(body + "=" * (-len(body) % 4), validate=True))
-    except (binascii.Error, ValueError):
-        return None
+_URL_SAFE = str.maketrans("-_", "+/")
 
 
-def _from_hex(text: str) -> str | None:
-    return _readable(bytes.fromhex(text)) if _HEX.fullmatch(text) else None
-
-
-def _readable(data: bytes) -> str | None:
-    try:
+def _readable(data: bytes) -> Iterator[str]:
+    with suppress(UnicodeDecodeError):
         text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if text.isprintable() or "\n" in text else None
+        if text.isprintable() or "\n" in text:
+            yield text
 
 
 def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _strings(inner)
     elif isinstance(value, int) and not isinstance(value, bool):
         yield str(value)
@@ -196,15 +176,14 @@ def _strings(value: object) -> Iterator[str]:
 
 def texts_in(row: ChatMessage) -> str:
     """The text of a row and the arguments of its calls."""
-    calls = [call["function"]["arguments"] for call in row.get("tool_calls") or ()]
-    return "\n".join([text_of(row["content"]), *map(_argument_text, calls)])
-
-
-def _argument_text(arguments: str) -> str:
-    try:
-        return "\n".join(_strings(json.loads(arguments)))
-    except (ValueError, RecursionError):
-        return arguments
+    texts = [text_of(row["content"])]
+    for call in row.get("tool_calls") or ():
+        arguments = call["function"]["arguments"]
+        try:
+            texts += _strings(json.loads(arguments))
+        except (ValueError, RecursionError):
+            texts.append(arguments)
+    return "\n".join(texts)
 
 
 def is_known_url(access: Access, planned: PlannedCall) -> bool:

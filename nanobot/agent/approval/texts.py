@@ -69,47 +69,24 @@ def one_line(text: str) -> str:
     return clip_line(" ".join(without_markup(redact_named(text)).split()), _MAX_NAME * 4)
 
 
-def denial(name: str, needed: Sequence[Access], source: str) -> str:
-    """For the model: the config forbids it."""
+def not_run(name: str, reason: str) -> str:
+    """For the model: why the call was not run, and what to do instead."""
     return (
-        f"{name} was not run: it would {_describe_actions(needed)}{_describe_taint(source)}, and tools.approval is "
-        "`deny`. Do not try it another way. Do what can be done without it, and say what you would have done."
+        f"{name} was not run: {reason} Do not try it another way. Do what can be done without it, and say in your "
+        "answer what you wanted to do, and why."
     )
 
 
-def nobody_available(name: str, needed: Sequence[Access], source: str, why_not: str) -> str:
-    """For the model: nobody can be asked."""
-    return (
-        f"{name} was not run: it would {_describe_actions(needed)}{_describe_taint(source)}; that needs the owner's "
-        f"yes. {why_not} Do not try it another way. Do what can be done without it, and say in your answer what you "
-        "wanted to do, and why."
-    )
-
-
-def refusal(name: str) -> str:
-    """For the model: the owner refused."""
-    return (
-        f"{name} was not run: the owner was asked and said no. Do not ask for the same in other words. Go on without "
-        "it, or ask in your answer what they want instead."
-    )
-
-
-def no_answer(name: str, seconds: float) -> str:
-    """For the model: the owner did not answer in time."""
-    return (
-        f"{name} was not run: the owner was asked and did not answer within {seconds / 60:g} minutes. Go on without "
-        "it, and say in your answer what still waits for their yes."
-    )
+def needs_yes(needed: Sequence[Access], source: str, why_not: str) -> str:
+    """For the model: what needs the owner's yes, and why nobody can be asked."""
+    taint = f" while untrusted content is in play ({one_line(source)})" if source else ""
+    return f"it would {_describe_actions(needed)}{taint}; that needs the owner's yes. {why_not}"
 
 
 def _describe_actions(needed: Sequence[Access]) -> str:
     return " and ".join(
         dict.fromkeys(_ACTIONS[access.kind].format(target=one_line(access.target)) for access in needed)
     )
-
-
-def _describe_taint(source: str) -> str:
-    return f" while untrusted content is in play ({one_line(source)})" if source else ""
 
 
 def _shown(value: Any) -> str:
@@ -144,15 +121,9 @@ def format_source(row: ChatMessage, rows: Sequence[ChatMessage]) -> str:
         return f"a message from {sender}" if sender and kind == "somebody else" else kind
     if row["role"] == "assistant":
         return "what was said after reading untrusted content"
-    name = str(row.get("name", "a tool"))
-    arguments = [
-        call["function"]["arguments"]
-        for earlier in takewhile(lambda other: other is not row, rows)
-        if earlier.get("turn_id") == row.get("turn_id")
-        for call in earlier.get("tool_calls") or ()
-        if call["id"] == row.get("tool_call_id")
-    ]
-    if not arguments:
-        return name
-    values = parse_arguments(arguments[-1])[0].values()  # the last one: some servers restart the ids in each step
-    return clip_line(f"{name} {next(iter(values), '')}".strip(), _MAX_NAME)
+    argument: object = ""
+    for earlier in takewhile(lambda other: other is not row, rows):
+        for call in earlier.get("tool_calls") or () if earlier.get("turn_id") == row.get("turn_id") else ():
+            if call["id"] == row.get("tool_call_id"):  # the last one: some servers restart the ids in each step
+                argument = next(iter(parse_arguments(call["function"]["arguments"])[0].values()), "")
+    return clip_line(f"{row.get('name', 'a tool')} {argument}".strip(), _MAX_NAME)

@@ -1,23 +1,25 @@
 """Checks a skill: its format, as on https://agentskills.io/specification with the fields of OpenClaw and nanobot, and
 what a person should look at before trusting it.
 
-An error keeps a skill from being found, read or trusted; a warning does not. The check for risks finds what hides; it
-does not prove that the rest is harmless. Skills run in the sandbox anyway.
+The check for risks finds what hides; it does not prove that the rest is harmless. Skills run in the sandbox anyway.
 """
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Collection, Iterator
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
-
-from nanobot.agent.skills.bundle import Bundle, BundledFile
-from nanobot.agent.skills.manual import OUR_METADATA, SKILL_FILE, Manual, body, decode_manual, parse_manual, table
-from nanobot.agent.skills.needs import INSTALLERS, SYSTEMS, SkillNeeds
-from nanobot.config.problems import problems_in
-from nanobot.utils.text import nearest
+from nanobot.agent.skills.manual import (
+    SYSTEMS,
+    LintFinding,
+    Manual,
+    ManualError,
+    body,
+    decode_manual,
+    line_of,
+    parse_manual,
+)
+from nanobot.agent.skills.package import Bundle, BundledFile
+from nanobot.agent.skills.requirements import INSTALLERS
 
 _MAX_LINES = 500
 _MAX_ALWAYS_CHARS = 4_000
@@ -29,76 +31,8 @@ _LINK = re.compile(
     r"|(?<![\w/.:}-])((?:scripts|references|assets)/[\w./-]*\w\.\w+)"
 )
 """A file named in the text: as a link, in the skill's folder, or in one of the usual folders."""
-
-
-@dataclass(frozen=True, slots=True)
-class LintFinding:
-    text: str
-    line: int = 0
-    """In SKILL.md unless `path` says otherwise; 0 for the whole file."""
-    is_error: bool = True
-    path: str = SKILL_FILE
-
-    @property
-    def summary(self) -> str:
-        """The finding in one line, with its place."""
-        return f"{self.path}:{self.line}: {self.text}" if self.line else f"{self.path}: {self.text}"
-
-    def to_json(self) -> dict[str, Any]:
-        severity = "error" if self.is_error else "warning"
-        return {"severity": severity, "file": self.path, "line": self.line, "text": self.text}
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-Names = Annotated[list[str], BeforeValidator(_as_list)]
-
-
-def _as_table(value: object) -> object:
-    return table(value) or value
-
-
-class _Fields(BaseModel):
-    """Fields of the front matter. Others belong to other agents."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class _Requires(_Fields):
-    bins: Names = []
-    anyBins: Names = []  # noqa: N815 - as in the file
-    env: Names = []
-    config: Names = []
-    sandbox: Names = []
-    skills: Names = []
-
-
-class _Ours(_Fields):
-    """The table of `metadata` for agents like this one."""
-
-    always: StrictBool = False
-    os: Names = []
-    requires: Annotated[_Requires, BeforeValidator(_as_table)] = _Requires()
-    install: list[dict[str, Any]] = []
-    skills: Names = []
-
-
-class _Metadata(_Fields):
-    nanobot: Annotated[_Ours, BeforeValidator(_as_table)] = _Ours()
-    openclaw: Annotated[_Ours, BeforeValidator(_as_table)] = _Ours()
-
-
-class _FrontMatter(_Fields):
-    name: str
-    description: str = Field(min_length=1, max_length=1024)
-    license: str = ""
-    homepage: str = ""
-    compatibility: str = Field("any", min_length=1, max_length=500)
-    allowed_tools: Names = Field([], alias="allowed-tools")
-    always: StrictBool = False
-    metadata: Annotated[_Metadata, BeforeValidator(_as_table)] = _Metadata()
+_ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:|/|~|<|\$", re.IGNORECASE)
+"""How a link to something outside of the skill's folder begins."""
 
 
 def name_problem(name: str) -> str:
@@ -112,129 +46,78 @@ def name_problem(name: str) -> str:
 
 
 def lint_skill(
-    bundle: Bundle, *, checks_folder_name: bool = True, with_risks: bool = True, others: Collection[str] | None = None
+    bundle: Bundle, *, checks_folder_name: bool = True, others: Collection[str] | None = None, with_risks: bool = True
 ) -> list[LintFinding]:
-    """Return all findings, by place in the file.
+    """Return what is wrong with the format, by line, then the risks.
 
-    `checks_folder_name`: the name must be that of the folder. `with_risks`: report risks as findings. `others`: the
-    names of the installed skills.
+    `checks_folder_name`: the name must be that of the folder. `others`: the names of the installed skills.
     """
-    text, problem = decode_manual(bundle.manual)
-    if problem:
-        return [LintFinding(f"{problem}. Save it as plain UTF-8 text, with details in other files of the folder.")]
-    manual = parse_manual(text)
-    if manual.problem:
-        advice = "Quote text with `: `, `#`, `[` or `{`; indent with spaces, equally within a table."
-        return [LintFinding(f"The {manual.problem}. {advice}", manual.problem_line)]
-    if not manual.front:
+    try:
+        text = decode_manual(bundle.manual)
+        manual = parse_manual(text, finds_unknown=True)
+    except ManualError as error:
+        advice = "Save it as UTF-8 text; quote values with `: `, `#`, `[` or `{`; indent with spaces."
+        return [LintFinding(f"{error}. {advice}", error.line)]
+    if not manual.yaml or not manual.yaml.strip():
         is_open = text.startswith("---") and "\n---" not in text
         fault = "The front matter is not closed." if is_open else "There is no front matter."
         return [LintFinding(f"{fault} Write a line `---`, `name: ...`, `description: ...`, and a line `---`.", 1)]
-    findings = [
-        *_front_findings(manual, bundle.name if checks_folder_name else ""),
-        *_needed_findings(manual, bundle.name, others),
-        *_body_findings(bundle, text, manual),
-        *(find_risks(bundle) if with_risks else ()),
-    ]
-    return sorted(findings, key=lambda finding: (finding.path != SKILL_FILE, finding.path, finding.line))
+    folder = bundle.name if checks_folder_name else ""
+    findings = [*manual.findings, *_field_findings(manual, manual.yaml, folder), *_body_findings(bundle, text, manual)]
+    for needed in manual.skills if others is not None else ():
+        if needed not in {*(others or ()), bundle.name}:
+            line = line_of(manual.yaml, ["skills" if "skills" in manual.yaml else "depends"])
+            advice = f"It needs the skill {needed}, which is not installed. Install that one too."
+            findings.append(LintFinding(advice, line, is_error=False))
+    findings.sort(key=lambda finding: finding.line)
+    return findings + (find_risks(bundle) if with_risks else [])
 
 
-def _front_findings(manual: Manual, folder: str) -> Iterator[LintFinding]:
-    front, yaml = manual.front, manual.front_text
-
-    def warning(text: str, *path: object) -> LintFinding:
-        return LintFinding(text, _line_of(yaml, path), is_error=False)
-
-    if manual.repaired:
-        text = "This is not valid YAML; nanobot accepts it, other agents do not. Quote text with `: `."
-        yield LintFinding(text, manual.problem_line, is_error=False)
+def _field_findings(manual: Manual, yaml: str, folder: str) -> Iterator[LintFinding]:
+    """Check what the types of the fields leave open."""
     fields = [match[1] for match in _FIELD.finditer(yaml)]
-    for key in dict.fromkeys(key for key in fields if fields.count(key) > 1):
-        yield LintFinding(f"{key} appears twice. Remove one.", _line_of(yaml, (key, key)))
-    try:
-        _FrontMatter.model_validate(front)
-    except ValidationError as error:
-        for problem in problems_in(error, front):
-            yield LintFinding(f"{problem}.", _line_of(yaml, problem.path))
-    name, description = front.get("name"), front.get("description")
-    if isinstance(name, str) and (problem_text := name_problem(name)):
-        yield LintFinding(f"name {problem_text}.", _line_of(yaml, ("name",)))
-    elif folder and isinstance(name, str) and name != folder:
-        text = f"name is {name}, but the folder is named {folder}. Use one name; nanobot uses the folder's."
-        yield LintFinding(text, _line_of(yaml, ("name",)))
-    if isinstance(description, str) and description.isascii() and 0 < len(description.split()) < 3:
-        yield warning("description is too short. Say what it does and when to use it, as a user would.", "description")
-    for key in front.keys() - _FrontMatter.model_fields.keys() - {"allowed-tools"}:
-        if similar := nearest(str(key), _FrontMatter.model_fields, 1, cutoff=0.75):
-            yield warning(f"{key} is an unknown field. Did you mean {similar[0]}?", key)
-    for agent in OUR_METADATA:
-        yield from _our_findings(table(table(front.get("metadata")).get(agent)), ("metadata", agent), yaml)
-
-
-def _our_findings(ours: Mapping[str, Any], path: tuple[str, str], yaml: str) -> Iterator[LintFinding]:
-    def warning(text: str, *keys: object) -> LintFinding:
-        return LintFinding(text, _line_of(yaml, (*path, *keys)), is_error=False)
-
-    for key in ours.keys() - _Ours.model_fields.keys():
-        if similar := nearest(str(key), _Ours.model_fields, 1, cutoff=0.75):
-            yield warning(f"{key} in metadata is unknown. Did you mean {similar[0]}?", key)
-    for key in table(ours.get("requires")).keys() - _Requires.model_fields.keys():
-        known = ", ".join(_Requires.model_fields)
-        yield warning(f"requires.{key} is unknown and not checked. Known are {known}.", "requires", key)
-    systems = _as_list(ours.get("os"))
-    for system in systems if isinstance(systems, list) else ():
-        if str(system).lower() not in _KNOWN_SYSTEMS:
-            yield warning(f"os has the unknown system {system}. Use linux, darwin or win32.", "os")
-    entries = ours.get("install")
-    for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
-        kind = str(entry.get("kind")) if isinstance(entry, dict) else ""
+    for key in sorted({key for key in fields if fields.count(key) > 1}):
+        yield LintFinding(f"{key} appears twice. Remove one.", line_of(yaml, (key, key)))
+    line = line_of(yaml, ["name"])
+    if manual.name and (problem := name_problem(manual.name)):
+        yield LintFinding(f"name {problem}.", line)
+    elif folder and manual.name not in ("", folder):
+        text = f"name is {manual.name}, but the folder is named {folder}. Use one name; nanobot uses the folder's."
+        yield LintFinding(text, line)
+    if manual.description.isascii() and 0 < len(manual.description.split()) < 3:
+        text = "description is too short. Say what it does and when to use it, as a user would."
+        yield LintFinding(text, line_of(yaml, ["description"]), is_error=False)
+    for system in manual.systems:
+        if system not in _KNOWN_SYSTEMS:
+            text = f"os has the unknown system {system}. Use linux, darwin or win32."
+            yield LintFinding(text, line_of(yaml, ["metadata", "os"]), is_error=False)
+    line = line_of(yaml, ["metadata", "install"])
+    for number, entry in enumerate(manual.install, 1):
+        kind = str(entry.get("kind") or "")
         if kind and kind not in INSTALLERS:
-            known = ", ".join(INSTALLERS)
-            text = f"Entry {number} of install has the unknown kind {kind}. Known are {known}."
-            yield warning(text, "install", number - 1)
-        elif kind and not any(entry.get(key) for key in INSTALLERS[kind].keys):
-            text = f"Entry {number} of install names no package. Add {INSTALLERS[kind].keys[0]}."
-            yield LintFinding(text, _line_of(yaml, (*path, "install", number - 1)))
-
-
-def _line_of(yaml: str, path: Sequence[object]) -> int:
-    """Return the line of the field at this path of keys, as far as it is found; else 1."""
-    end = 0
-    for key in path:
-        match = re.compile(rf"""(?<![\w-])["']?{re.escape(str(key))}["']?\s*:""").search(yaml, end)
-        end = match.end() if match else end
-    return yaml.count("\n", 0, end) + 2 if end else 1
-
-
-def _needed_findings(manual: Manual, name: str, others: Collection[str] | None) -> Iterator[LintFinding]:
-    field = next((key for key in ("skills", "depends-on", "depends") if key in manual.front_text), "metadata")
-    line = _line_of(manual.front_text, (field,))
-    for needed in SkillNeeds.of(manual).skills:
-        if needed == name:
-            yield LintFinding("It needs itself. Remove that.", line, is_error=False)
-        elif others is not None and needed not in others:
-            text = f"It needs the skill {needed}, which is not installed. Install that one too."
+            text = f"Entry {number} of install has the unknown kind {kind}. Known are {', '.join(INSTALLERS)}."
             yield LintFinding(text, line, is_error=False)
+        elif kind and not any(entry.get(key) for key in INSTALLERS[kind].keys):
+            yield LintFinding(f"Entry {number} of install names no package. Add {INSTALLERS[kind].keys[0]}.", line)
 
 
 def _body_findings(bundle: Bundle, text: str, manual: Manual) -> Iterator[LintFinding]:
-    message, count = body(text), text.count("\n") + 1
+    message, lines = body(text), text.split("\n")
     if not message:
-        yield LintFinding("There is no text after the front matter. Describe how it is done.", count)
-    if count > _MAX_LINES:
-        too_long = f"It has {count} lines, which are all read at once. Move details into references/."
+        yield LintFinding("There is no text after the front matter. Describe how it is done.", len(lines))
+    if len(lines) > _MAX_LINES:
+        too_long = f"It has {len(lines)} lines, which are all read at once. Move details into references/."
         yield LintFinding(too_long, is_error=False)
     if manual.always and len(message) > _MAX_ALWAYS_CHARS:
         too_long = f"It is in every prompt, with {len(message)} characters. Shorten it, or remove always."
         yield LintFinding(too_long, is_error=False)
-    first = manual.front_text.count("\n") + 3
+    first = str(manual.yaml).count("\n") + 3
     named: set[str] = set()
-    for number, line in enumerate(text.split("\n")[first - 1 :], first):
+    for number, line in enumerate(lines[first - 1 :], first):
         for match in _LINK.finditer(line):
             target = match[1] or match[2] or match[3]
             path = target.partition("#")[0].removeprefix("./").removeprefix("{baseDir}/")
-            is_elsewhere = re.match(r"[a-z][a-z+.-]*:|/|~|<|\$", path, re.IGNORECASE)
-            if not path or is_elsewhere or path.endswith("/") or "..." in path or path in named:
+            if not path or path.endswith("/") or "..." in path or path in named or _ELSEWHERE.match(path):
                 continue
             named.add(path)
             if not any(f"{file.path}/".startswith(f"{path}/") for file in bundle.files):

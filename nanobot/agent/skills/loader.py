@@ -8,20 +8,19 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from html import escape
 from pathlib import Path
 
-from nanobot.agent.skills.manual import MAX_BYTES as MAX_BYTES
-from nanobot.agent.skills.manual import SKILL_FILE, Manual, Opens, body, one_line, read_manual, read_text
-from nanobot.agent.skills.needs import MissingNeed, SkillNeeds, find_missing
+from nanobot.agent.skills.manual import SKILL_FILE, Manual, ManualError, Opens, body, one_line, parse_manual, read_text
+from nanobot.agent.skills.requirements import MissingNeed, find_missing
 from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line
 
 _HOST_CACHE_S = 2.0
-"""How long programs on the PATH and built-in skills are assumed unchanged."""
+"""How long programs, environment variables and built-in skills are assumed unchanged."""
 SUMMARY_CHARS = 8_000
 """Maximum length of the skill summaries in a prompt."""
 _MAX_DESCRIPTION_CHARS = 1_024
@@ -29,9 +28,18 @@ _MAX_REQUIRES_CHARS = 500
 _MAX_ALWAYS_CHARS = 16_000
 _NAMES_CHARS = 1_500
 """Maximum length of the names of skills without a summary in a prompt."""
+_MAX_DAYS_CACHED = 32
+"""Number of start days whose selection is cached."""
 
-_File = tuple[str, str, str, Stamp]
-"""Source, skill name, path and change stamp of a SKILL.md."""
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A SKILL.md that was found."""
+
+    source: str
+    name: str
+    path: str
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +50,21 @@ class Skill:
     path: Path
     source: str
     """`workspace` or `builtin`."""
-    description: str
-    always: bool
+    stamp: Stamp
+    manual: Manual
     missing: tuple[str, ...]
     """Its missing requirements. Empty if it can be used."""
-    stamp: Stamp
     missing_hints: tuple[str, ...] = ()
     """The missing requirements, each with how to get it on this system."""
-    needs: tuple[str, ...] = ()
-    """The skills it needs."""
-    hidden: bool = False
-    """Whether prompts do not mention it (`disable-model-invocation`); a person may name it."""
+
+    @property
+    def description(self) -> str:
+        return self.manual.description or self.name
+
+    @property
+    def always(self) -> bool:
+        """Whether its whole text belongs into every prompt."""
+        return self.manual.always and not self.manual.hidden
 
     @property
     def available(self) -> bool:
@@ -70,6 +82,8 @@ class SkillCatalog:
     """Skills without a summary, by name."""
     day: date | None = None
     """The day it was selected for, if there was a selection."""
+    whole: tuple[Skill, ...] = ()
+    """Skills whose whole text is in the prompt."""
 
 
 class SkillsLoader:
@@ -91,21 +105,20 @@ class SkillsLoader:
         each skill was used before a day. `is_set` checks config keys. `why_forbidden` explains what the command sandbox
         forbids.
         """
-        self._usage_scores = usage_scores
-        self._opener = opener
         self.own = workspace / "skills"
         """The folder of the workspace's skills."""
         self._shipped = builtin_skills_dir or skills_dir()
         self._disabled = frozenset(disabled)
+        self._opener = opener
+        self._usage_scores = usage_scores
         self._is_set = is_set
         self._why_forbidden = why_forbidden
         self._chars = summary_chars
-        self._manuals: dict[str, tuple[Stamp, Manual, SkillNeeds]] = {}
+        self._names_chars = min(_NAMES_CHARS, summary_chars // 4)
+        self._manuals: dict[str, tuple[Stamp, Manual]] = {}
         self._files: list[_File] = []
         self._shipped_files: list[_File] = []
         self._refreshed_at = -_HOST_CACHE_S
-        self._variables: set[str] = set()
-        self._last_host: tuple[str | None, ...] = ()
         self._skills: tuple[Skill, ...] = ()
         self._catalogs: dict[date | None, SkillCatalog] = {}
 
@@ -113,68 +126,48 @@ class SkillsLoader:
 
     def skills(self) -> tuple[Skill, ...]:
         """Return all skills by name. The identical tuple until a file, or after some seconds the host, changes."""
-        now, host = time.monotonic(), self._host()
+        now = time.monotonic()
         is_refresh_due = now - self._refreshed_at >= _HOST_CACHE_S
         if is_refresh_due:
             self._refreshed_at = now
-            self._shipped_files = [("builtin", *file) for file in _skill_files(self._shipped)]
-        files = [*(("workspace", *file) for file in _skill_files(self.own)), *self._shipped_files]
-        if is_refresh_due or files != self._files or host != self._last_host:
-            by_name: dict[str, _File] = {}
-            for file in files:
-                if file[1] not in by_name and file[1] not in self._disabled:
-                    by_name[file[1]] = file
-            skills = self._load_skills(by_name)
+            self._shipped_files = [*_find_files("builtin", self._shipped)]
+        files = [*_find_files("workspace", self.own), *self._shipped_files]
+        if is_refresh_due or files != self._files:
+            skills, self._files = self._load(files), files
             if skills != self._skills:
                 self._skills = skills
                 self._catalogs.clear()
-            self._files = files
-            self._variables = {name for _, _, needs in self._manuals.values() for name in needs.variables}
-            self._last_host = self._host()
         return self._skills
 
-    def _host(self) -> tuple[str | None, ...]:
-        """Return the environment that decides which skills are usable."""
-        return tuple(os.environ.get(name) for name in ("PATH", *sorted(self._variables)))
-
-    def _load_skills(self, files: Mapping[str, _File]) -> tuple[Skill, ...]:
-        """Return the current state of each skill, by name."""
-        manuals = {name: self._manual(path, stamp) for name, (_, _, path, stamp) in files.items()}
-        lacking = {name: self._missing_for(*manuals[name]) for name in files}
-        needed = {name: needs.skills for name, (_, needs) in manuals.items()}
-        result = []
-        for name, missing in _add_needed_skills(lacking, needed).items():
-            source, _, path, stamp = files[name]
-            manual = manuals[name][0]
-            hidden = manual.front.get("disable-model-invocation") is True
-            skill = Skill(
-                name=name,
-                path=Path(path),
-                source=source,
-                description=manual.description or name,
-                always=not hidden and manual.always,
-                missing=tuple(need.text for need in missing),
-                stamp=stamp,
-                missing_hints=tuple(need.summary for need in missing),
-                needs=needed[name],
-                hidden=hidden,
+    def _load(self, files: Iterable[_File]) -> tuple[Skill, ...]:
+        """Return the current state of each skill, by name. A file that changed is read again."""
+        by_name: dict[str, _File] = {}
+        for file in files:
+            if file.name not in self._disabled:
+                by_name.setdefault(file.name, file)
+        manuals: dict[str, Manual] = {}
+        for name, file in sorted(by_name.items()):
+            if self._manuals.get(file.path, (None,))[0] != file.stamp:
+                try:
+                    manual = parse_manual(read_text(file.path, self._opener))
+                except ManualError as error:
+                    manual = Manual(error)
+                self._manuals[file.path] = (file.stamp, manual)
+            manuals[name] = self._manuals[file.path][1]
+        missing = {name: [*find_missing(manual, self._is_set, self._why_forbidden)] for name, manual in manuals.items()}
+        _add_needed_skills(missing, {name: manual.skills for name, manual in manuals.items()})
+        return tuple(
+            Skill(
+                name,
+                Path(by_name[name].path),
+                by_name[name].source,
+                by_name[name].stamp,
+                manual,
+                missing=tuple(need.text for need in missing[name]),
+                missing_hints=tuple(need.summary for need in missing[name]),
             )
-            result.append(skill)
-        return tuple(sorted(result, key=lambda skill: skill.name))
-
-    def _manual(self, path: str, stamp: Stamp) -> tuple[Manual, SkillNeeds]:
-        """Return the parsed SKILL.md, reread if it changed."""
-        known = self._manuals.get(path)
-        if known is None or known[0] != stamp:
-            manual = read_manual(Path(path), self._opener)
-            known = self._manuals[path] = (stamp, manual, SkillNeeds.of(manual))
-        return known[1], known[2]
-
-    def _missing_for(self, manual: Manual, needs: SkillNeeds) -> tuple[MissingNeed, ...]:
-        """Return what keeps a skill itself from being used."""
-        if manual.problem:
-            return (MissingNeed(manual.problem),)
-        return tuple(find_missing(needs, self._is_set, self._why_forbidden))
+            for name, manual in manuals.items()
+        )
 
     # --- one skill
 
@@ -192,21 +185,15 @@ class SkillsLoader:
             "available": skill.available,
             "missing": list(skill.missing),
             "hints": list(skill.missing_hints),
-            "needs": list(skill.needs),
-            "allowed_tools": list(self.needs_of(skill).tools),
+            "needs": list(skill.manual.skills),
+            "allowed_tools": list(skill.manual.tools),
         }
 
-    def needs_of(self, skill: Skill) -> SkillNeeds:
-        """Return the requirements of a skill."""
-        return self._manual(str(skill.path), skill.stamp)[1]
-
-    def find_missing(self, needs: SkillNeeds) -> tuple[MissingNeed, ...]:
+    def find_missing(self, manual: Manual) -> list[MissingNeed]:
         """Return what is missing for a skill that is not installed yet."""
-        known = {skill.name: skill for skill in self.skills()}
-        skills = (
-            MissingNeed(f"skill: {name}") for name in needs.skills if name not in known or not known[name].available
-        )
-        return (*find_missing(needs, self._is_set, self._why_forbidden), *skills)
+        usable = {skill.name for skill in self.skills() if skill.available}
+        skills = (MissingNeed(f"skill: {name}") for name in manual.skills if name not in usable)
+        return [*find_missing(manual, self._is_set, self._why_forbidden), *skills]
 
     def list_skills(self, filter_unavailable: bool = True) -> list[dict[str, str]]:
         """Return name, path and source of each skill, unavailable ones only if asked."""
@@ -219,10 +206,10 @@ class SkillsLoader:
     def load_skill(self, name: str) -> str | None:
         """Return the SKILL.md with `{baseDir}` filled in; None if it is missing or unreadable."""
         skill = self.get(name)
-        if skill is None:
+        try:
+            return read_text(skill.path, self._opener).replace("{baseDir}", str(skill.path.parent)) if skill else None
+        except ManualError:
             return None
-        text, problem = read_text(skill.path, self._opener)
-        return None if problem else text.replace("{baseDir}", str(skill.path.parent))
 
     def load_skills_for_context(self, names: Iterable[str]) -> str:
         """Return the named skills as prompt sections, without front matter. Unreadable ones are skipped and long ones
@@ -230,8 +217,7 @@ class SkillsLoader:
         """
         parts = []
         for name in names:
-            text = self.load_skill(name)
-            if text is not None:
+            if (text := self.load_skill(name)) is not None:
                 section = clip(body(text), _MAX_ALWAYS_CHARS, "{left_out} characters left out; read the file for them")
                 parts.append(f"### Skill: {name}\n\n{section}")
         return "\n\n".join(parts)
@@ -246,41 +232,40 @@ class SkillsLoader:
         """Return the skills for a prompt, except those included in full. If they do not all fit, use before the day the
         session `began` decides, so that the selection is stable within a session.
         """
-        skills = self.skills()
-        if None in self._catalogs:  # all fit
-            return self._catalogs[None]
-        listed = [skill for skill in skills if not (skill.hidden or (skill.always and skill.available))]
-        if self._all_fit(listed):
-            return self._catalogs.setdefault(None, SkillCatalog(tuple(listed)))
-        day = began or date.today()
-        if day not in self._catalogs:
-            if len(self._catalogs) >= _MAX_DAYS_CACHED:
-                del self._catalogs[next(iter(self._catalogs))]
-            self._catalogs[day] = self._select(listed, day)
-        return self._catalogs[day]
-
-    def _all_fit(self, skills: Sequence[Skill]) -> bool:
-        return sum(map(_summary_length, skills)) <= self._chars
+        skills, day = self.skills(), began or date.today()
+        for key in (None, day):  # None: all fit
+            if key in self._catalogs:
+                return self._catalogs[key]
+        whole = tuple(skill for skill in skills if skill.always and skill.available)
+        listed = [skill for skill in skills if not skill.manual.hidden and skill not in whole]
+        if len(self._catalogs) >= _MAX_DAYS_CACHED:
+            del self._catalogs[next(iter(self._catalogs))]
+        catalog = replace(self._select(listed, day), whole=whole)
+        self._catalogs[catalog.day] = catalog
+        return catalog
 
     def _select(self, skills: Sequence[Skill], day: date) -> SkillCatalog:
+        """Return all skills if their summaries fit, else the most used and the names of the rest."""
+        sizes = {skill.name: len(_format_summary(skill)) + 1 for skill in skills}
+        if sum(sizes.values()) <= self._chars:
+            return SkillCatalog(tuple(skills))
         scores = self._usage_scores(day)
 
         def rank(skill: Skill) -> tuple[object, ...]:
             return -scores.get(skill.name, 0.0), not skill.available, skill.source != "workspace", skill.name
 
-        chars_left, shown = self._chars - min(_NAMES_CHARS, self._chars // 4), []
+        chars_left, shown = self._chars - self._names_chars, []
         for skill in sorted(skills, key=rank):
-            if _summary_length(skill) <= chars_left:
-                chars_left -= _summary_length(skill)
+            if sizes[skill.name] <= chars_left:
+                chars_left -= sizes[skill.name]
                 shown.append(skill)
-        return SkillCatalog(tuple(shown), tuple(skill for skill in skills if skill not in shown), day)
+        names = {skill.name for skill in shown}
+        return SkillCatalog(tuple(shown), tuple(skill for skill in skills if skill.name not in names), day)
 
     def build_skills_summary(self) -> str:
         """Return the skills as XML for the model, as far as they fit; empty without skills."""
-        skills = tuple(skill for skill in self.skills() if not skill.hidden)
-        return self.format_catalog(
-            SkillCatalog(skills) if self._all_fit(skills) else self._select(skills, date.today())
-        )
+        skills = [skill for skill in self.skills() if not skill.manual.hidden]
+        return self.format_catalog(self._select(skills, date.today()))
 
     def format_catalog(self, catalog: SkillCatalog) -> str:
         """Format a catalog as XML, with how to find the skills not shown."""
@@ -291,65 +276,49 @@ class SkillsLoader:
 
     def _format_rest(self, rest: Sequence[Skill]) -> str:
         names: list[str] = []
-        room = min(_NAMES_CHARS, self._chars // 4)
         for skill in rest:
-            room -= len(skill.name) + 2
-            if room < 0:
+            if len(", ".join([*names, skill.name])) > self._names_chars:
                 break
             names.append(skill.name)
-        unnamed = len(rest) - len(names)
-        text = ", ".join(names) + (f" and {unnamed} more" if unnamed and names else "")
+        unnamed = f" and {len(rest) - len(names)} more" if names and len(names) < len(rest) else ""
         folders = " and ".join(str(folder) for folder in (self.own, self._shipped) if folder.is_dir())
         hint = f"Their files are FOLDER/NAME/{SKILL_FILE}; to find one, grep for ^description in {folders}."
-        return f'<more count="{len(rest)}">{escape(f"{text}. {hint}" if text else hint, quote=False)}</more>'
+        text = f"{', '.join(names)}{unnamed}. {hint}" if names else hint
+        return f'<more count="{len(rest)}">{escape(text, quote=False)}</more>'
 
 
-_MAX_DAYS_CACHED = 32
-"""Number of start days whose selection is cached."""
-
-
-def _add_needed_skills(
-    lacking: Mapping[str, tuple[MissingNeed, ...]], needed: Mapping[str, Collection[str]]
-) -> dict[str, tuple[MissingNeed, ...]]:
+def _add_needed_skills(missing: Mapping[str, list[MissingNeed]], needed: Mapping[str, Sequence[str]]) -> None:
     """Add unusable needed skills to what each skill lacks. Skills that need each other are usable."""
-    broken = {name for name, missing in lacking.items() if missing}
-    while more := {
-        name for name in lacking.keys() - broken if any(need not in lacking or need in broken for need in needed[name])
-    }:
-        broken |= more
-    result = {}
-    for name, missing in lacking.items():
-        skills = []
+    reasons = {name: needs[0].text for name, needs in missing.items() if needs}
+    while more := [
+        name
+        for name in missing.keys() - reasons.keys()
+        if any(need not in missing or need in reasons for need in needed[name])
+    ]:
+        reasons |= dict.fromkeys(more, "another skill")
+    for name, needs in missing.items():
         for need in needed[name]:
-            if need not in lacking:
-                skills.append(MissingNeed(f"skill: {need}"))
-            elif need in broken and need != name:
-                why = lacking[need][0].text if lacking[need] else "another skill"
-                skills.append(MissingNeed(f"skill: {need}, which lacks {why}"))
-        result[name] = (*missing, *skills)
-    return result
+            if need not in missing:
+                needs.append(MissingNeed(f"skill: {need}"))
+            elif need in reasons and need != name:
+                needs.append(MissingNeed(f"skill: {need}, which lacks {reasons[need]}"))
 
 
-def _skill_files(folder: Path) -> Iterator[tuple[str, str, Stamp]]:
+def _find_files(source: str, folder: Path) -> Iterator[_File]:
     """Yield each SKILL.md one level below; nothing if the folder cannot be listed. Runs every turn."""
     try:
         with os.scandir(folder) as entries:
-            candidates = [
-                (entry.name, f"{entry.path}{os.sep}{SKILL_FILE}") for entry in entries if not entry.name.startswith(".")
-            ]
+            names = [entry.name for entry in entries if not entry.name.startswith(".")]
     except OSError:
         return
-    for name, path in candidates:
+    for name in names:
+        path = f"{folder}{os.sep}{name}{os.sep}{SKILL_FILE}"
         try:
             status = os.stat(path)  # noqa: PTH116 a Path is slower than the stat
         except (OSError, ValueError):
             continue
         if stat.S_ISREG(status.st_mode):  # opening a pipe would block
-            yield name, path, stamp_of(status)
-
-
-def _summary_length(skill: Skill) -> int:
-    return len(_format_summary(skill)) + 1
+            yield _File(source, name, path, stamp_of(status))
 
 
 def _format_summary(skill: Skill) -> str:
@@ -358,8 +327,8 @@ def _format_summary(skill: Skill) -> str:
         "description": clip_line(skill.description, _MAX_DESCRIPTION_CHARS),
         "location": str(skill.path),
     }
-    if skill.missing or skill.needs:
-        requires = ", ".join(skill.missing_hints or [f"skill: {name}" for name in skill.needs])
+    if skill.missing or skill.manual.skills:
+        requires = ", ".join(skill.missing_hints or [f"skill: {name}" for name in skill.manual.skills])
         fields["requires"] = clip_line(one_line(requires), _MAX_REQUIRES_CHARS)
     lines = [f"<{tag}>{escape(text, quote=False)}</{tag}>" for tag, text in fields.items()]
     return "\n".join([f'<skill available="{str(skill.available).lower()}">', *lines, "</skill>"])

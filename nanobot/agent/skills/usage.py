@@ -3,11 +3,12 @@
 import logging
 import os
 import re
+from collections.abc import Iterator
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 
-from nanobot.agent.skills.loader import Skill, SkillsLoader
+from nanobot.agent.skills.loader import SkillsLoader
 from nanobot.agent.skills.manual import SKILL_FILE
 from nanobot.agent.tools.hooks import PlannedCall, Verdict
 from nanobot.errors import StorageError
@@ -67,20 +68,15 @@ class SkillUsageRecorder:
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
         """Record skills whose SKILL.md is read, whose files are run, or that a person names with `$`."""
-        used = self._used_skills(planned)
-        return Verdict(on_success=[partial(self._usage.note_used, skill.name) for skill in used])
+        return Verdict(on_success=[partial(self._usage.note_used, name) for name in self._used_skills(planned)])
 
-    def _used_skills(self, planned: PlannedCall) -> list[Skill]:
+    def _used_skills(self, planned: PlannedCall) -> Iterator[str]:
         name, arguments = planned.call.name, planned.call.arguments
-        command = str(arguments.get("command") or "").replace(os.sep, "/") if name == "exec" else ""
-        path = str(arguments.get("path") or "") if name == "read_file" else ""
+        command = str(arguments.get("command")).replace(os.sep, "/") if name == "exec" else ""
+        path = str(arguments.get("path")) if name == "read_file" else ""
         path = os.path.normpath(planned.context.workspace / path) if path.endswith(SKILL_FILE) else ""
-        row = next((row for row in reversed(planned.rows) if row.get("role") == "user"), None)
-        named = set(_NAMED.findall(text_of(row.get("content")))) if row is not None else set()
-        if not named and not path and "skills/" not in command:
-            return []
-        return [
-            skill
-            for skill in self._skills.skills()
-            if skill.name in named or str(skill.path) == path or f"skills/{skill.name}/" in command
-        ]
+        prompt = next((row for row in reversed(planned.rows) if row.get("role") == "user"), None)
+        named = _NAMED.findall(text_of(prompt.get("content"))) if prompt is not None else []
+        for skill in self._skills.skills() if named or path or "skills/" in command else ():
+            if skill.name in named or str(skill.path) == path or f"skills/{skill.name}/" in command:
+                yield skill.name

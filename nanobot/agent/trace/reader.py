@@ -20,6 +20,7 @@ from nanobot.agent.trace.store import Facts, TraceStore
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Content, Provenance, ToolSchema, is_synthetic, text_of
+from nanobot.providers.base import parse_arguments
 from nanobot.session.manager import SessionManager
 from nanobot.usage.types import add_tokens
 from nanobot.utils.text import nearest
@@ -45,9 +46,9 @@ class RecordedCall:
     """The arguments given by the model, if a hook changed them."""
 
     @property
-    def result(self) -> str | None:
-        """The text of the result."""
-        return None if self.content is None else text_of(self.content)
+    def requested(self) -> dict[str, Any]:
+        """The arguments given by the model."""
+        return self.arguments if self.asked is None else self.asked
 
     @property
     def summary(self) -> str:
@@ -93,13 +94,8 @@ class RecordedTurn:
     traced: Facts | None = None
     """What the trace has of the prompt; None without a trace."""
 
-    @property
-    def model_steps(self) -> list[RecordedStep]:
-        """The steps with a model call, without those that only resumed an interrupted run."""
-        return [step for step in self.steps if step.finish != FINISH_RESUMED]
-
     def to_json(self) -> dict[str, Any]:
-        """The turn for programs; docs/guides/replay.md documents the fields."""
+        """The turn for programs."""
         shown = asdict(self)
         del shown["traced"]
         for step, shown_step in zip(self.steps, shown["steps"], strict=True):
@@ -139,51 +135,38 @@ class Recording:
         Raises NanobotError with similar ids if there is none.
         """
         turn_ref = turn_ref or "-1"
-        if not self.turns:
-            raise NanobotError(f"Session {self.key!r} has no turns yet.")
+        ids = [turn.turn_id for turn in self.turns]
         if turn_ref.startswith("-") and turn_ref[1:].isdecimal():
-            if 0 < int(turn_ref[1:]) <= len(self.turns):
+            if 0 < int(turn_ref[1:]) <= len(ids):
                 return self.turns[-int(turn_ref[1:])]
-            raise NanobotError(f"There is no turn {turn_ref}: session {self.key!r} has {len(self.turns)}.")
-        matches = [turn for turn in self.turns if turn.turn_id.startswith(turn_ref)]
-        exact = [turn for turn in matches if turn.turn_id == turn_ref]
-        if len(exact or matches) == 1:
-            return (exact or matches)[0]
-        similar = [turn.turn_id for turn in matches] or nearest(
-            turn_ref, [turn.turn_id for turn in self.turns], cutoff=0.3
-        )
+            raise NanobotError(f"There is no turn {turn_ref}: session {self.key!r} has {len(ids)}.")
+        matches = [turn_ref] if turn_ref in ids else [turn_id for turn_id in ids if turn_id.startswith(turn_ref)]
+        if len(matches) == 1:
+            return self.turns[ids.index(matches[0])]
+        similar = matches or nearest(turn_ref, ids, cutoff=0.3)
         problem = "matches several turns" if matches else "is not a turn of this session"
         hint = f" Did you mean {' or '.join(similar[:3])}?" if similar else ""
         raise NanobotError(f"{turn_ref!r} {problem}.{hint} See `nanobot replay {self.key} --list`.")
 
     def prompt(self, turn: RecordedTurn, traces: TraceStore) -> RecordedPrompt:
         """Return the turn's first request. Raises NanobotError if it is no longer known."""
-        traced = turn.traced or {}
-        parts = {name: traces.blob(str(traced.get(name))) for name in ("system", "tools", "limits")}
-        if not traced:
+        if not turn.traced:
             raise NanobotError(f"Turn {turn.turn_id} called no model or was not traced, so its prompt is unknown.")
-        if None in parts.values():
+        system, tools = (traces.blob(turn.traced.get(name)) for name in ("system", "tools"))
+        if system is None or tools is None:
             raise NanobotError(f"The prompt of turn {turn.turn_id} was deleted with old traces.")
-        history = self._history(turn.turn_id, int(traced.get("history", 0)), traced.get("until"))
-        if not history:
+        rows = [row for row in self._rows_by_turn.get(turn.turn_id, ()) if not row.get("_command")]
+        until = turn.traced.get("until")
+        end = next((at for at in range(len(rows), 0, -1) if rows[at - 1].get("timestamp") == until), 0)
+        begin = max(0, end - int(turn.traced.get("history", 0)))
+        # a resumed turn had to settle its calls before it called a model: those rows of its own were sent, too
+        while 0 < end < len(rows) and rows[end].get("turn_id") == turn.turn_id and rows[end].get("role") != "assistant":
+            end += 1
+        if begin == end:
             raise NanobotError(f"The messages of turn {turn.turn_id} are no longer in the session.")
         known = {item.name for item in fields(RunLimits)}
-        limits = {name: value for name, value in json.loads(str(parts["limits"])).items() if name in known}
-        return RecordedPrompt(
-            str(parts["system"]), json.loads(str(parts["tools"])), replace(RunLimits(), **limits), history
-        )
-
-    def _history(self, turn_id: str, count: int, until: object) -> list[ChatMessage]:
-        """Return the rows that were sent: `count` rows, up to the one with the timestamp `until`.
-
-        A resumed turn had to settle its calls before it called a model, so those rows of its own are included.
-        """
-        rows = [row for row in self._rows_by_turn.get(turn_id, ()) if not row.get("_command")]
-        end = next((at for at in range(len(rows), 0, -1) if rows[at - 1].get("timestamp") == until), 0)
-        begin = max(0, end - count)
-        while 0 < end < len(rows) and rows[end].get("turn_id") == turn_id and rows[end].get("role") != "assistant":
-            end += 1
-        return rows[begin:end]
+        limits = {name: value for name, value in turn.traced["limits"].items() if name in known}
+        return RecordedPrompt(system, json.loads(tools), RunLimits(**limits), rows[begin:end])
 
 
 def read_recording(name: str, sessions: SessionManager, traces: TraceStore) -> Recording | None:
@@ -194,31 +177,34 @@ def read_recording(name: str, sessions: SessionManager, traces: TraceStore) -> R
     path = sessions.find(name)
     session = sessions.read(path) if path is not None else None
     key = session.key if session is not None else name
-    workspaces = (None, str(sessions.folder.parent))  # another workspace may have a session with this name
-    by_turn = {
-        turn_id: events
-        for turn_id, events in traces.turns(key).items()
-        if next((event["workspace"] for event in events if "workspace" in event), None) in workspaces
-    }
-    if session is None and not by_turn:
-        return None
     conversations = [session.messages] if session is not None else []
+    here = (None, str(sessions.folder.parent))  # another workspace may have a session with this name
+    traced = {turn_id: facts for turn_id, facts in traces.turns(key).items() if _workspace_of(facts) in here}
+    if not conversations and not traced:
+        return None
     archived = {Path(row["path"]): str(row["key"]) for row in sessions.list_sessions() if row["archived"]}
-    known_ids = _turn_ids(conversations)
-    if path is not None and path in archived:
-        return Recording(key, conversations, {turn_id: by_turn[turn_id] for turn_id in by_turn if turn_id in known_ids})
-    if by_turn.keys() - known_ids:
+    known_ids = {str(row["turn_id"]) for rows in conversations for row in rows if row.get("turn_id")}
+    if path in archived:
+        traced = {turn_id: facts for turn_id, facts in traced.items() if turn_id in known_ids}
+    elif traced.keys() - known_ids:
         older = [sessions.read(file) for file, owner in archived.items() if owner == key]
         conversations += [archive.messages for archive in older if archive is not None]
-    return Recording(key, conversations, by_turn)
+    return Recording(key, conversations, traced)
 
 
 def merge_turn(like: RecordedTurn, rows: list[ChatMessage], traced: Sequence[Facts]) -> RecordedTurn:
     """Build a turn from the rows and events of a replay of `like`."""
-    question: ChatMessage = {"role": "user", "content": like.message}
-    turn = RecordedTurn(like.turn_id, like.session, text=_last_reply(rows), steps=_steps_of_rows([question, *rows]))
+    turn = RecordedTurn(like.turn_id, like.session)
+    turn.steps, turn.text = _read_steps([{"role": "user", "content": like.message}, *rows])
     _apply_trace(turn, traced)
     return turn
+
+
+def _workspace_of(traced: Sequence[Facts]) -> str | None:
+    return next((facts["workspace"] for facts in traced if "workspace" in facts), None)
+
+
+# --- from the rows of the session
 
 
 def _group_by_turn(rows: Iterable[ChatMessage]) -> dict[str, list[ChatMessage]]:
@@ -238,34 +224,39 @@ def _group_by_turn(rows: Iterable[ChatMessage]) -> dict[str, list[ChatMessage]]:
 
 def _turn_from_rows(turn_id: str, key: str, rows: list[ChatMessage]) -> RecordedTurn:
     """Build a turn from the session alone."""
+    first, last = rows[0], rows[-1]
     message = next((shown_text(row) for row in rows if row.get("role") == "user" and not is_synthetic(row)), "")
-    last = rows[-1]
-    turn = RecordedTurn(turn_id, key, str(rows[0].get("timestamp", "")), str(rows[0].get("origin", "")), message)
-    turn.steps = _steps_of_rows(rows)
+    turn = RecordedTurn(turn_id, key, str(first.get("timestamp", "")), str(first.get("origin", "")), message)
+    turn.steps, reply = _read_steps(rows)
     if last.get("role") == "assistant" and not last.get("tool_calls"):
-        turn.error = last.get("error")
+        turn.text, turn.error = reply, last.get("error")
         turn.outcome = _OUTCOMES.get(turn.error, "failed")
-        turn.text = _last_reply(rows)
-    turn.seconds = _seconds_between(turn.at, str(last.get("timestamp", ""))) if turn.outcome else None
+    if turn.outcome:
+        with suppress(ValueError, TypeError):
+            end = datetime.fromisoformat(str(last.get("timestamp")))
+            turn.seconds = round((end - datetime.fromisoformat(turn.at)).total_seconds(), 4)
     return turn
 
 
-def _steps_of_rows(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
-    """Return the steps of a turn's rows, without its first message."""
+def _read_steps(rows: Iterable[ChatMessage]) -> tuple[list[RecordedStep], str]:
+    """Return the steps of a turn's rows, whose first message is left out, and its reply: the text after the last call,
+    which may span several rows if a limit cut it. A text whose claim was rejected is no part of it.
+    """
     steps: list[RecordedStep] = []
     calls: dict[str, RecordedCall] = {}
     joined: list[ChatMessage] = []
-    has_started = False
+    reply, has_started = "", False
     for row in rows:
         role = row.get("role")
+        if is_claim_feedback(row):
+            reply = ""
         if role == "user" and not is_synthetic(row):
             joined += [row] if has_started else []
             has_started = True
         elif role == "assistant" and not _is_placeholder(row):
-            step_calls = [
-                call for raw_call in row.get("tool_calls") or () if (call := _parse_call(raw_call)) is not None
-            ]
+            step_calls = list(filter(None, map(_parse_call, row.get("tool_calls") or ())))
             calls |= {call.id: call for call in step_calls}
+            reply = "" if row.get("tool_calls") else reply + shown_text(row)
             text = text_of(row["content"]) if row.get("sent_back") else shown_text(row)
             steps.append(RecordedStep(text, row.get("reasoning_content") or "", step_calls, joined))
             joined = []
@@ -274,19 +265,18 @@ def _steps_of_rows(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
             parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else ""
             call.content = content if isinstance(content, str) else parts
             call.provenance, call.failure = row.get("provenance"), row.get("failure")
-    return steps
+    return steps, reply
 
 
-def _parse_call(raw_call: object) -> RecordedCall | None:
+def _parse_call(raw: object) -> RecordedCall | None:
     """Return a call as it is stored in a session; None if it is damaged."""
-    function = raw_call.get("function") if isinstance(raw_call, dict) else None
-    if not isinstance(raw_call, dict) or not isinstance(function, dict):
+    function = raw.get("function") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(function, dict):
         return None
-    arguments = text = function.get("arguments") or "{}"
-    with suppress(ValueError, RecursionError):
-        arguments = json.loads(text) if isinstance(text, str) else text
-    arguments = arguments if isinstance(arguments, dict) else {"": text}
-    return RecordedCall(str(raw_call.get("id")), str(function.get("name")), arguments)
+    arguments, problem = parse_arguments(str(function.get("arguments") or ""))
+    return RecordedCall(
+        str(raw.get("id")), str(function.get("name")), {"": function["arguments"]} if problem else arguments
+    )
 
 
 def _is_placeholder(row: ChatMessage) -> bool:
@@ -294,29 +284,18 @@ def _is_placeholder(row: ChatMessage) -> bool:
     return row.get("provenance") == Provenance.SYSTEM and row.get("error") not in (None, INTERRUPTED)
 
 
-def _last_reply(rows: Iterable[ChatMessage]) -> str:
-    """Return the answer: the text after the last call, which may span several rows if a limit cut it.
-
-    A text whose claim was rejected is not part of the answer that followed it.
-    """
-    parts: list[str] = []
-    for row in rows:
-        if row.get("tool_calls") or is_claim_feedback(row):
-            parts.clear()
-        elif row.get("role") == "assistant" and not _is_placeholder(row):
-            parts.append(shown_text(row))
-    return "".join(parts)
+# --- from the trace
 
 
 def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
     """Add what the trace knows, which overrides what was derived from the rows. Its texts have only their heads."""
     turn.traced, turn.outcome, turn.seconds = {}, None, None
-    steps: list[RecordedStep] = []
+    steps = [RecordedStep(finish="none")]  # stands for what comes before the first
     began = 0.0
     """When the last step began."""
 
     def notice(kind: str, text: str) -> None:
-        ended = sum(bool(step.finish) for step in steps)
+        ended = sum(bool(step.finish) for step in steps[1:])
         turn.notices.append({"at": time, "step": ended, "kind": kind, "text": text})
 
     for facts in traced:
@@ -331,26 +310,24 @@ def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
             event = events.event_from_json({name: value for name, value in facts.items() if name != "t"})
         except (TypeError, ValueError):  # of another version
             continue
-        is_between = not steps or steps[-1].finish
-        if isinstance(event, events.StepStarted) or (is_between and isinstance(event, _IN_STEP)):
+        if isinstance(event, events.StepStarted) or (steps[-1].finish and isinstance(event, _IN_STEP)):
             steps.append(RecordedStep())
             began = time
+        step = steps[-1]
         match event:
             case events.RunStarted():
                 turn.model = event.model
             case events.TextStarted() | events.ReasoningStarted():
-                if steps[-1].first_s is None:
-                    steps[-1].first_s = round(time - began, 4)
+                step.first_s = round(time - began, 4) if step.first_s is None else step.first_s
             case events.TextEnded():
-                steps[-1].text += event.text
+                step.text += event.text
             case events.ToolStarted():
-                steps[-1].calls.append(RecordedCall(event.call_id, event.name, event.arguments, asked=event.asked))
+                step.calls.append(RecordedCall(event.call_id, event.name, event.arguments, asked=event.asked))
             case events.ToolEnded():
-                for call in steps[-1].calls:
+                for call in step.calls:
                     if call.id == event.call_id and call.ok is None:
                         call.seconds, call.ok, call.content = event.seconds, event.ok, event.content or None
             case events.StepEnded():
-                step = steps[-1]
                 step.seconds, step.finish = round(time - began, 4), event.finish_reason
                 step.usage, step.cost_usd = event.usage, event.cost_usd
             case events.Notice():
@@ -366,17 +343,18 @@ def _apply_trace(turn: RecordedTurn, traced: Sequence[Facts]) -> None:
                 turn.text = (event.text or turn.text) if event.outcome == "failed" else (turn.text or event.text)
                 turn.phases = {name: round(seconds, 4) for name, seconds in event.phase_seconds.items()}
                 turn.usage, turn.cost_usd = event.usage, event.cost_usd
-    turn.steps = _merge_steps(turn.steps, steps)
+    turn.steps = _merge_steps(turn.steps, steps[1:])
     if not turn.usage:
         for step in turn.steps:
             add_tokens(turn.usage, step.usage)
     paid = [step.cost_usd for step in turn.steps if step.cost_usd is not None]
-    turn.cost_usd = turn.cost_usd if turn.cost_usd is not None else (sum(paid) if paid else None)
+    if turn.cost_usd is None and paid:
+        turn.cost_usd = sum(paid)
 
 
 _IN_STEP = (
-    events.TextStarted, events.ReasoningStarted, events.TextEnded, events.ToolStarted,
-    events.ToolEnded, events.StepEnded,
+    events.TextStarted, events.ReasoningStarted, events.TextEnded, events.ToolStarted, events.ToolEnded,
+    events.StepEnded,
 )  # fmt: skip
 
 
@@ -385,37 +363,24 @@ def _merge_steps(from_rows: Sequence[RecordedStep], traced: Sequence[RecordedSte
 
     Calls settled by a resumed run belong to the step that made them.
     """
-    steps: list[RecordedStep] = []
-    waiting = list(from_rows)
-    by_id = {call.id: call for step in from_rows for call in step.calls}
-    for index, measured in enumerate(traced):
+    steps, begin = list(from_rows), 0
+    calls = {call.id: call for step in from_rows for call in step.calls}
+    for measured in traced:
         ids = {call.id for call in measured.calls}
         for call in measured.calls:
-            if stored := by_id.get(call.id):
+            if stored := calls.get(call.id):
                 stored.seconds, stored.ok, stored.asked = call.seconds, call.ok, call.asked
-        if measured.finish == FINISH_RESUMED and ids <= by_id.keys():
+        if measured.finish == FINISH_RESUMED:  # no model was called
             continue
-        match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
-        if match is None and waiting and not ids and (measured.text or len(waiting) >= len(traced) - index):
-            match = 0
-        if match is not None:
-            steps += waiting[:match]
-            step = waiting[match]
-            waiting = waiting[match + 1 :]
-            steps.append(
-                replace(measured, text=step.text, reasoning=step.reasoning, calls=step.calls, joined=step.joined)
-            )
-        elif measured.finish or ids:  # else it was running when the process died
-            steps.append(replace(measured, text=""))
-    return steps + waiting
-
-
-def _turn_ids(conversations: Iterable[list[ChatMessage]]) -> set[str]:
-    return {str(row["turn_id"]) for rows in conversations for row in rows if row.get("turn_id")}
-
-
-def _seconds_between(first: str, last: str) -> float | None:
-    try:
-        return round((datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds(), 4)
-    except (ValueError, TypeError):
-        return None
+        for at, row in enumerate(steps[begin:], begin):
+            if ids & {call.id for call in row.calls} or (measured.text and not ids and not row.calls):
+                steps[at] = replace(
+                    measured, text=row.text, reasoning=row.reasoning, calls=row.calls, joined=row.joined
+                )
+                begin = at + 1
+                break
+        else:
+            if measured.finish or ids:  # else it was running when the process died
+                steps.insert(begin, replace(measured, text=""))
+                begin += 1
+    return steps

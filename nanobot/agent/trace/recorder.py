@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -58,17 +59,16 @@ class TurnTrace:
 
     def record_request(self, spec: RunSpec) -> None:
         """Record what the model is sent besides the session's rows."""
-        model = spec.model
         self._add(
             {
                 "type": "prompt",
-                "model": model.name,
-                "provider": model.provider_name,
+                "model": spec.model.name,
+                "provider": spec.model.provider_name,
                 "history": len(spec.history),
                 "until": spec.history[-1].get("timestamp") if spec.history else None,
                 "system": spec.system,
                 "tools": spec.tools.get_definitions(),
-                "limits": model.limits,
+                "limits": asdict(spec.model.limits),
             }
         )
 

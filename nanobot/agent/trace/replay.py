@@ -1,21 +1,19 @@
 """Replays a recorded turn with another model, the recorded prompt and the recorded tool results.
 
-No tool runs and nothing is written: each call gets the result of the same call in the recording. A call that was not
-recorded has no result; finding such differences is the purpose.
+No tool or hook runs and nothing is written: each call gets the result of the same call in the recording. A call that
+was not recorded has no result; finding such differences is the purpose.
 """
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
 from nanobot.agent.engine.runner import run
-from nanobot.agent.engine.spec import Model, RunLimits, RunResult, RunSpec
+from nanobot.agent.engine.spec import Model, RunSpec
 from nanobot.agent.events import Emitter, TurnEnded, TurnOutcome
-from nanobot.agent.hooks import CallSeen, Hook, NewArguments
-from nanobot.agent.hooks.runner import HookRunner
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.validation import repair_arguments
@@ -26,6 +24,7 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, ToolSchema
 from nanobot.providers.base import CallContext, Delta, Finished, LLMProvider, LLMResponse, call_context_scope
+from nanobot.providers.wire.rows import wire_text
 from nanobot.utils.clock import Clock
 
 EXTRA_STEPS = 3
@@ -61,11 +60,14 @@ async def replay(
     """Run the turn again with this model. A failing model ends it as FAILED. Cancelling is safe."""
     rows: list[ChatMessage] = []
     events: list[Facts] = []
+    unrecorded: list[RecordedCall] = []
     message = InboundMessage("cli", "owner", "replay", recorded.message, session_key_override=recorded.session)
     trace = TurnTrace(message, clock, events.append)
     emit = Emitter(recorded.turn_id, trace)
-    tools = RecordedTools(prompt.tools, [call for step in recorded.steps for call in step.calls])
-    boundaries = deque(step.joined for before, step in pairwise(recorded.model_steps) if before.calls)
+    tools = ToolRegistry()
+    for schema in prompt.tools:
+        tools.register(_ReplayTool(schema, recorded.steps, unrecorded))
+    boundaries = deque(step.joined for before, step in pairwise(recorded.steps) if before.calls)
 
     async def record(row: ChatMessage) -> None:
         rows.append(row)
@@ -75,8 +77,11 @@ async def replay(
         rows.extend(joined)
         return joined
 
+    steps = min(model.limits.max_steps, len(recorded.steps) + EXTRA_STEPS)
+    # results were clipped when they were recorded
+    limits = replace(model.limits, max_steps=steps, max_result_chars=_NO_LIMIT)
     spec = RunSpec(
-        model=replace(model, limits=_limits(model, recorded)),
+        model=replace(model, limits=limits),
         system=prompt.system,
         history=[*prompt.history],
         tools=tools,
@@ -84,16 +89,16 @@ async def replay(
         emit=emit,
         record=record,
         joining=joining,
-        hook_runner=HookRunner().with_hooks([_RecordedChanges(recorded)]),
     )
     trace.record_request(spec)
     try:
         with call_context_scope(CallContext("replay", recorded.session, recorded.turn_id)):
-            emit(_turn_ended(await run(spec)))
+            result = await run(spec)
+        emit(TurnEnded(outcome=result.outcome, text=result.text, usage=result.usage, cost_usd=result.cost_usd))
     except Exception as error:  # isolate the failure, as the pipeline does
         text = str(error) if isinstance(error, NanobotError) else f"{type(error).__name__}: {error}"
         emit(TurnEnded(outcome=TurnOutcome.FAILED, text=text, error=type(error).__name__))
-    return Replay(merge_turn(recorded, rows, events), tools.unrecorded)
+    return Replay(merge_turn(recorded, rows, events), unrecorded)
 
 
 async def first_request(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock: Clock) -> list[ChatMessage]:
@@ -104,48 +109,28 @@ async def first_request(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock
     return capture.request
 
 
-class _RecordedChanges(Hook):
-    """Applies the recorded changes of hooks to calls; no current hook runs."""
-
-    def __init__(self, recorded: RecordedTurn) -> None:
-        self._changed = [call for step in recorded.steps for call in step.calls if call.asked is not None]
-
-    async def before_tool(self, call: CallSeen) -> NewArguments | None:
-        match = next(
-            (
-                candidate
-                for candidate in self._changed
-                if (candidate.name, candidate.asked) == (call.name, call.arguments)
-            ),
-            None,
-        )
-        return NewArguments(match.arguments) if match is not None else None
-
-
-class RecordedTools(ToolRegistry):
-    """A stand-in for each tool of the turn."""
-
-    def __init__(self, schemas: Sequence[ToolSchema], calls: Sequence[RecordedCall]) -> None:
-        super().__init__()
-        self.unrecorded: list[RecordedCall] = []
-        for schema in schemas:
-            self.register(_ReplayTool(schema, calls, self.unrecorded))
+async def request_facts(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock: Clock) -> dict[str, Any]:
+    """Return the turn's first request as JSON data, for programs and the page. Not redacted."""
+    request = await first_request(recorded, prompt, clock=clock)
+    rows = [{**row, "content": wire_text(row)} for row in request if row["role"] != "system"]
+    return {"system": prompt.system, "tools": prompt.tools, "limits": asdict(prompt.limits), "messages": rows}
 
 
 class _ReplayTool(Tool):
-    """Answers with the recorded results; equal calls get theirs in the recorded order."""
+    """A stand-in that answers with the recorded results; equal calls get theirs in the recorded order."""
 
     effect = Effect.READ
 
-    def __init__(self, schema: ToolSchema, calls: Sequence[RecordedCall], unrecorded: list[RecordedCall]) -> None:
+    def __init__(self, schema: ToolSchema, steps: Sequence[RecordedStep], unrecorded: list[RecordedCall]) -> None:
         function = schema["function"]
         self.name = function["name"]
         self.description = function.get("description", "")
         self.parameters = function.get("parameters") or {"type": "object", "properties": {}}
         self._schema = schema
         self._waiting = [
-            (repair_arguments(call.arguments, self.parameters), call)
-            for call in calls
+            (repair_arguments(call.requested, self.parameters), call)
+            for step in steps
+            for call in step.calls
             if call.name == self.name and call.content is not None
         ]
         self._unrecorded = unrecorded
@@ -156,8 +141,8 @@ class _ReplayTool(Tool):
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         for entry in self._waiting:
-            recorded_arguments, call = entry
-            if recorded_arguments == arguments:
+            requested, call = entry
+            if requested == arguments:
                 self._waiting.remove(entry)
                 provenance = next((candidate for candidate in Provenance if candidate == call.provenance), None)
                 failure = next((kind for kind in ToolFailure if kind == call.failure), ToolFailure.ENDED_BADLY)
@@ -171,31 +156,26 @@ def first_difference(recorded: Sequence[RecordedStep], replayed: Sequence[Record
     """Return the first difference in the calls, else the first in the texts; None if there is none."""
     steps = [*enumerate(zip_longest(recorded, replayed, fillvalue=RecordedStep()), 1)]
     for number, (then, now) in steps:
-        missing, added = _calls_missing_in(now, then), _calls_missing_in(then, now)
-        if missing and added:
-            pairs = ((a, b) for a in missing for b in added if a.name == b.name)
-            a, b = next(pairs, (missing[0], added[0]))
-            return Difference(number, "other arguments" if a.name == b.name else "another tool", a.summary, b.summary)
-        if missing:
-            return Difference(number, "a call less" if now.calls else "no call", missing[0].summary, now.text.strip())
-        if added:
-            return Difference(number, "a call more", then.text.strip(), added[0].summary)
+        missing, added = _subtract(then.calls, now.calls), _subtract(now.calls, then.calls)
+        if missing or added:
+            what = "other calls" if missing and added else "a call less" if missing else "a call more"
+            return Difference(number, what, missing or then.text.strip(), added or now.text.strip())
     for number, (then, now) in steps:
         if then.text.strip() != now.text.strip():
             return Difference(number, "other words", then.text.strip(), now.text.strip())
     return None
 
 
-def _calls_missing_in(step: RecordedStep, other: RecordedStep) -> list[RecordedCall]:
-    """Return the calls of the other step that this one did not make."""
-    made = [(call.name, call.arguments) for call in step.calls]
+def _subtract(calls: Sequence[RecordedCall], others: Sequence[RecordedCall]) -> str:
+    """Name the calls that the others do not include."""
+    made = [(call.name, call.requested) for call in others]
     missing = []
-    for call in other.calls:
-        if (call.name, call.arguments) in made:
-            made.remove((call.name, call.arguments))
+    for call in calls:
+        if (call.name, call.requested) in made:
+            made.remove((call.name, call.requested))
         else:
-            missing.append(call)
-    return missing
+            missing.append(call.summary)
+    return ", ".join(missing)
 
 
 class _RequestCapture(LLMProvider):
@@ -216,13 +196,3 @@ class _RequestCapture(LLMProvider):
         """Store the request and end the run."""
         self.request = [*messages]
         yield Finished(LLMResponse("heard"))
-
-
-def _limits(model: Model, recorded: RecordedTurn) -> RunLimits:
-    steps = min(model.limits.max_steps, len(recorded.steps) + EXTRA_STEPS)
-    # results were clipped when they were recorded
-    return replace(model.limits, max_steps=steps, max_result_chars=_NO_LIMIT)
-
-
-def _turn_ended(result: RunResult) -> TurnEnded:
-    return TurnEnded(outcome=result.outcome, text=result.text, usage=result.usage, cost_usd=result.cost_usd)

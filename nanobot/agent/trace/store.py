@@ -1,8 +1,8 @@
 """The folder of traces: one file of lines per session, and the prompts, stored once for all turns.
 
-traces/<stem>.jsonl      the newest turns of a session: lines with the events of a turn, one or a few for each
-traces/<stem>.jsonl.1    the turns before them
-traces/blobs/<hash>      a system prompt, tool schemas or limits, as sent
+traces/<session>-<hash>.jsonl      the newest turns of a session: lines with the events of a turn, one or a few for each
+traces/<session>-<hash>.jsonl.1    the turns before them
+traces/blobs/<hash>                a system prompt or tool schemas, as sent
 
 Secrets are redacted. Files are not synced: a power cut may lose the last lines.
 """
@@ -12,14 +12,13 @@ import json
 import logging
 import os
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from nanobot.security.secrets import redact_head, redact_texts, redact_value
-from nanobot.session.file_names import stem_of
+from nanobot.session.file_names import hashed_stem
 from nanobot.session.lines import encode
 from nanobot.utils.files import (
     PRIVATE_FILE,
@@ -39,49 +38,40 @@ Facts = dict[str, Any]
 
 _TEXT_CHARS, _VALUE_CHARS, _ARGUMENTS_CHARS = 200, 160, 1000
 """Characters kept of a text, of one argument value, and of all arguments of a call."""
-_BLOBS = ("system", "tools", "limits")
 _LEFT_OUT = ("turn_id", "seq", "display")
 _AS_IT_IS = frozenset(
-    ("type", "t", "at", "workspace", "origin", "model", "provider", "until", "call_id", "question", "outcome", "usage",
-     "finish_reason", "phase_seconds")
+    ("type", "t", "at", "workspace", "origin", "model", "provider", "until", "limits", "call_id", "question", "outcome",
+     "usage", "finish_reason", "phase_seconds")
 )  # fmt: skip
 """Fields whose value is ours, or an id that must match the session's."""
 _DAY_S = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class TraceLimits:
-    """What is kept: bytes per session file (there are two), total bytes, days."""
-
-    file_bytes: int = 1 << 20
-    total_bytes: int = 64 << 20
-    days: int = 30
+_MAX_BLOBS_CACHED = 64
 
 
 class TraceStore:
     """A folder of traces. Not thread-safe; several processes may write."""
 
-    def __init__(self, path: Path, limits: TraceLimits | None = None) -> None:
+    def __init__(self, path: Path, *, file_bytes: int = 1 << 20, total_bytes: int = 64 << 20, days: int = 30) -> None:
+        """What is kept: bytes of each of the two files of a session, bytes in total, days."""
         self.path = path
         self._blobs = path / "blobs"
-        self._limits = limits or TraceLimits()
+        self._file_bytes = file_bytes
+        self._total_bytes = total_bytes
+        self._days = days
         self._blob_cache: dict[object, tuple[object, str, bytes]] = {}
-        self._stored: set[str] = set()
-        """Names of the blobs known to be on the disk while one batch is written."""
+        """Contents with their name and redacted bytes, by text or by identity. Redacting a prompt takes a while."""
         self._has_failed = False
 
     def write(self, turns: Mapping[tuple[str, str], list[Facts]]) -> None:
         """Append events, by session and turn. Storage failures lose them and are logged once."""
         lines: dict[str, bytes] = {}
-        self._stored.clear()
         try:
             make_private_folder(self._blobs)
             for (session, turn), events in turns.items():
-                line = {"turn": turn, "session": session, "events": [self._clean(event) for event in events]}
-                stem = stem_of(session)
-                lines[stem] = lines.get(stem, b"") + encode(line)
-            for stem, data in lines.items():
-                self._append(self.path / f"{stem}.jsonl", data)
+                line = _line(session, turn, [self._clean(event) for event in events])
+                lines[session] = lines.get(session, b"") + line
+            for session, data in lines.items():
+                self._append(self._file(session), data)
             self._has_failed = False
         except OSError as error:
             if not self._has_failed:
@@ -96,7 +86,7 @@ class TraceStore:
                 continue
             if name == "content" and event.get("ok"):
                 clean[name] = ""
-            elif name in _BLOBS:
+            elif name in ("system", "tools"):
                 clean[name] = self._store_blob(value)
             elif name in ("arguments", "asked"):
                 clean[name] = redact_value(value, _VALUE_CHARS)
@@ -107,37 +97,33 @@ class TraceStore:
                 clean[name] = value if name in _AS_IT_IS else redact_value(value, _TEXT_CHARS)
         return clean
 
-    def _store_blob(self, content: object) -> str:
+    def _store_blob(self, content: str | list[Any]) -> str:
         """Store the content and return its name. The time of the file is that of its last use, to the day."""
-        key = id(content) if isinstance(content, list) else content
-        cached = self._blob_cache.get(key)
-        if cached is None:
-            if len(self._blob_cache) > 64:
+        key = content if isinstance(content, str) else id(content)
+        if key not in self._blob_cache:
+            if len(self._blob_cache) >= _MAX_BLOBS_CACHED:
                 self._blob_cache.clear()
-            plain = asdict(content) if is_dataclass(content) and not isinstance(content, type) else content
-            clean = redact_texts(plain)
+            clean = redact_texts(content)
             text = clean if isinstance(clean, str) else json.dumps(clean, ensure_ascii=False, default=str)
             data = text.encode("utf-8", "backslashreplace")
-            cached = self._blob_cache[key] = (content, _blob_name(data), data)
-        _, name, data = cached
-        if name in self._stored:
-            return name
-        self._stored.add(name)
+            self._blob_cache[key] = (content, _blob_name(data), data)
+        _, name, data = self._blob_cache[key]
         path = self._blobs / name
-        with suppress(FileNotFoundError):
+        try:
             status = path.stat()
-            if status.st_size == len(data):
-                if time.time() - status.st_mtime > _DAY_S:
-                    os.utime(path)
-                return name
-        write_in_place(path, data)
+        except FileNotFoundError:
+            status = None
+        if status is None or status.st_size != len(data):
+            write_in_place(path, data)
+        elif time.time() - status.st_mtime > _DAY_S:
+            os.utime(path)
         return name
 
     def _append(self, path: Path, data: bytes) -> None:
         """Append whole lines in one write, so that lines of two processes never mix. A full file is rotated first."""
         with suppress(OSError):  # no file yet; or on Windows a reader has it open
-            if path.stat().st_size + len(data) > self._limits.file_bytes:
-                os.replace(path, _older_file(path))
+            if path.stat().st_size + len(data) > self._file_bytes:
+                path.replace(_older_file(path))
         descriptor = open_for_append(path)
         try:  # a truncated last line gets a line end first
             write_whole(descriptor, missing_newline(descriptor) + data)
@@ -145,75 +131,69 @@ class TraceStore:
             os.close(descriptor)
 
     def sweep_if_due(self) -> None:
-        """Delete old traces once a day, in whichever process comes first. Never raises."""
-        marker = self.path / ".swept"
+        """Once a day, in whichever process comes first, delete what is expired, and the oldest traces above the total
+        size. Never raises.
+        """
+        now, total = time.time(), 0
+        oldest, marker = now - self._days * _DAY_S, self.path / ".swept"
         try:
-            if marker.exists() and time.time() - marker.stat().st_mtime < _DAY_S:
+            if marker.exists() and now - marker.stat().st_mtime < _DAY_S:
                 return
             marker.touch(PRIVATE_FILE)
-            self.sweep()
+            files = sorted(
+                ((path.stat(), path) for path in self.path.glob("*.jsonl*")), key=lambda file: -file[0].st_mtime
+            )
+            for status, path in files:
+                total += status.st_size
+                if status.st_mtime < oldest or total > self._total_bytes:
+                    path.unlink(missing_ok=True)
+            for blob in self._blobs.iterdir():
+                if blob.stat().st_mtime < oldest - _DAY_S:
+                    blob.unlink(missing_ok=True)
         except OSError as error:
             log.warning("old traces cannot be deleted: %s", error)
 
-    def sweep(self) -> None:
-        """Delete expired traces and blobs, and the oldest traces above the total size. Raises OSError."""
-        oldest, total = time.time() - self._limits.days * _DAY_S, 0
-        for status, path in sorted(((path.stat(), path) for path in self._files()), key=lambda item: -item[0].st_mtime):
-            total += status.st_size
-            if status.st_mtime < oldest or total > self._limits.total_bytes:
-                path.unlink(missing_ok=True)
-        for blob in self._blobs.iterdir():
-            if blob.stat().st_mtime < oldest - _DAY_S:
-                blob.unlink(missing_ok=True)
+    def _file(self, session: str) -> Path:
+        return self.path / f"{hashed_stem(session)}.jsonl"
 
-    def _files(self) -> list[Path]:
-        return [*self.path.glob("*.jsonl"), *self.path.glob("*.jsonl.1")]
-
-    def turns(self, key: str) -> dict[str, list[Facts]]:
+    def turns(self, session: str) -> dict[str, list[Facts]]:
         """Return the events of each turn of a session, oldest first. Unreadable lines are skipped."""
         turns: dict[str, list[Facts]] = {}
-        path = self.path / f"{stem_of(key)}.jsonl"
-        for line in (*_read_lines(_older_file(path)), *_read_lines(path)):
-            if line.get("session") == key:
-                turns.setdefault(str(line.get("turn")), []).extend(line["events"])
+        path = self._file(session)
+        for file in (_older_file(path), path):
+            with suppress(OSError):
+                for line in json_objects(file.read_bytes()):
+                    turns.setdefault(str(line.get("turn")), []).extend(line.get("events", ()))
         return turns
 
-    def keys(self) -> list[str]:
-        """Return the keys of the sessions with traces."""
-        first = (next(_read_lines(path), {}).get("session") for path in self._files())
-        return list(dict.fromkeys(key for key in first if key))
-
-    def blob(self, name: str) -> str | None:
+    def blob(self, name: object) -> str | None:
         """Return the content of a blob; None if it is missing or damaged."""
         try:
-            data = (self._blobs / Path(name).name).read_bytes()
+            data = (self._blobs / Path(str(name)).name).read_bytes()
         except OSError:
             return None
         return data.decode() if _blob_name(data) == name else None
 
-    def forget(self, key: str, turns: Container[str]) -> None:
+    def forget(self, session: str, turns: Container[str]) -> None:
         """Delete the traces of these turns, and of the session's turns without a model call (slash commands).
 
         Raises OSError.
         """
-        ran = {turn for turn, events in self.turns(key).items() if any(e["type"] == "run_started" for e in events)}
-        path = self.path / f"{stem_of(key)}.jsonl"
-        for file in (path, _older_file(path)):
-            lines = [*_read_lines(file)]
-            kept = [
-                line
-                for line in lines
-                if line.get("session") != key or (line.get("turn") in ran and line.get("turn") not in turns)
-            ]
-            if not kept:
-                file.unlink(missing_ok=True)
-            elif len(kept) < len(lines):
-                write_atomic(file, b"".join(map(encode, kept)))
+        kept = b"".join(
+            _line(session, turn, events)
+            for turn, events in self.turns(session).items()
+            if turn not in turns and any(event["type"] == "run_started" for event in events)
+        )
+        path = self._file(session)
+        if kept:
+            write_atomic(path, kept)
+        else:
+            path.unlink(missing_ok=True)
+        _older_file(path).unlink(missing_ok=True)
 
 
-def _read_lines(path: Path) -> Iterator[Facts]:
-    with suppress(OSError):
-        yield from json_objects(path.read_bytes())
+def _line(session: str, turn: str, events: list[Facts]) -> bytes:
+    return encode({"turn": turn, "session": session, "events": events})
 
 
 def _blob_name(data: bytes) -> str:

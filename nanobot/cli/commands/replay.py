@@ -15,18 +15,17 @@ from typing import Annotated, Any
 import typer
 
 from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedTurn, Recording, read_recording
-from nanobot.agent.trace.replay import Difference, Replay, first_difference, first_request
+from nanobot.agent.trace.replay import Difference, Replay, first_difference, request_facts
 from nanobot.agent.trace.replay import replay as replay_turn
 from nanobot.agent.trace.store import TraceStore
 from nanobot.cli.chat.event_lines import clip_output, diff_paint
 from nanobot.cli.common import JsonOption, Setup, read_setup, unknown_name_error
-from nanobot.cli.output import Column, columns, format_timestamp, print_json, print_list, to_one_line, when
+from nanobot.cli.output import columns, format_timestamp, print_json, print_list, to_one_line, when
 from nanobot.cli.setup import prompts
 from nanobot.cli.terminal import Paint, strip_control, wants_colour
-from nanobot.errors import NanobotError, UsageError
+from nanobot.errors import UsageError
 from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage
-from nanobot.providers.wire.rows import wire_text
+from nanobot.messages.types import text_of
 from nanobot.security.secrets import redact_named, redact_texts, redact_value
 from nanobot.session.manager import SessionManager
 from nanobot.usage.types import format_dollars
@@ -63,16 +62,14 @@ def replay(
         _print_turns(recording, as_json=json)
         return
     recorded = recording.find(turn)
+    value: dict[str, Any]
     if prompt:
-        sent = recording.prompt(recorded, traces)
-        messages = asyncio.run(first_request(recorded, sent, clock=SystemClock()))
-        rows = [{**row, "content": wire_text(row)} for row in messages if row["role"] != "system"]
-        facts = {"system": sent.system, "tools": sent.tools, "limits": asdict(sent.limits), "messages": rows}
-        value, lines = redact_texts(facts), printer.prompt(sent, messages)
+        facts = asyncio.run(request_facts(recorded, recording.prompt(recorded, traces), clock=SystemClock()))
+        value, lines = redact_texts(facts), printer.prompt(facts)
     elif against is not None:
         with prompts.on_interrupt("(stopped)"):
             replayed = asyncio.run(_replay(recorded, recording.prompt(recorded, traces), against, setup))
-        difference = first_difference(recorded.model_steps, replayed.turn.model_steps)
+        difference = first_difference(recorded.steps, replayed.turn.steps)
         comparison = {
             "recorded": recorded.to_json(),
             "replayed": replayed.turn.to_json(),
@@ -102,9 +99,7 @@ def _load_recording(name: str, setup: Setup, traces: TraceStore) -> Recording:
     sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
     recording = read_recording(name, sessions, traces)
     if recording is None:
-        known = [str(row["key"]) for row in sessions.list_sessions()] + traces.keys()
-        if name in known:
-            raise NanobotError(f"The session {to_one_line(name)} has no recorded turn in this workspace.")
+        known = [str(row["key"]) for row in sessions.list_sessions()]
         raise unknown_name_error("session", name, known, "nanobot sessions list")
     return recording
 
@@ -122,7 +117,7 @@ def _print_turns(recording: Recording, *, as_json: bool) -> None:
         }
         for turn in recording.turns
     ]
-    shown: dict[str, Column] = {
+    shown = {
         "Turn": "turn",
         "When": when("at"),
         "Outcome": "outcome",
@@ -182,16 +177,16 @@ class TurnPrinter:
             lines.append(self.paint.dim(f"Phases: {phases}"))
         return lines
 
-    def prompt(self, prompt: RecordedPrompt, messages: list[ChatMessage]) -> list[str]:
+    def prompt(self, facts: Mapping[str, Any]) -> list[str]:
         """The first request of a turn: system prompt, tool names and messages."""
-        system, sent = self._clean(prompt.system), [row for row in messages if row["role"] != "system"]
-        names = ", ".join(str(schema["function"]["name"]) for schema in prompt.tools)
+        system, rows = self._clean(facts["system"]), facts["messages"]
+        names = ", ".join(str(schema["function"]["name"]) for schema in facts["tools"])
         lines = [self.paint.bold(f"System prompt, {len(system):,} characters"), "", system.rstrip()]
-        lines += ["", self.paint.bold(count_noun(len(prompt.tools), "tool")), "", names]
-        lines += ["", self.paint.bold(count_noun(len(sent), "message"))]
-        for row in sent:
+        lines += ["", self.paint.bold(count_noun(len(facts["tools"]), "tool")), "", names]
+        lines += ["", self.paint.bold(count_noun(len(rows), "message"))]
+        for row in rows:
             name = f" {row.get('name', '')}" if row["role"] == "tool" else ""
-            lines += ["", self.paint.dim(f"{row['role']}{name}:"), *self._clean(wire_text(row)).rstrip().splitlines()]
+            lines += ["", self.paint.dim(f"{row['role']}{name}:"), *self._clean(row["content"]).rstrip().splitlines()]
             for call in row.get("tool_calls") or ():
                 lines.append(f"> {call['function']['name']} {self._clean(call['function']['arguments'])}")
         return lines
@@ -201,12 +196,10 @@ class TurnPrinter:
         lines = [*self.turn(recorded), "", self.paint.bold("The same turn, again. No tool ran."), ""]
         lines += [*self.turn(replayed), ""]
         if difference is not None:
-            rest = "; all calls were the same."
-            if difference.what != "other words":
-                before, after = self._one_line(difference.recorded), self._one_line(difference.replayed)
-                rest = f", {after or 'nothing'} where the recorded turn had {before or 'nothing'}."
-            head = f"First difference: {difference.what} in step {difference.step}{rest}"
-            lines += [self.paint.bold(head), ""]
+            before, after = self._one_line(difference.recorded), self._one_line(difference.replayed)
+            what = f", {after or 'nothing'} where the recorded turn had {before or 'nothing'}."
+            rest = "; all calls were the same." if difference.what == "other words" else what
+            lines += [self.paint.bold(f"First difference: {difference.what} in step {difference.step}{rest}"), ""]
         elif replayed.outcome != "failed":
             lines += [self.paint.bold("No difference: same calls, same text."), ""]
         then, now = (self._clean(turn.text).strip().splitlines() for turn in (recorded, replayed))
@@ -223,20 +216,19 @@ class TurnPrinter:
         duration = f"  {_format_seconds(call.seconds)}" if call.seconds is not None else ""
         failed = "  failed" if call.ok is False else ""
         words = to_one_line(redact_named(call.summary))
-        shown = clip_output(f"  > {words}", self.width - len(duration) - len(failed))
-        lines = [shown + self.paint.dim(duration) + self.paint.red(failed)]
+        head = clip_output(f"  > {words}", self.width - len(duration) - len(failed))
         details = []
         if call.asked is not None:
             asked = to_one_line(redact_named(jsonlib.dumps(call.asked, ensure_ascii=False, default=str)))
             details.append(f"changed by a hook from {asked}")
-        if call.result is None:
-            details.append("no result was stored")
-        else:
-            result = self._clean(call.result).expandtabs(4).strip("\n").splitlines()
-            details += result[:_RESULT_LINES]
-            if len(result) > _RESULT_LINES:
-                details.append(f"... {count_noun(len(result) - _RESULT_LINES, 'more line')}")
-        return lines + [self.paint.dim(clip_output(f"    {line}", self.width)) for line in details]
+        result = ["no result was stored"]
+        if call.content is not None:
+            result = self._clean(text_of(call.content)).expandtabs(4).strip("\n").splitlines()
+        details += result[:_RESULT_LINES]
+        if len(result) > _RESULT_LINES:
+            details.append(f"... {count_noun(len(result) - _RESULT_LINES, 'more line')}")
+        lines = [self.paint.dim(clip_output(f"    {line}", self.width)) for line in details]
+        return [head + self.paint.dim(duration) + self.paint.red(failed), *lines]
 
     def _notices(self, turn: RecordedTurn, step: int) -> list[str]:
         """The notices of this step, counted from 0."""

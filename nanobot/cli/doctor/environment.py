@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from nanobot.agent.skills.bundle import read_bundle
 from nanobot.agent.skills.lint import lint_skill
 from nanobot.agent.skills.loader import Skill
+from nanobot.agent.skills.package import read_bundle
 from nanobot.agent.tools.mcp.transport import find_program, server_environment
 from nanobot.channels.registry import find, plugin_names
 from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check, note, warning
@@ -127,7 +127,7 @@ def check_skills(context: CheckContext) -> Iterator[Finding]:
         text = f"{count_noun(len(unusable), 'built-in skill')} cannot be used here: {', '.join(unusable)}."
         yield note(text, "`nanobot skills list` shows what each needs.")
     for skill in skills:
-        variables = [name for name in loader.needs_of(skill).variables if context.environ.get(name)]
+        variables = [name for name in skill.manual.variables if context.environ.get(name)]
         if hidden := ", ".join(name for name in variables if name not in context.config.tools.exec.allowed_env_keys):
             text = f"The skill {skill.name} needs {hidden}, which commands do not get."
             yield note(text, f"Add what its commands need to tools.exec.allowedEnvKeys: {hidden}")

@@ -38,17 +38,45 @@ def results(bot: Bot) -> list[str]:
     return [text_of(row["content"]) for row in rows if row["role"] == "tool"]
 
 
-def config(approval: str) -> Config:
-    return Config.model_validate({"tools": {"approval": approval}})
+KEY = calls(("key", {"target": "/home/me/.ssh"}))
+TWINS = LLMResponse(
+    None, [ToolCallRequest("same", "run", {"target": target}) for target in ("ls", "rm x")], "tool_calls"
+)
+PAGE = "web_page https://example.org/a"
+YES, NO = Answer.ONCE, Answer.NO
 
 
-async def test_what_the_owner_asks_for_and_the_walls_give_is_not_asked_about(tmp_path: Path):
-    run = command()
-    async with open_bot(tmp_path, RUN, "done") as bot:
-        person = Person(with_tools(bot, run))
-        await person.say("run ls")
+@pytest.mark.parametrize(
+    ("mode", "script", "answer", "done", "sources", "told"),
+    [
+        ("ask", [RUN], YES, ["ls"], [], ""),
+        ("ask", [READ, RUN], NO, [], [PAGE], "the owner was asked and said no"),
+        ("ask", [PUT], YES, ["/srv/files"], [None], ""),
+        ("ask", [PUT, PUT], YES, ["/srv/files"] * 2, [None], ""),
+        # a yes for the turn does not outlast what comes into it from outside
+        ("ask", [PUT, READ, PUT, PUT], YES, ["/srv/files"] * 2, [None, PAGE], "this is call number 3"),
+        ("ask", [READ, *[RUN] * 40], NO, [], [PAGE] * 2, "run was called 5 times"),
+        ("ask", [READ, TWINS], YES, ["ls", "rm x"], [PAGE] * 2, ""),
+        ("deny", [READ, RUN], YES, [], [], "tools.approval is `deny`"),
+        ("deny", [PUT], YES, [], [], "tools.approval is `deny`"),
+        ("off", [READ, RUN, PUT, KEY], YES, ["ls", "/srv/files"], [], ""),
+    ],
+    ids=["inside the walls", "no", "beyond the walls", "twice in a turn", "from outside since", "no twice",
+         "two calls with one id", "deny from outside", "deny beyond", "off"],
+)  # fmt: skip
+async def test_what_is_asked_about_and_what_an_answer_allows(
+    tmp_path: Path, mode: str, script: list[Any], answer: Answer, done: list[str], sources: list[str | None], told: str
+):
+    sinks = [command(), folder(), Sink("key", AccessKind.SECRETS, beyond=True)]
+    config = Config.model_validate({"tools": {"approval": mode}})
+    async with open_bot(tmp_path, *script, "then not", config=config) as bot:
+        person = Person(with_tools(bot, *sinks, page()), answer)
+        result = await person.say("go")
 
-        assert (run.done, person.asked) == (["ls"], [])
+        assert sorted(target for sink in sinks for target in sink.done) == sorted(done)
+        assert [event.source for event in person.asked] == sources
+        assert TWINS not in script or len({event.call_id for event in person.asked}) == 2
+        assert told in "\n".join([*results(bot), result.text])
 
 
 async def test_once_a_page_was_read_a_command_waits_for_a_yes_that_names_the_page_and_the_exact_arguments(
@@ -59,23 +87,14 @@ async def test_once_a_page_was_read_a_command_waits_for_a_yes_that_names_the_pag
         person = Person(with_tools(bot, run, page()))
         await person.say("read it")
 
-        [asked] = person.asked
-        assert run.done == ["ls"]
+        asked, answered = (event for event in person.events if isinstance(event, ApprovalAsked | ApprovalAnswered))
+        assert isinstance(asked, ApprovalAsked)
+        assert (answered.type, answered.question) == ("approval_answered", asked.question)
         assert "https://example.org/a" in asked.text
         assert "target: ls" in asked.text
         assert "Not all of it is shown" not in asked.text
         assert asked.source == "web_page https://example.org/a"
         assert (asked.arguments, asked.reaches) == ({"target": "ls"}, ["command:ls"])
-
-
-async def test_a_no_is_told_to_the_model_and_the_turn_goes_on(tmp_path: Path):
-    run = command()
-    async with open_bot(tmp_path, READ, RUN, "then not") as bot:
-        person = Person(with_tools(bot, run, page()), Answer.NO)
-        result = await person.say("read it")
-
-        assert (run.done, result.text) == ([], "then not")
-        assert "the owner was asked and said no" in results(bot)[-1]
 
 
 async def test_who_watches_a_turn_in_which_nobody_can_be_asked_sees_what_was_refused_and_why(tmp_path: Path):
@@ -84,40 +103,13 @@ async def test_who_watches_a_turn_in_which_nobody_can_be_asked_sees_what_was_ref
         with_tools(bot, run := command(), page())
         message = InboundMessage.from_owner("cli", "direct", "read it", session_key="cli:direct", origin=Origin.CLI)
         await bot.run_turn(message, events.append)
+        assert "needs the owner's yes" in results(bot)[-1]
 
     [refused] = [event for event in events if isinstance(event, ApprovalRefused)]
     assert run.done == []
     assert (refused.reaches, refused.source) == (["command:ls"], "web_page https://example.org/a")
     assert "Nobody is at a terminal" in refused.reason
     assert event_from_json(json.loads(json.dumps(refused.to_json()))) == refused
-
-
-async def test_a_question_is_followed_by_its_end_always(tmp_path: Path):
-    async with open_bot(tmp_path, READ, RUN, "done") as bot:
-        person = Person(with_tools(bot, command(), page()), Answer.NO)
-        await person.say("read it")
-
-        told = [event for event in person.events if isinstance(event, ApprovalAsked | ApprovalAnswered)]
-        assert [event.type for event in told] == ["approval_asked", "approval_answered"]
-        assert told[0].question == told[1].question
-
-
-async def test_what_the_walls_do_not_give_is_asked_about_whoever_asks(tmp_path: Path):
-    put = folder()
-    async with open_bot(tmp_path, PUT, "done") as bot:
-        person = Person(with_tools(bot, put))
-        await person.say("put it there")
-
-        assert (put.done, len(person.asked), person.asked[0].source) == (["/srv/files"], 1, None)
-
-
-async def test_a_folder_is_asked_about_once_a_turn(tmp_path: Path):
-    put = folder()
-    async with open_bot(tmp_path, PUT, PUT, "done") as bot:
-        person = Person(with_tools(bot, put))
-        await person.say("put both there")
-
-        assert (len(put.done), len(person.asked)) == (2, 1)
 
 
 async def test_always_holds_in_later_turns_and_once_does_not(tmp_path: Path):
@@ -142,36 +134,6 @@ async def test_always_without_words_from_outside_does_not_hold_with_them(tmp_pat
         await person.say("read it")
 
         assert (len(put.done), len(person.asked)) == (1, 2)
-
-
-async def test_where_nobody_can_answer_it_is_refused_at_once(tmp_path: Path):
-    run = command()
-    async with open_bot(tmp_path, READ, RUN, "I could not") as bot:
-        await with_tools(bot, run, page()).say("read it")
-
-        assert run.done == []
-        assert "needs the owner's yes" in results(bot)[-1]
-
-
-@pytest.mark.parametrize("script", [(READ, RUN), (PUT,)], ids=["words from outside", "beyond the walls"])
-async def test_deny_refuses_without_a_question(tmp_path: Path, script: tuple[LLMResponse, ...]):
-    run, put = command(), folder()
-    async with open_bot(tmp_path, *script, "no", config=config("deny")) as bot:
-        person = Person(with_tools(bot, run, put, page()))
-        await person.say("go")
-
-        assert (run.done, put.done, person.asked) == ([], [], [])
-        assert "tools.approval is `deny`" in results(bot)[-1]
-
-
-async def test_off_asks_nothing_and_grants_all_but_secrets(tmp_path: Path):
-    run, put, key = command(), folder(), Sink("key", AccessKind.SECRETS, beyond=True)
-    script = (READ, RUN, PUT, calls(("key", {"target": "/home/me/.ssh"})), "done")
-    async with open_bot(tmp_path, *script, config=config("off")) as bot:
-        person = Person(with_tools(bot, run, put, key, page()))
-        await person.say("go")
-
-        assert (run.done, put.done, key.done, person.asked) == (["ls"], ["/srv/files"], [], [])
 
 
 def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
@@ -285,35 +247,3 @@ def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls
     ]
 
     assert [format_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
-
-
-async def test_a_yes_for_the_turn_does_not_outlast_the_words_from_outside_that_come_into_it(tmp_path: Path):
-    put = folder()
-    async with open_bot(tmp_path, PUT, READ, PUT, PUT, "done") as bot:
-        person = Person(with_tools(bot, put, page()))
-        await person.say("put it there, read it, and put it there again")
-
-        assert [one.source is None for one in person.asked] == [True, False]
-        assert results(bot)[-1].startswith("Error: Not run: this is call number 3")
-
-
-async def test_who_has_said_no_twice_is_not_asked_about_the_same_call_again(tmp_path: Path):
-    run = command()
-    async with open_bot(tmp_path, READ, *[RUN] * 40) as bot:
-        person = Person(with_tools(bot, run, page()), Answer.NO)
-        result = await person.say("read it")
-
-        assert (len(person.asked), run.done) == (2, [])
-        assert "run was called 5 times" in result.text
-        assert len(bot.provider.requests) == 6
-
-
-async def test_two_calls_that_came_with_one_id_are_judged_each_by_itself(tmp_path: Path):
-    run = command()
-    twins = [ToolCallRequest("same", "run", {"target": target}) for target in ("ls", "rm x")]
-    async with open_bot(tmp_path, READ, LLMResponse(None, twins, "tool_calls"), "done") as bot:
-        person = Person(with_tools(bot, run, page()))
-        await person.say("read it")
-
-        assert len({one.call_id for one in person.asked}) == 2
-        assert sorted(run.done) == ["ls", "rm x"]

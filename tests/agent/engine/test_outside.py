@@ -63,14 +63,6 @@ def test_what_the_owner_has_written_themselves_is_their_own():
     assert repeated_row({"command": EVIL}, rows, "now") is None
 
 
-def test_a_short_command_is_compared_as_a_whole():
-    rows = page("and then they typed rm -rf ~/n and wept")
-
-    assert repeated_row({"command": "rm -rf ~/n"}, rows, "now") is not None
-    assert repeated_row({"command": "rm -rf ~/n;"}, rows, "now") is not None
-    assert repeated_row({"channel": "typed"}, rows, "now") is None
-
-
 def test_what_the_model_made_of_a_page_in_that_turn_counts_and_what_it_said_in_others_does_not():
     decoded = said("assistant", f"It says: {EVIL}", "web")
     other = said("assistant", "python tools/report.py --month 3", "web", "between")
@@ -127,9 +119,12 @@ def test_trust_never_rises(provenances: list[Provenance]):
 
 @pytest.mark.parametrize(
     ("argument", "is_repeated"),
-    [("drop.example", True), (4_915_123_456, True), ("something", False), (512, False), (True, False)],
-)
+    [
+        ("rm -rf ~/n", True), ("rm -rf ~/n;", True), ("drop.example", True), (4_915_123_456, True),
+        ("something", False), (512, False), (True, False),
+    ],
+)  # fmt: skip
 def test_a_short_argument_is_compared_as_a_whole_unless_it_is_but_a_word(argument: object, *, is_repeated: bool):
-    rows = page("something to send to drop.example or to 4915123456, 512 times, true?")
+    rows = page("something to send to drop.example or to 4915123456, 512 times, true? Then rm -rf ~/n and weep.")
 
     assert (repeated_row({"to": argument}, rows, "now") is not None) is is_repeated

@@ -1,4 +1,4 @@
-"""Questions that wait: the first answer stands, and one that came early counts for as long as a question waits."""
+"""Questions that wait: which words answer them and where, the first answer stands, an early one counts for a while."""
 
 import asyncio
 from dataclasses import replace
@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.approval.pending import PendingApproval, PendingApprovals
+from nanobot.agent.approval.router import ApprovalRouter
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.base import ToolContext
-from nanobot.bus.events import Address
+from nanobot.bus.events import Address, InboundMessage
+from nanobot.messages.types import Provenance
+from nanobot.runtime.audience import is_group
 from nanobot.utils.clock import FrozenClock
+
+ROOM = Address("discord", "4211")
+YES, NO = Answer.ONCE, Answer.NO
 
 
 @pytest.fixture
@@ -20,55 +26,54 @@ def clock() -> FrozenClock:
 
 
 @pytest.fixture
+def questions(clock: FrozenClock) -> PendingApprovals:
+    return PendingApprovals(clock)
+
+
+@pytest.fixture
 def question(tmp_path: Path, clock: FrozenClock) -> PendingApproval:
-    return PendingApproval("q", ToolContext("cli:direct", Address("cli", "direct"), "t", tmp_path, clock), "exec")
+    return PendingApproval("ab12", ToolContext("discord:4211", ROOM, "t", tmp_path, clock), "exec")
 
 
-async def test_of_two_answers_the_first_stands(clock: FrozenClock, question: PendingApproval):
-    questions = PendingApprovals(clock)
-    waiting = asyncio.create_task(questions.wait_for_answer(question))
+async def asked(questions: PendingApprovals, question: PendingApproval) -> asyncio.Task[Answer]:
+    task = asyncio.create_task(questions.wait_for_answer(question))
     await asyncio.sleep(0)
-
-    heard = [questions.answer("q", Answer.NO), questions.answer("q", Answer.ONCE)]
-
-    assert (await waiting, heard) == (Answer.NO, [True, False])
+    return task
 
 
-@pytest.mark.parametrize(("after_s", "answer"), [(599, Answer.ONCE), (601, Answer.EXPIRED)])
-async def test_an_answer_that_came_before_its_question_counts_for_ten_minutes(
-    clock: FrozenClock, question: PendingApproval, after_s: float, answer: Answer
-):
-    questions = PendingApprovals(clock)
-    questions.save_early("q", Answer.ONCE)
+async def test_of_two_answers_the_first_stands(questions: PendingApprovals, question: PendingApproval):
+    waiting = await asked(questions, question)
+
+    heard = [questions.answer("ab12", NO), questions.answer("ab12", YES)]
+
+    assert (await waiting, heard) == (NO, [True, False])
+
+
+@pytest.mark.parametrize(
+    ("early", "after_s", "answer"),
+    [([YES], 599, YES), ([YES], 601, Answer.EXPIRED), ([NO, YES], 0, NO), ([YES, NO], 0, YES)],
+)
+async def test_the_first_answer_that_came_before_its_question_counts_for_ten_minutes(
+    questions: PendingApprovals, question: PendingApproval, clock: FrozenClock, early: list[Answer], after_s: float,
+    answer: Answer,
+):  # fmt: skip
+    for said in early:
+        questions.save_early("ab12", said)
     clock.advance(after_s)
-    waiting = asyncio.create_task(questions.wait_for_answer(question))
-    await asyncio.sleep(0)
+    waiting = await asked(questions, question)
 
-    questions.answer("q", Answer.EXPIRED)
+    questions.answer("ab12", Answer.EXPIRED)
 
     assert await waiting is answer
 
 
-@pytest.mark.parametrize("answers", [(Answer.NO, Answer.ONCE), (Answer.ONCE, Answer.NO)])
-async def test_of_two_early_answers_the_first_stands_too(
-    clock: FrozenClock, question: PendingApproval, answers: tuple[Answer, Answer]
-):
-    questions = PendingApprovals(clock)
-    for answer in answers:
-        questions.save_early("q", answer)
-
-    assert await questions.wait_for_answer(question) is answers[0]
-
-
-@pytest.mark.parametrize(("may_always", "answer"), [(True, Answer.ALWAYS), (False, Answer.ONCE)])
+@pytest.mark.parametrize(("may_always", "answer"), [(True, Answer.ALWAYS), (False, YES)])
 async def test_always_is_no_more_than_once_where_it_was_not_offered(
-    clock: FrozenClock, question: PendingApproval, answer: Answer, *, may_always: bool
+    questions: PendingApprovals, question: PendingApproval, answer: Answer, *, may_always: bool
 ):
-    questions = PendingApprovals(clock)
-    waiting = asyncio.create_task(questions.wait_for_answer(replace(question, may_always=may_always)))
-    await asyncio.sleep(0)
+    waiting = await asked(questions, replace(question, may_always=may_always))
 
-    questions.answer("q", Answer.ALWAYS)
+    questions.answer("ab12", Answer.ALWAYS)
     questions.save_early("early", Answer.ALWAYS)
 
     assert await waiting is answer
@@ -76,19 +81,41 @@ async def test_always_is_no_more_than_once_where_it_was_not_offered(
 
 
 async def test_a_yes_that_came_behind_a_no_does_not_count_for_the_same_call_made_again(
-    clock: FrozenClock, question: PendingApproval
+    questions: PendingApprovals, question: PendingApproval
 ):
-    questions = PendingApprovals(clock)
-    first = asyncio.create_task(questions.wait_for_answer(question))
-    await asyncio.sleep(0)
-    questions.answer("q", Answer.NO)
+    first = await asked(questions, question)
+    questions.answer("ab12", NO)
     await first
 
-    stood = questions.settled_answer("q")
-    questions.save_early("q", Answer.ONCE)
-    again = asyncio.create_task(questions.wait_for_answer(question))
-    await asyncio.sleep(0)
+    stood = questions.settled_answer("ab12")
+    questions.save_early("ab12", YES)
+    again = await asked(questions, question)
 
-    assert (stood, again.done()) == (Answer.NO, False)
-    questions.answer("q", Answer.NO)
+    assert (stood, again.done(), questions.settled_answer("ab12")) == (NO, False, None)
+    questions.answer("ab12", NO)
     await again
+
+
+@pytest.mark.parametrize(
+    ("text", "in_group", "is_mentioned", "counts"),
+    [
+        ("yes", False, False, True),
+        ("yes", True, True, True),
+        ("yes", True, False, False),
+        ("[in reply to Max]\n> Soup?\nyes", True, False, False),
+        ("/approve", True, False, True),
+    ],
+)
+async def test_a_word_among_others_counts_where_it_is_said_to_the_bot(
+    questions: PendingApprovals, question: PendingApproval, text: str, in_group: bool, is_mentioned: bool, counts: bool
+):
+    router = ApprovalRouter(questions, lambda chat, senders, *, in_group: None, is_group)
+    said = InboundMessage(
+        ROOM.channel, "1", ROOM.chat_id, text, provenance=Provenance.OWNER, in_group=in_group, is_mentioned=is_mentioned
+    )
+    answer = await asked(questions, question)
+
+    told = router.handle_answer(said)
+    questions.answer("ab12", Answer.EXPIRED)
+
+    assert (await answer, "/approve ab12" in told) == ((YES, False) if counts else (Answer.EXPIRED, True))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills.bundle import Bundle, BundledFile, read_bundle
 from nanobot.agent.skills.lint import lint_skill, name_problem
+from nanobot.agent.skills.package import Bundle, BundledFile, read_bundle
 
 GOOD = "name: tea\ndescription: Make good tea. Use it when somebody is thirsty.\n"
 
@@ -60,8 +60,8 @@ def test_a_sound_skill_has_no_fault():
         ("warn name: tea\ndescription: Use it when: somebody is thirsty\n", 3, "not valid YAML"),
         ("warn name: tea\ndescription: Tea\n", 3, "is too short"),
         (f"warn {GOOD}licence: MIT\n", 4, "licence is an unknown field. Did you mean license?"),
-        (f"warn {GOOD}metadata:\n  nanobot:\n    require: {{}}\n", 6, "require in metadata is unknown"),
-        (f"warn {GOOD}metadata:\n  nanobot:\n    requires: {{bin: [git]}}\n", 6, "requires.bin is unknown"),
+        (f"warn {GOOD}metadata:\n  nanobot:\n    require: {{}}\n", 6, "metadata.nanobot.require is an unknown field"),
+        (f"warn {GOOD}metadata:\n  nanobot:\n    requires: {{bin: [git]}}\n", 6, "requires.bin is an unknown field"),
         (f"warn {GOOD}metadata:\n  nanobot:\n    os: [plan9]\n", 6, "unknown system"),
         (f"warn {GOOD}metadata:\n  nanobot:\n    install: [{{kind: magic}}]\n", 6, "unknown kind"),
     ],

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.agent.skills import needs as needs_module
-from nanobot.agent.skills.bundle import read_bundle
 from nanobot.agent.skills.lint import lint_skill
 from nanobot.agent.skills.loader import SkillsLoader
 from nanobot.agent.skills.manual import parse_manual
-from nanobot.agent.skills.needs import SkillNeeds, how_to_install
+from nanobot.agent.skills.package import read_bundle
+from nanobot.agent.skills.requirements import how_to_install
 
 AGENTSKILLS = {
     "SKILL.md": (
@@ -88,13 +87,13 @@ def test_an_agentskills_folder_loads_and_is_sound(tmp_path: Path):
 
     assert skill.available
     assert skill.description.startswith("Reads invoices and lists what is owed. Use when a bill, an invoice or")
-    assert loader.needs_of(skill).tools == ("Bash(python3:*)", "Bash(git log:*)", "Read")
+    assert skill.manual.tools == ["Bash(python3:*)", "Bash(git log:*)", "Read"]
     assert lint_skill(read_bundle(folder)) == []
 
 
 @pytest.mark.parametrize("tools", ["Bash(git:*) Read", "Bash(git:*), Read", "\n  - Bash(git:*)\n  - Read"])
 def test_allowed_tools_in_every_way_they_are_written(tools: str):
-    assert SkillNeeds.of(parse_manual(f"---\nname: a\nallowed-tools: {tools}\n---\n")).tools == ("Bash(git:*)", "Read")
+    assert parse_manual(f"---\nname: a\nallowed-tools: {tools}\n---\n").tools == ["Bash(git:*)", "Read"]
 
 
 @pytest.mark.parametrize("text", [OPENCLAW, OPENCLAW.replace("  ", "\t")])
@@ -108,7 +107,7 @@ def test_an_openclaw_skill_loads_however_its_braces_stand(tmp_path: Path, text: 
 
     assert skill.missing == ("program: no-kettle or no-pot", "environment variable: KETTLE_KEY", "setting: kettle.on")
     assert skill.missing_hints[0] == "program: no-kettle or no-pot (npm install -g @kettle/cli)"
-    assert loader.needs_of(skill).primary == "KETTLE_KEY"
+    assert skill.manual.primary == "KETTLE_KEY"
     assert f"{skill.path.parent}/help.md" in str(loader.load_skill("kettle-lab"))
 
 
@@ -155,22 +154,18 @@ def test_how_a_program_is_had_here(entry, here, command, tmp_path: Path, monkeyp
     assert how_to_install("k", (entry,)) == command
 
 
-def test_a_way_whose_program_is_here_goes_first_and_known_programs_need_no_entry(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_way_whose_program_is_here_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     entries = ({"kind": "brew", "formula": "gh"}, {"kind": "node", "package": "gh"})
     on_path(monkeypatch, tmp_path / "bin", "npm")
-    assert how_to_install("gh", entries) == "npm install -g gh"
 
-    on_path(monkeypatch, tmp_path / "bin", "apt-get")
-    assert how_to_install("rg") == "sudo apt-get install ripgrep"
-    assert needs_module.how_to_install("never-heard-of") == ""
+    assert how_to_install("gh", entries) == "npm install -g gh"
+    assert how_to_install("gh", ()) == ""
 
 
 def test_metadata_as_a_text_with_a_comma_too_many():
-    found = SkillNeeds.of(parse_manual('---\nmetadata: \'{"nanobot": {"requires": {"bins": ["a"],},}}\'\n---\n'))
+    found = parse_manual('---\nmetadata: \'{"nanobot": {"requires": {"bins": ["a"],},}}\'\n---\n')
 
-    assert found.programs == ("a",)
+    assert found.programs == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -184,4 +179,4 @@ def test_metadata_as_a_text_with_a_comma_too_many():
     ],
 )
 def test_skills_it_needs_however_they_are_named(front: str):
-    assert SkillNeeds.of(parse_manual(f"---\n{front}\n---\n")).skills == ("tea", "cake")
+    assert parse_manual(f"---\n{front}\n---\n").skills == ["tea", "cake"]

@@ -65,15 +65,12 @@ async def test_a_turn_comes_back_with_what_was_said_called_and_answered(home: Pa
     turn = recording(home).find()
 
     first, second = turn.steps
-    assert (turn.message, turn.text, turn.outcome, turn.model) == (
-        "what is here?",
-        "Two files.",
-        "answered",
-        "scripted",
-    )
+    assert (turn.message, turn.text, turn.outcome) == ("what is here?", "Two files.", "answered")
+    assert (turn.model, turn.provider) == ("scripted", "ScriptedProvider")
+    assert {"restore", "command", "build", "run", "save"} <= turn.phases.keys()
     assert first.text == "Let me look."
     assert [call.name for call in first.calls] == ["list_dir", "read_file"]
-    assert "the text of a" in (first.calls[1].result or "")
+    assert "the text of a" in (first.calls[1].content or "")
     assert first.calls[1].ok is True
     assert first.calls[1].seconds is not None
     assert (second.usage, second.cost_usd, turn.cost_usd) == ({"prompt_tokens": 9}, 0.5, 0.5)
@@ -113,17 +110,11 @@ async def test_the_same_model_does_the_same_without_running_a_tool(home: Path):
     replayed, provider = await again(home, LOOK, "Two files.")
 
     assert first_difference(recording(home).find().steps, replayed.turn.steps) is None
+    assert [row["content"] for row in provider.requests[0][1:]] == ["hello", "hello to you", "what is here?"]
+    assert provider.requests[0][-1]["runtime_context"].startswith("[Runtime Context")
     assert "the text of a" in str(provider.requests[1][-1]["content"])
     assert (replayed.turn.text, replayed.unrecorded) == ("Two files.", [])
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
-
-
-async def test_it_is_sent_what_was_sent_then(home: Path):
-    _, provider = await again(home, "I know.")
-
-    (request,) = provider.requests
-    assert [row["content"] for row in request[1:]] == ["hello", "hello to you", "what is here?"]
-    assert request[-1]["runtime_context"].startswith("[Runtime Context")
 
 
 async def test_a_call_that_was_not_recorded_is_not_run(home: Path):
@@ -144,29 +135,21 @@ class Turning(Hook):
         return NewArguments({"path": "memory", "max_entries": 7})
 
 
-async def test_what_a_hook_made_of_a_call_is_made_of_it_again_and_no_hook_runs(tmp_path: Path):
-    look = calls(("list_dir", {"path": "."}))
-    async with open_bot(tmp_path, look, "Done.", own_hooks=[Turning()]) as bot:
+async def test_a_call_that_a_hook_changed_gets_its_result_again_and_no_hook_runs(tmp_path: Path):
+    look, secret = calls(("list_dir", {"path": "."})), calls(("list_dir", {"path": "sk-abcdefghijklmnopqrstuvwx"}))
+    async with open_bot(tmp_path, look, "Done.", secret, "Done.", own_hooks=[Turning()]) as bot:
+        await bot.say("look")
         await bot.say("look")
 
-    made, provider = await again(tmp_path, look, "Done.")
+    made, provider = await again(tmp_path, look, "Done.", which="-2")
 
-    (call,) = made.turn.steps[0].calls
-    assert (call.arguments, call.asked) == ({"path": "memory", "max_entries": 7}, {"path": "."})
-    assert first_difference(recording(tmp_path).find().steps, made.turn.steps) is None
+    first, second = (turn.steps[0].calls[0] for turn in recording(tmp_path).turns)
+    assert (first.arguments, first.asked) == ({"path": "memory", "max_entries": 7}, {"path": "."})
+    assert second.asked is not None and "sk-abcd" not in json.dumps(second.asked)
+    assert made.turn.steps[0].calls[0].arguments == {"path": "."}
+    assert first_difference(recording(tmp_path).find("-2").steps, made.turn.steps) is None
     assert made.unrecorded == []
     assert "not run" not in str(provider.requests[-1][-1]["content"])
-
-
-async def test_of_what_a_hook_has_changed_no_secret_is_kept_either(tmp_path: Path):
-    secret = calls(("list_dir", {"path": "sk-abcdefghijklmnopqrstuvwx"}))
-    async with open_bot(tmp_path, secret, "Done.", own_hooks=[Turning()]) as bot:
-        await bot.say("look")
-
-    (call,) = recording(tmp_path).find().steps[0].calls
-
-    assert call.asked is not None
-    assert "sk-abcd" not in json.dumps(call.asked)
 
 
 @pytest.mark.needs_sandbox
@@ -179,7 +162,7 @@ async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tm
 
     replayed, _ = await again(tmp_path, calls(read), calls(read), calls(read), "done")
 
-    first, second, third = (str(step.calls[0].result) for step in replayed.turn.steps[:3])
+    first, second, third = (str(step.calls[0].content) for step in replayed.turn.steps[:3])
     assert "x" not in first
     assert "x" in second
     assert "not run" in third
@@ -220,20 +203,13 @@ async def test_a_turn_that_was_taken_up_after_a_crash_is_one_turn(tmp_path: Path
     assert [call.name for call in found.steps[0].calls] == ["list_dir"]
 
 
-async def test_a_model_that_never_ends_is_stopped_soon(home: Path):
-    endless = [calls(("glob", {"pattern": f"{number}"})) for number in range(50)]
+async def test_a_model_that_never_ends_is_stopped_soon_and_one_that_fails_is_an_outcome(home: Path):
+    replayed, provider = await again(home, *(calls(("glob", {"pattern": f"{number}"})) for number in range(50)))
+    failed, _ = await again(home, LOOK, ModelOverloadedError("busy"))
 
-    replayed, provider = await again(home, *endless)
-
-    assert len(provider.requests) <= 6
-    assert replayed.turn.outcome == "partial"
-
-
-async def test_a_model_that_fails_is_an_outcome(home: Path):
-    replayed, _ = await again(home, LOOK, ModelOverloadedError("busy"))
-
-    assert (replayed.turn.outcome, replayed.turn.error) == ("failed", "ModelOverloadedError")
-    assert "busy" in replayed.turn.text
+    assert (len(provider.requests) <= 6, replayed.turn.outcome) == (True, "partial")
+    assert (failed.turn.outcome, failed.turn.error) == ("failed", "ModelOverloadedError")
+    assert "busy" in failed.turn.text
 
 
 async def test_the_ledger_hears_that_it_is_a_replay(home: Path):
@@ -269,14 +245,14 @@ OTHER: Call = ("list", {})
     [
         ([step(A), step(text="x")], [step(A), step(text="x")], None),
         ([step(A, B)], [step(B, A)], None),
-        ([step(A)], [step(B)], (1, "other arguments")),
-        ([step(A)], [step(OTHER)], (1, "another tool")),
-        ([step(A), step(text="x")], [step(text="x")], (1, "no call")),
+        ([step(A)], [step(B)], (1, "other calls")),
+        ([step(A)], [step(OTHER)], (1, "other calls")),
+        ([step(A), step(text="x")], [step(text="x")], (1, "a call less")),
         ([step(A, B)], [step(A)], (1, "a call less")),
         ([step(A)], [step(A, B)], (1, "a call more")),
         ([step(text="x")], [step(A), step(text="x")], (1, "a call more")),
         ([step(A), step(text="x")], [step(A), step(A), step(text="x")], (2, "a call more")),
-        ([step(A, text="hm"), step(B)], [step(A, text="so"), step(OTHER)], (2, "another tool")),
+        ([step(A, text="hm"), step(B)], [step(A, text="so"), step(OTHER)], (2, "other calls")),
         ([step(A), step(text="x")], [step(A), step(text="y")], (2, "other words")),
         ([], [], None),
     ],
@@ -314,7 +290,7 @@ async def test_an_old_session_tells_what_its_rows_tell(tmp_path: Path):
     first, second = found.turns
     assert (first.message, first.outcome, first.text, first.seconds) == ("first", "answered", "answer", 3.0)
     assert first.steps[0].calls[0].summary == 'x {"a": 1}'
-    assert first.steps[0].calls[0].result == "result"
+    assert first.steps[0].calls[0].content == "result"
     assert (second.message, second.outcome) == ("second", None)
     with pytest.raises(NanobotError, match="not traced"):
         found.prompt(first, folder(tmp_path))
@@ -528,7 +504,7 @@ async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_a
     replayed, provider = await again(tmp_path, "I looked.")
 
     assert provider.requests == bot.provider.requests
-    assert first_difference(recorded.model_steps, replayed.turn.model_steps) is None
+    assert first_difference(recorded.steps, replayed.turn.steps) is None
 
 
 async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
@@ -545,7 +521,7 @@ async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
     replayed, _ = await again(tmp_path, look, "Two files.")
 
     assert (recorded.text, replayed.turn.text, replayed.unrecorded) == ("Two files.", "Two files.", [])
-    assert [call.name for step in recorded.model_steps for call in step.calls] == ["list_dir"]
+    assert [call.name for step in recorded.steps for call in step.calls] == ["list_dir"]
 
 
 @pytest.mark.needs_sandbox

@@ -17,7 +17,7 @@ from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.providers.base import LLMResponse, call_context
+from nanobot.providers.base import call_context
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from tests.support.eventually import wait_until
 
@@ -32,25 +32,6 @@ def recorded(home: Path, session: str = "cli:direct") -> list[RecordedTurn]:
     return Recording(session, [], TraceStore(home / "state" / "traces").turns(session)).turns
 
 
-async def test_a_turn_leaves_a_trace_with_its_steps_tokens_and_cost(tmp_path: Path):
-    usage = {"prompt_tokens": 1200, "completion_tokens": 50, "cached_tokens": 1000}
-    async with open_bot(tmp_path) as bot:
-        bot.provider.script(calls(("list_dir", {"path": "."})), LLMResponse("Two files.", usage=usage, cost_usd=0.002))
-        result = await bot.turn("what is here?")
-
-    (turn,) = recorded(tmp_path)
-    first, second = turn.steps
-    assert turn.turn_id == result.turn_id
-    assert (turn.model, turn.provider, turn.outcome) == ("scripted", "ScriptedProvider", "answered")
-    assert {"restore", "command", "build", "run", "save"} <= turn.phases.keys()
-    [call] = first.calls
-    assert (call.id, call.summary, call.ok) == ("call_0", 'list_dir {"path": "."}', True)
-    assert call.seconds is not None
-    assert (second.finish, second.usage, second.cost_usd) == ("stop", usage, 0.002)
-    assert turn.cost_usd == 0.002
-    assert (tmp_path / "state" / "traces" / "cli_direct.jsonl").stat().st_size < 3000
-
-
 async def test_the_trace_is_what_a_sink_of_the_turn_hears_without_deltas(tmp_path: Path):
     heard: list[TurnEvent] = []
     message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
@@ -58,6 +39,8 @@ async def test_the_trace_is_what_a_sink_of_the_turn_hears_without_deltas(tmp_pat
         await bot.run_turn(message, heard.append)
 
     (events,) = traces(tmp_path)
+    [file] = (tmp_path / "state" / "traces").glob("*.jsonl")
+    assert file.stat().st_size < 3000
     started, *rest = [event["type"] for event in events]
     assert started == "turn_started"
     assert [kind for kind in rest if kind != "prompt"] == [
@@ -182,7 +165,5 @@ def test_a_killed_process_leaves_what_it_knew(tmp_path: Path):
     process.wait(10)
 
     done, killed = recorded(tmp_path)
-    lines = (tmp_path / "state" / "traces" / "cli_direct.jsonl").read_text().splitlines()
     assert done.outcome == "answered"
     assert (killed.message, killed.model, killed.outcome) == ("two", "scripted", None)
-    assert all(json.loads(line) for line in lines)
