@@ -165,8 +165,8 @@ class HeartbeatService:
         if not tasks:
             self.paused = ""
             return None
-        is_known = fingerprint == state.fingerprint and state.again_at is not None
-        if fingerprint == self._refused_fingerprint or (is_known and now.timestamp() < (state.again_at or 0)):
+        is_early = fingerprint == state.fingerprint and now.timestamp() < (state.again_at or 0.0)
+        if is_early or fingerprint == self._refused_fingerprint:
             return None
         try:
             with call_context_scope(CallContext("heartbeat", SESSION)):
