@@ -176,11 +176,8 @@ class HeartbeatService:
                 )
         except NanobotError as error:
             if not error.retryable:
-                is_first, self._refused_fingerprint, self.paused = (
-                    not self.paused,
-                    fingerprint,
-                    f"the model refuses: {error}",
-                )
+                is_first = not self.paused
+                self._refused_fingerprint, self.paused = fingerprint, f"the model refuses: {error}"
                 if is_first and self._on_notify is not None:
                     await self._on_notify(_PAUSED.format(time=f"{now:%Y-%m-%d %H:%M}", error=error))
             raise

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError, StorageError
@@ -159,8 +159,11 @@ class PairingState(BaseModel):
     names: dict[str, dict[str, str]] = {}
     """The names of approved senders when they asked, by channel and id."""
 
-    def model_post_init(self, context: Any) -> None:
-        self.pending = {code: replace(entry, code=code) for code, entry in self.pending.items()}
+    @field_validator("pending")
+    @classmethod
+    def _with_codes(cls, pending: dict[str, Pending]) -> dict[str, Pending]:
+        """In the file the code is the key only."""
+        return {code: replace(entry, code=code) for code, entry in pending.items()}
 
     def to_json(self) -> str:
         """The text of the file, without empty optional fields."""
