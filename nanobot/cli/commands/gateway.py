@@ -27,7 +27,6 @@ from nanobot.cli.terminal import is_terminal, repair_output, strip_control, want
 from nanobot.config.paths import absolute
 from nanobot.errors import ConfigError, NanobotError, UsageError
 from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
-from nanobot.gateway.process import find_lock_holder
 from nanobot.utils.text import duration
 
 HARD_EXIT_S = 5.0
@@ -117,6 +116,8 @@ def status(json: JsonOption = False) -> None:
     """Show whether the gateway is running and healthy; exits with 1 if it is not."""
     report = ask_gateway({"do": "report"})
     if report is None:
+        from nanobot.gateway.process import find_lock_holder  # imports asyncio
+
         holder = find_lock_holder(get_data_paths())
         problem = NO_GATEWAY.format(data=get_data_paths().data)
         if holder is not None:
