@@ -15,7 +15,6 @@ from nanobot.channels.errors import ErrorCode, ErrorCodes, NotConnectedError, Ra
 from nanobot.channels.media_kinds import MediaError
 from nanobot.channels.payload import Payload
 from nanobot.net.http import connection_error_reason, load_httpx, new_client, proxy_for, ssl_context
-from nanobot.net.pools import HttpPools
 
 load_httpx()  # without its command line
 import httpx  # noqa: E402 behind load_httpx
@@ -62,7 +61,8 @@ class RestClient(ABC):
 
     def __init__(self, base: str) -> None:
         self.base = base.rstrip("/")
-        self._pools = HttpPools()
+        self._clients: dict[tuple[str, str | None], list[httpx.AsyncClient]] = {}
+        """Idle ones by scheme and proxy. Each call has its own: one with many connections is slow."""
         self._users = 0
         """How many blocks and requests need the connections."""
         self._token, self._token_until = "", 0.0
@@ -75,8 +75,19 @@ class RestClient(ABC):
         """Close all connections once nobody needs them: a message may be sent while the channel stops."""
         self._users -= 1
         if not self._users:
-            pools, self._pools = self._pools, HttpPools()
-            await pools.close()
+            clients, self._clients = self._clients, {}
+            for client in [client for idle in clients.values() for client in idle]:
+                await client.aclose()
+
+    @asynccontextmanager
+    async def _borrow_client(self, url: str) -> AsyncIterator[httpx.AsyncClient]:
+        proxy = proxy_for(url)
+        idle = self._clients.setdefault((url.partition(":")[0], proxy), [])
+        client = idle.pop() if idle else new_client(await ssl_context(url), proxy)
+        try:
+            yield client
+        finally:
+            idle.append(client)
 
     @abstractmethod
     async def fetch_token(self) -> tuple[str, float]:
@@ -118,7 +129,7 @@ class RestClient(ABC):
         """Send a request to this path, or URL, without the token, like `request`."""
         url = path if path.startswith(("http://", "https://")) else f"{self.base}{path}"
         with as_send_errors(self.codes.platform):
-            async with self, self._pools.borrow_client(url) as client:
+            async with self, self._borrow_client(url) as client:
                 response = await client.request(method, url, **{"timeout": _TIMEOUT, **request})
         answer = self._read(response)
         if answer.status == httpx.codes.TOO_MANY_REQUESTS or self.is_limited(answer.code):

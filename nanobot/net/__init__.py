@@ -1,5 +1,4 @@
 """HTTP connections, and the egress policy (SSRF protection) for every request of the agent.
 
-`egress` decides which addresses a URL may reach, `transport` connects to exactly those, `fetch` gets a bounded
-response.
+`egress` decides which addresses a URL may reach; `fetch` connects to exactly those and gets a bounded response.
 """

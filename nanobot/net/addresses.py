@@ -44,20 +44,6 @@ _CLOSED_V6 = {
     "3ffe::/16": "was given back",
     "3fff::/20": "is for documentation",
 }
-_REASONS_V6 = {
-    "::/128": "means this machine",
-    "::1/128": "is this machine",
-    "::ffff:0:0/96": "is an IPv4 address in disguise",
-    "::/96": "is an IPv4 address in disguise",
-    "64:ff9b::/96": "is an IPv4 address behind a translator",
-    "64:ff9b:1::/48": "is an IPv4 address behind a translator",
-    "100::/64": "leads nowhere",
-    "fc00::/7": "is private",
-    "fe80::/10": "is link-local",
-    "fec0::/10": "is private",
-    "ff00::/8": "is multicast",
-}
-"""Reasons for ranges outside `_PUBLIC_V6`, all of which is closed."""
 
 
 def parse_networks(names: Iterable[str]) -> tuple[Network, ...]:
@@ -67,11 +53,9 @@ def parse_networks(names: Iterable[str]) -> tuple[Network, ...]:
 
 def blocked_reason(address: Address) -> str | None:
     """Why a request to this address is not allowed, as part of a sentence; None for a public address."""
-    if address.version == 4:
-        return next((reason for network, reason in _table(4) if address in network), None)
-    public = address in ip_network(_PUBLIC_V6)
-    reason = next((reason for network, reason in _table(6) if address in network), None)
-    return reason if public else reason or "is not public"
+    if address.version == 6 and address not in ip_network(_PUBLIC_V6):
+        return "is this machine" if address.is_loopback else "is not public"
+    return next((reason for network, reason in _closed(address.version) if address in network), None)
 
 
 def is_within(address: Address, allowed: Iterable[Network]) -> bool:
@@ -91,6 +75,5 @@ def is_own_network(address: Address, local_address: str) -> bool:
 
 
 @cache
-def _table(version: int) -> list[tuple[Network, str]]:
-    closed = _CLOSED_V4 if version == 4 else {**_CLOSED_V6, **_REASONS_V6}
-    return [(ip_network(network), reason) for network, reason in closed.items()]
+def _closed(version: int) -> list[tuple[Network, str]]:
+    return [(ip_network(network), reason) for network, reason in (_CLOSED_V4 if version == 4 else _CLOSED_V6).items()]

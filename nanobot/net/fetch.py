@@ -4,25 +4,37 @@ Endless redirects, endless bodies, compression bombs and trickling servers all e
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nanobot.errors import NanobotError
-from nanobot.net.egress import EgressGate
-from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder, connection_error_reason, load_httpx
+from nanobot.net.egress import EgressGate, NetworkDeniedError
+from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder, HttpError, ssl_context
 from nanobot.net.urls import WebUrl, join_url, parse_url
 
 if TYPE_CHECKING:
-    import httpx
-
-    from nanobot.net.transport import MakeTransport
+    from nanobot.net.connection import Connection
 
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _USER_AGENT = "Mozilla/5.0 (compatible; nanobot)"
 
 FindSecret = Callable[[str], str | None]
 """Return the name of one of our secrets contained in this text, in any encoding; None if there is none."""
+
+
+Connect = Callable[[WebUrl, float, str | None, str | None], Awaitable["Connection"]]
+"""Connect to a server within a number of seconds: through this proxy, or at this address. Raises HttpError, and
+ValueError if the proxy is none.
+"""
+
+
+async def _connect(server: WebUrl, limit_s: float, proxy: str | None, address: str | None) -> "Connection":
+    from nanobot.net.connection import Connection  # brings h11
+
+    if proxy is None and address is None:  # the host would be resolved again
+        raise HttpError("no address is approved")
+    return await Connection.open(server, await ssl_context(server.origin), limit_s, proxy, address)
 
 
 class FetchError(NanobotError):
@@ -77,46 +89,36 @@ class Fetcher:
         *,
         limits: FetchLimits | None = None,
         find_secret: FindSecret = lambda text: None,
-        make_transport: "MakeTransport | None" = None,
+        connect: Connect | None = None,
     ) -> None:
         """`find_secret` checks everything to be sent, except for the headers that the caller passes."""
         self.limits = limits or FetchLimits()
         self._gate = gate
         self._find_secret = find_secret
-        self._make_transport = make_transport
+        self._connect = connect or _connect
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """The response, whatever its status. Raises FetchError, and what the gate raises. Cancelling is safe."""
-        load_httpx()
-        import httpx
-
-        from nanobot.net.transport import CheckedTransport
-
         url = parse_url(request.url)
         try:
-            async with (
-                asyncio.timeout(self.limits.total_s),
-                CheckedTransport(self._gate, self._make_transport) as transport,  # no client: it would follow redirects
-            ):
-                return await self._follow_redirects(transport, url, request)
+            async with asyncio.timeout(self.limits.total_s):
+                return await self._follow_redirects(url, request)
         except TimeoutError:
             raise FetchError(
                 f"{url.host} did not finish within {self.limits.total_s:g} s. Try again later, or try another page."
             ) from None
         except BodyError as error:
             raise FetchError(f"{url.host} cannot be read: {error}.") from None
-        except (httpx.ConnectTimeout, httpx.PoolTimeout):
-            raise FetchError(f"{url.host} does not respond. Check the address, or try again later.") from None
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-            raise FetchError(f"The request to {url.host} failed: {connection_error_reason(error)}.") from None
+        except HttpError as error:
+            raise FetchError(
+                f"The request to {url.host} failed: {error}. Check the address, or try again later."
+            ) from None
 
-    async def _follow_redirects(
-        self, transport: "httpx.AsyncBaseTransport", url: WebUrl, request: FetchRequest
-    ) -> FetchResult:
+    async def _follow_redirects(self, url: WebUrl, request: FetchRequest) -> FetchResult:
         first = url.origin
         for _ in range(self.limits.redirects + 1):
             same_origin = url.origin == first
-            result = await self._send(transport, url, request if same_origin else FetchRequest(str(url)))
+            result = await self._send(url, request if same_origin else FetchRequest(str(url)))
             location = result.headers.get("location")
             if result.status not in _REDIRECT_STATUSES or not location:
                 return result
@@ -125,36 +127,45 @@ class Fetcher:
             url = join_url(url, location)
         raise FetchError(f"{request.url[:200]} redirects more than {self.limits.redirects} times. Fetch another page.")
 
-    async def _send(self, transport: "httpx.AsyncBaseTransport", url: WebUrl, request: FetchRequest) -> FetchResult:
+    async def _send(self, url: WebUrl, request: FetchRequest) -> FetchResult:
         self._check_secrets(url, request.body)
-        import httpx
-
-        http_request = httpx.Request(
-            "GET" if request.body is None else "POST",
-            str(url),
-            headers={
-                "Host": url.authority,  # otherwise httpx decodes the name, and rejects names that DNS accepts
-                "User-Agent": _USER_AGENT,
-                "Accept": "*/*",
-                "Accept-Encoding": ACCEPT_ENCODING,
-                **request.headers,
-            },
-            content=request.body,
-            extensions={"timeout": {"connect": self.limits.connect_s}},
-        )
-        response = await transport.handle_async_request(http_request)
+        headers = {
+            "User-Agent": _USER_AGENT,
+            "Accept": "*/*",
+            "Accept-Encoding": ACCEPT_ENCODING,
+            "Connection": "close",
+            **request.headers,
+        }
+        connection = await self._open(url)
         try:
-            if response.status_code in _REDIRECT_STATUSES and "location" in response.headers:
-                return FetchResult(url, response.status_code, dict(response.headers), b"")
-            body, cut = await self._read_body(response)
-            return FetchResult(url, response.status_code, dict(response.headers), body, cut)
+            await connection.request("GET" if request.body is None else "POST", headers, request.body or b"")
+            body, cut = b"", False
+            if connection.status not in _REDIRECT_STATUSES or "location" not in connection.headers:
+                body, cut = await self._read_body(connection)
+            return FetchResult(url, connection.status, connection.headers, body, cut)
         finally:
-            await response.aclose()
+            await connection.aclose()
 
-    async def _read_body(self, response: "httpx.Response") -> tuple[bytes, bool]:
+    async def _open(self, url: WebUrl) -> "Connection":
+        """Connect to the first address that responds of those that the gate approves, under the URL's host name."""
+        route = await self._gate.route(str(url))
+        if not route.addresses:
+            try:
+                return await self._connect(route.url, self.limits.connect_s, self._gate.policy.proxy, None)
+            except ValueError as error:
+                raise NetworkDeniedError(f"tools.web.proxy names a proxy that cannot be used: {error}.") from None
+        *rest, last = route.addresses
+        for address in rest:
+            try:
+                return await self._connect(route.url, self.limits.connect_s, None, address)
+            except HttpError:
+                continue
+        return await self._connect(route.url, self.limits.connect_s, None, last)
+
+    async def _read_body(self, connection: "Connection") -> tuple[bytes, bool]:
         """The body, and whether it was truncated."""
-        decoder, body, received = Decoder(response.headers.get("content-encoding", "")), bytearray(), 0
-        async for data in response.aiter_raw():
+        decoder, body, received = Decoder(connection.headers.get("content-encoding", "")), bytearray(), 0
+        while data := await connection.receive():
             received += len(data)
             for chunk in decoder.chunks(data):
                 body += chunk

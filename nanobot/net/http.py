@@ -1,4 +1,4 @@
-"""What all HTTP clients share: addresses, decompression, TLS contexts, proxies, and httpx on first use."""
+"""What all HTTP clients share: decompression, TLS contexts, proxies, and httpx on first use."""
 
 import asyncio
 import ipaddress
@@ -6,13 +6,11 @@ import os
 import ssl
 import sys
 import zlib
-from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from nanobot.utils.storage_error import os_reason
 
@@ -25,7 +23,6 @@ KEEP_ALIVE_S = 55.0
 ACCEPT_ENCODING = "gzip, deflate"
 """The encodings to request: those that `Decoder` knows."""
 _DECODED_BYTES = 64 * 1024
-_PORTS = {"http": 80, "https": 443}
 
 
 class HttpError(Exception):
@@ -34,43 +31,6 @@ class HttpError(Exception):
 
 class BodyError(HttpError):
     """The body does not match the response's headers."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """The parts of a URL that a request needs."""
-
-    url: str = field(repr=False)
-    secure: bool
-    host: str
-    port: int
-    authority: str
-    """Host and port for the Host header."""
-    target: str
-    """Path and query."""
-    authorization: str | None = field(default=None, repr=False)
-    """Set if the URL contains user name and password."""
-
-
-@lru_cache(maxsize=64)
-def parse_server_address(url: str) -> ServerAddress:
-    """Parse a URL. Raises ValueError if it is not the URL of a server."""
-    parts = urlsplit(url)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise ValueError("a server's address must begin with http:// or https:// and name a host")
-    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
-    port = parts.port or _PORTS[parts.scheme]
-    bracketed_host = f"[{host}]" if ":" in host else host
-    user = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
-    return ServerAddress(
-        url,
-        secure=parts.scheme == "https",
-        host=host,
-        port=port,
-        authority=bracketed_host if port == _PORTS[parts.scheme] else f"{bracketed_host}:{port}",
-        target=quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe="/%?:@!$&'()*+,;=~"),
-        authorization=f"Basic {b64encode(user).decode()}" if "@" in parts.netloc else None,
-    )
 
 
 class Decoder:

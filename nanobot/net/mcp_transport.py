@@ -1,19 +1,18 @@
-"""The checked transport for remote MCP servers, whose library uses httpx2 with types of its own.
+"""The checked transport for remote MCP servers, whose library uses httpx2.
 
-That library reads responses to their end and decompresses them. So endless responses and compression bombs are limited
-here.
+Every request, redirects included, goes to an address that the egress gate approved, under the host name of the URL
+(Host header and certificate). That library reads responses to their end and decompresses them. So endless responses and
+compression bombs are limited here.
 """
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 import httpx2
 
-from nanobot.net.egress import EgressGate, NetworkPolicy
-from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder
-from nanobot.net.transport import TransportPool
+from nanobot.net.egress import EgressGate, NetworkDeniedError, NetworkPolicy, Route
+from nanobot.net.http import ACCEPT_ENCODING, BodyError, Decoder, ssl_context
 from nanobot.net.urls import parse_url
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
@@ -23,24 +22,63 @@ _READ_TIMEOUT_S = 300.0
 """How long a stream may be silent: a server may hold a response open for minutes."""
 
 
-class CheckedTransport2(httpx2.AsyncBaseTransport):
-    """As `transport.CheckedTransport`."""
+class CheckedTransport(httpx2.AsyncBaseTransport):
+    """One transport of httpx2 per origin and route: a warm connection belongs to the name it was opened for, even if
+    other names have the same address.
+    """
 
     def __init__(self, gate: EgressGate) -> None:
-        unreachable = (httpx2.ConnectError, httpx2.ConnectTimeout)
-        self._pool = TransportPool(gate, _open_transport, unreachable, {"Accept-Encoding": ACCEPT_ENCODING})
+        self._gate = gate
+        self._transports: dict[tuple[str, bool], httpx2.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return _limit_response(await self._pool.send(request))
+        """Send the request to the first address that can be connected to. Raises what the gate and httpx2 raise."""
+        route = await self._gate.route(str(request.url))
+        transport = await self._transport_for(route)
+        *rest, last = route.addresses or (route.url.host,)
+        for address in rest:
+            try:
+                return _limit_response(await transport.handle_async_request(_request_to(address, request, route)))
+            except (httpx2.ConnectError, httpx2.ConnectTimeout):
+                continue
+        return _limit_response(await transport.handle_async_request(_request_to(last, request, route)))
 
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        transports, self._transports = [*self._transports.values()], {}
+        for transport in transports:
+            await transport.aclose()
+
+    async def _transport_for(self, route: Route) -> httpx2.AsyncHTTPTransport:
+        key = (route.url.origin, bool(route.addresses))
+        context = await ssl_context(route.url.origin)
+        if key not in self._transports:
+            proxy = None if route.addresses else self._gate.policy.proxy
+            limits = httpx2.Limits(max_connections=16, max_keepalive_connections=4)
+            try:
+                transport = httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy, limits=limits)
+            except (ValueError, ImportError) as error:  # unknown kind of proxy, or its package is missing
+                raise NetworkDeniedError(f"tools.web.proxy names a proxy that cannot be used: {error}") from None
+            self._transports[key] = transport
+        return self._transports[key]
+
+
+def _request_to(address: str, request: httpx2.Request, route: Route) -> httpx2.Request:
+    """The request with the normalised URL, sent to this address."""
+    headers = request.headers.copy()
+    headers.update({"Host": route.url.authority, "Accept-Encoding": ACCEPT_ENCODING})
+    return httpx2.Request(
+        request.method,
+        httpx2.URL(str(route.url)).copy_with(host=address),
+        headers=headers,
+        stream=request.stream,
+        extensions={**request.extensions, "sni_hostname": route.url.host},
+    )
 
 
 def checked_mcp_client(gate: EgressGate, headers: Mapping[str, str]) -> httpx2.AsyncClient:
     """A client for the MCP transports. They follow redirects within the server's own origin; each is checked."""
     return httpx2.AsyncClient(
-        transport=CheckedTransport2(gate),
+        transport=CheckedTransport(gate),
         headers=dict(headers),
         timeout=httpx2.Timeout(_CONNECT_S, read=_READ_TIMEOUT_S),
         trust_env=False,
@@ -51,11 +89,6 @@ async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str,
     """A client for the server at this URL, which the owner put into the config: it may be anywhere. Raises UrlError."""
     parse_url(url)  # httpx2's error would name only the path
     return checked_mcp_client(EgressGate(replace(policy, owned=(url,))), headers)
-
-
-def _open_transport(context: ssl.SSLContext, proxy: str | None) -> httpx2.AsyncBaseTransport:
-    limits = httpx2.Limits(max_connections=16, max_keepalive_connections=4)
-    return httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy, limits=limits)
 
 
 def _limit_response(response: httpx2.Response) -> httpx2.Response:

@@ -1,33 +1,18 @@
-"""Connections and httpx clients, lent to one call at a time.
-
-One big pool of httpx scans all its open connections (20 ms of CPU a turn at 500 chats), so nothing is shared: each call
-has its own connection or client and returns it warm. Model servers are called over `connection`, other servers over
-httpx.
+"""Connections to model servers, lent to one call at a time, so that the cost of a call does not depend on how many are
+open (one big pool of httpx takes 20 ms of CPU a turn at 500 chats).
 """
 
 import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from nanobot.net.http import (
-    KEEP_ALIVE_S,
-    HttpError,
-    ServerAddress,
-    https_context,
-    load_httpx,
-    new_client,
-    proxy_for,
-    ssl_context,
-)
+from nanobot.net.http import KEEP_ALIVE_S, HttpError, https_context, proxy_for, ssl_context
+from nanobot.net.urls import WebUrl
 
 if TYPE_CHECKING:
-    import httpx
-
     from nanobot.net.connection import Connection
 
 _DRAIN_S = 2.0
@@ -37,14 +22,12 @@ _DRAIN_WAIT_S = 0.002
 
 
 class HttpPools:
-    """Connections and httpx clients, lent to one call at a time. The most recently used goes first."""
+    """Connections, of which the one used last goes first."""
 
     def __init__(self, *, proxy: str | None = None) -> None:
         self.proxy = proxy
-        self._connections: defaultdict[ServerAddress, list[tuple[float, Connection]]] = defaultdict(list)
+        self._connections: defaultdict[WebUrl, list[tuple[float, Connection]]] = defaultdict(list)
         """Idle ones, with the time they were returned, oldest first."""
-        self._clients: defaultdict[tuple[str, str | None], list[httpx.AsyncClient]] = defaultdict(list)
-        """Idle ones by scheme and proxy. They close old connections themselves."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -59,29 +42,13 @@ class HttpPools:
     def _load(self, url: str) -> None:
         from nanobot.net import connection  # noqa: F401 brings h11
 
-        if proxy_for(url, self.proxy) is not None:
-            load_httpx()
+        proxy_for(url, self.proxy)  # its imports
         if urlsplit(url).scheme == "https":
             https_context()
 
-    @asynccontextmanager
-    async def borrow_client(self, url: str) -> AsyncIterator["httpx.AsyncClient"]:
-        """A client for one call to this URL. Follows no redirects and ignores the environment."""
-        self._check_loop()
-        proxy = proxy_for(url, self.proxy)
-        idle = self._clients[urlsplit(url).scheme, proxy]
-        client = idle.pop() if idle else new_client(await ssl_context(url), proxy)
-        try:
-            yield client
-        finally:
-            if self._closed:
-                await client.aclose()
-            else:
-                idle.append(client)
-
-    async def connect(self, address: ServerAddress, connect_s: float) -> "Connection":
+    async def connect(self, address: WebUrl, connect_s: float) -> "Connection":
         """A connection for one call, reused if possible. Return it with `release`. Raises HttpError."""
-        from nanobot.net.connection import DirectConnection, ProxiedConnection  # bring h11
+        from nanobot.net.connection import Connection  # brings h11
 
         self._check_loop()
         idle = self._connections[address]
@@ -90,14 +57,11 @@ class HttpPools:
             if connection.is_open():
                 return connection
             await connection.aclose()
-        context = await ssl_context(address.url)
-        proxy = proxy_for(address.url, self.proxy)
-        if proxy is None:
-            return await DirectConnection.open(address, context, connect_s)
+        context = await ssl_context(address.origin)
         try:
-            return ProxiedConnection(address, new_client(context, proxy), connect_s)
-        except (ImportError, ValueError) as error:  # unknown kind of proxy, or its package is missing
-            raise HttpError(str(error)) from None
+            return await Connection.open(address, context, connect_s, proxy_for(address.origin, self.proxy))
+        except ValueError as error:
+            raise HttpError(f"the proxy cannot be used: {error}") from None
 
     async def release(self, connection: "Connection", *, is_complete: bool = False) -> None:
         """End a call. A connection that can be reused is kept, others are closed.
@@ -138,7 +102,6 @@ class HttpPools:
         if (loop := asyncio.get_running_loop()) is not self._loop:
             self._loop = loop
             self._connections.clear()
-            self._clients.clear()
 
     async def close(self) -> None:
         """Close idle connections now, and lent ones when their call ends."""
@@ -149,8 +112,5 @@ class HttpPools:
         await asyncio.gather(*draining, return_exceptions=True)
         for _, connection in [entry for idle in self._connections.values() for entry in idle]:
             await connection.aclose()
-        for client in [client for idle in self._clients.values() for client in idle]:
-            await client.aclose()
         self._connections.clear()
-        self._clients.clear()
         await asyncio.sleep(0)  # asyncio closes transports in its next iteration

@@ -6,8 +6,10 @@ those of https://url.spec.whatwg.org without its corrections.
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import quote, unquote, urljoin
 
@@ -58,6 +60,17 @@ class WebUrl:
     query: str
     address: Address | None
     """The IP address if the host is one."""
+    authorization: str | None = field(default=None, repr=False)
+    """Sent with requests to a server of the config whose URL has a user name and password."""
+
+    @property
+    def is_secure(self) -> bool:
+        return self.scheme == "https"
+
+    @property
+    def target(self) -> str:
+        """Path and query."""
+        return f"{self.path}{'?' if self.query else ''}{self.query}"
 
     @property
     def authority(self) -> str:
@@ -71,7 +84,7 @@ class WebUrl:
         return f"{self.scheme}://{self.authority}"
 
     def __str__(self) -> str:
-        return f"{self.origin}{self.path}{'?' if self.query else ''}{self.query}"
+        return f"{self.origin}{self.target}"
 
 
 def parse_url(text: str) -> WebUrl:
@@ -99,6 +112,19 @@ def parse_url(text: str) -> WebUrl:
         quote(query, safe=_PATH_SAFE + "?"),
         address,
     )
+
+
+@lru_cache(maxsize=64)
+def parse_server_url(text: str) -> WebUrl:
+    """Parse the URL of a server in the config, which may have a user name and password. Raises ValueError."""
+    with_user = re.fullmatch(r"(\s*[a-z]+://)([^/?#]*)@(.*)", text, re.DOTALL | re.IGNORECASE)
+    try:
+        url = parse_url(with_user[1] + with_user[3] if with_user else text)
+    except UrlError as error:
+        raise ValueError(str(error)) from None
+    if with_user is None:
+        return url
+    return replace(url, authorization=f"Basic {b64encode(unquote(with_user[2]).encode()).decode()}")
 
 
 def join_url(base: WebUrl, location: str) -> WebUrl:

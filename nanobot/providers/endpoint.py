@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from nanobot.config.provider_table import ProviderSpec
-from nanobot.net.http import HttpError, is_loopback, parse_server_address
+from nanobot.net.http import HttpError, is_loopback
 from nanobot.net.pools import HttpPools
+from nanobot.net.urls import parse_server_url
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,
@@ -125,7 +126,7 @@ class Endpoint:
         try:
             async with asyncio.timeout(limit_s) as timeout:
                 connect_s = min(self.timeouts.connect_s, limit_s)
-                connection = await self.pools.connect(parse_server_address(url), connect_s)
+                connection = await self.pools.connect(parse_server_url(url), connect_s)
                 try:
                     await connection.request(method, all_headers, content)
                     while chunk := await connection.read():

@@ -140,45 +140,41 @@ class HttpAccess:
         return [Route(each.path, self._guarded(each), methods=[*each.methods]) for each in endpoints]
 
     def _guarded(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        write_error = endpoint.error or self.error
+
         async def answer(request: Request) -> Response:
-            response = await checked(request)
+            try:
+                response = await endpoint.handler(request, await self._authenticate(endpoint, request))
+            except HttpError as error:
+                response = write_error(error)
+            except NanobotError as error:
+                response = write_error(HttpError(503 if isinstance(error, StorageError) else 400, str(error)))
             if (origin := request.headers.get("origin")) in self.origins():
                 response.headers["Access-Control-Allow-Origin"] = str(origin)
                 response.headers.add_vary_header("Origin")
             return response
 
-        write_error = endpoint.error or self.error
-
-        def refuse(status: int, text: str) -> Response:
-            return write_error(HttpError(status, text))
-
-        async def checked(request: Request) -> Response:
-            if not self.is_expected_host(request.headers.get("host", "")):
-                return refuse(421, "Ask localhost, or set gateway.web.allowedHosts.")
-            caller = None
-            if endpoint.requires in (Requires.SAME_ORIGIN, Requires.DEVICE) and not _is_same_origin(request):
-                return refuse(403, "Another site may not send this request.")
-            if endpoint.requires is Requires.DEVICE:
-                cookie = request.cookies.get(cookie_name(request), "")
-                caller = await self.credentials.check(CredentialKind.DEVICE, cookie)
-                if caller is None:
-                    return refuse(401, "Sign in with a link from `nanobot web`.")
-            elif endpoint.requires is Requires.API_KEY:
-                caller = await self._caller_of(request)
-                if caller is None:
-                    return write_error(self._unauthorized(request))
-            if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
-                return refuse(403, "Only an owner may do that.")
-            try:
-                return await endpoint.handler(request, caller)
-            except HttpError as error:
-                return write_error(error)
-            except StorageError as error:
-                return refuse(503, str(error))
-            except NanobotError as error:
-                return refuse(400, str(error))
-
         return answer
+
+    async def _authenticate(self, endpoint: Endpoint, request: Request) -> Credential | None:
+        """Whose request it is. Raises HttpError for one that the endpoint does not accept."""
+        if not self.is_expected_host(request.headers.get("host", "")):
+            raise HttpError(421, "Ask localhost, or set gateway.web.allowedHosts.")
+        caller = None
+        if endpoint.requires in (Requires.SAME_ORIGIN, Requires.DEVICE) and not _is_same_origin(request):
+            raise HttpError(403, "Another site may not send this request.")
+        if endpoint.requires is Requires.DEVICE:
+            cookie = request.cookies.get(cookie_name(request), "")
+            caller = await self.credentials.check(CredentialKind.DEVICE, cookie)
+            if caller is None:
+                raise HttpError(401, "Sign in with a link from `nanobot web`.")
+        elif endpoint.requires is Requires.API_KEY:
+            caller = await self._caller_of(request)
+            if caller is None:
+                raise self._unauthorized(request)
+        if caller is not None and caller.role is HttpRole.GUEST and not _guest_may(endpoint, request):
+            raise HttpError(403, "Only an owner may do that.")
+        return caller
 
     def _unauthorized(self, request: Request) -> HttpError:
         """The answer to a wrong key; after too many of them from an address it has to wait."""

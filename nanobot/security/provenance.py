@@ -117,7 +117,7 @@ class ProvenanceStore:
         """Return the untrusted file that a command run in this folder may execute, or copy to where later turns read
         it, and the file's provenance. None if the command only shows or moves such files.
         """
-        from nanobot.security.shell.file_runs import (  # rarely needed
+        from nanobot.security.shell.programs import (  # rarely needed
             files_run_by_convention,
             never_runs_files,
         )
@@ -146,7 +146,7 @@ class ProvenanceStore:
         `words` is the provenance of the command itself or of what it downloads, if untrusted: files that it names as
         output are marked at once, so that a crash leaves none unmarked. Raises StorageError.
         """
-        from nanobot.security.shell.file_runs import files_written
+        from nanobot.security.shell.programs import files_written
 
         if words is not None:
             for file in files_written(command, folder):
@@ -238,7 +238,7 @@ class ProvenanceStore:
     def _may_persist(self, command: str, folder: Path) -> bool:
         """Whether a command names or runs in a path that later turns read, or may write files that programs run by
         themselves."""
-        from nanobot.security.shell.file_runs import files_written, output_words
+        from nanobot.security.shell.programs import files_written, output_words
 
         here = _inside(_key(folder), self._workspace) if self._workspace is not None else ()
         words = {fold_case(part) for word in (*_words_of(command), *here) for part in _parts(word)}
@@ -426,7 +426,7 @@ def _matches(file: str, pattern: str) -> bool:
 
 def _words_of(command: str) -> list[str]:
     """All words of a command that may name a file, as written and without quotes."""
-    from nanobot.security.shell.file_runs import unquoted_words  # imported late: takes 5 ms
+    from nanobot.security.shell.programs import unquoted_words  # imported late: takes 5 ms
 
     return [*dict.fromkeys([*_WORD.findall(command), *unquoted_words(command)])]
 
@@ -478,7 +478,7 @@ class FileReadWatcher:
 
     def provenance(self, printed: str) -> Provenance | None:
         """The least trusted provenance read so far, given the command's output; None if it is the owner's."""
-        from nanobot.security.shell.file_runs import names_its_sources
+        from nanobot.security.shell.programs import names_its_sources
 
         self._follow_renames()
         read = self._watch.paths() if self._watch is not None else None

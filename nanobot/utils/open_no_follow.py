@@ -16,8 +16,8 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from pathlib import Path, PurePath
 
@@ -41,6 +41,8 @@ _RESOLVE_BENEATH = 0x08
 _AT_FDCWD = -100
 """Relative to the working directory."""
 _RETRIES = 100
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+"""A pipe in the place of a file must not block us."""
 _FOLDER_FLAGS = getattr(os, "O_PATH", getattr(os, "O_SEARCH", os.O_RDONLY)) | getattr(os, "O_DIRECTORY", 0)
 _NOFOLLOW_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -144,24 +146,88 @@ def _openat2() -> _OpenAt2 | None:
     return call
 
 
+class PinnedFolder(AbstractContextManager["PinnedFolder"]):
+    """A folder held open, whose files are reached through it whatever becomes of its path (on Windows by path)."""
+
+    def __init__(self, path: Path, *, make: int | None = None) -> None:
+        """`make` the folder and its parents with this mode if they are missing. Raises OSError, as all methods."""
+        self.path = path
+        self.descriptor: int | None = None
+        if os.name != "nt":
+            self.descriptor = open_folder(path) if make is None else make_folder(path, make)
+        elif make is not None:
+            make_private_folder(path)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+    def name(self, file: str) -> str:
+        """The name of a file for calls with this `descriptor`."""
+        return file if self.descriptor is not None else str(self.path / file)
+
+    def open(self, file: str, flags: int) -> int:
+        flags |= _NOFOLLOW_FLAGS | _NONBLOCK | O_BINARY
+        return os.open(self.name(file), flags, PRIVATE_FILE, dir_fd=self.descriptor)
+
+    def stat(self, file: str) -> os.stat_result:
+        return os.stat(self.name(file), dir_fd=self.descriptor, follow_symlinks=False)
+
+    def replace(self, file: str, data: bytes, mode: int) -> None:
+        """Write a file atomically and durably."""
+        if self.descriptor is None:
+            write_atomic(self.path / file, data, mode=mode)
+        else:
+            replace_in(self.descriptor, file, data, mode=mode)
+
+    def append(self, file: str, data: bytes) -> None:
+        """Append to a regular file durably; it is made if it is missing."""
+        descriptor = self.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            check_regular(os.fstat(descriptor), self.path / file)
+            write_whole(descriptor, data)
+            sync_data(descriptor)
+        finally:
+            os.close(descriptor)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make new names durable."""
+        if self.descriptor is not None:
+            os.fsync(self.descriptor)
+
+
+def check_regular(status: os.stat_result, path: Path) -> None:
+    """Raise OSError unless this is the status of a regular file."""
+    if stat.S_ISREG(status.st_mode):
+        return
+    number = errno.ELOOP if stat.S_ISLNK(status.st_mode) else errno.EINVAL
+    number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else number
+    raise OSError(number, "Is not a regular file" if number == errno.EINVAL else os.strerror(number), str(path))
+
+
+def own_folder(folder: Path) -> PinnedFolder:
+    """Open a folder of ours, creating it and its parents if missing."""
+    return PinnedFolder(folder, make=PRIVATE_FOLDER)
+
+
 def open_own(path: Path, flags: int) -> int:
     """Open a regular file of ours without following links; O_CREAT creates it and missing folders, private to us."""
-    flags |= getattr(os, "O_NONBLOCK", 0)  # a pipe in its place must not block us
     try:
-        descriptor = open_no_follow(path, flags)
+        descriptor = open_no_follow(path, flags | _NONBLOCK)
     except FileNotFoundError:
         if not flags & os.O_CREAT:
             raise
         with own_folder(path.parent):
-            descriptor = open_no_follow(path, flags)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+            descriptor = open_no_follow(path, flags | _NONBLOCK)
+    try:
+        check_regular(os.fstat(descriptor), path)
+    except OSError:
         os.close(descriptor)
-        raise (
-            OSError(errno.EISDIR, "Is a folder")
-            if stat.S_ISDIR(mode)
-            else OSError(errno.EINVAL, "Is not a regular file")
-        )
+        raise
     return descriptor
 
 
@@ -173,54 +239,36 @@ def read_own(path: Path) -> bytes:
 
 def append_own(path: Path, data: bytes) -> None:
     """Append to a file of ours, created if missing, and sync it."""
-    descriptor = open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        is_new = os.fstat(descriptor).st_size == 0
-        write_whole(descriptor, data)
-        sync_data(descriptor)
-    finally:
-        os.close(descriptor)
-    if is_new:
-        sync_folder(path.parent)
+    with own_folder(path.parent) as folder:
+        folder.append(path.name, data)
 
 
 def replace_own(path: Path, data: bytes | str) -> None:
     """Replace a file of ours atomically, like `write_atomic`; a link in its place is an error."""
-    try:
-        descriptor = open_own(path, os.O_RDONLY)
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        os.close(descriptor)
-    except FileNotFoundError:
-        mode = PRIVATE_FILE
-    content = data.encode() if isinstance(data, str) else data
     with own_folder(path.parent) as folder:
-        if folder is None:
-            write_atomic(path, content, mode=mode)
-        else:
-            replace_in(folder, path.name, content, mode=mode)
+        mode = PRIVATE_FILE
+        with suppress(FileNotFoundError):
+            status = folder.stat(path.name)
+            check_regular(status, path)
+            mode = stat.S_IMODE(status.st_mode)
+        folder.replace(path.name, data.encode() if isinstance(data, str) else data, mode)
 
 
 def rename_own(path: Path, target: Path) -> None:
     """Rename a file of ours durably, replacing the target."""
-    with own_folder(path.parent) as source_folder, own_folder(target.parent) as target_folder:
-        os.replace(
-            _name_in(path, source_folder),
-            _name_in(target, target_folder),
-            src_dir_fd=source_folder,
-            dst_dir_fd=target_folder,
-        )
-        for folder in (target_folder, source_folder):  # in this order: after a power cut the file is in one of them
-            if folder is not None:
-                os.fsync(folder)
+    with own_folder(path.parent) as source, own_folder(target.parent) as folder:
+        names = source.name(path.name), folder.name(target.name)
+        os.replace(*names, src_dir_fd=source.descriptor, dst_dir_fd=folder.descriptor)
+        folder.sync()  # in this order: after a power cut the file is in one of them
+        source.sync()
 
 
 def move_in(file: Path, target: Path) -> None:
     """Move a file into a folder of ours, also from another file system."""
     with own_folder(target.parent) as folder:
         try:
-            os.replace(file, _name_in(target, folder), dst_dir_fd=folder)
-            if folder is not None:
-                os.fsync(folder)
+            os.replace(file, folder.name(target.name), dst_dir_fd=folder.descriptor)
+            folder.sync()
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -232,22 +280,4 @@ def move_in(file: Path, target: Path) -> None:
 def unlink_own(path: Path) -> None:
     """Delete a file of ours. Raises FileNotFoundError."""
     with own_folder(path.parent) as folder:
-        os.unlink(_name_in(path, folder), dir_fd=folder)
-
-
-@contextmanager
-def own_folder(folder: Path) -> Iterator[int | None]:
-    """Open a folder of ours, creating it and its parents if missing. Yields None on Windows."""
-    if os.name == "nt":
-        make_private_folder(folder)
-        yield None
-        return
-    descriptor = make_folder(folder, PRIVATE_FOLDER)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _name_in(path: Path, folder: int | None) -> str:
-    return str(path) if folder is None else path.name
+        os.unlink(folder.name(path.name), dir_fd=folder.descriptor)

@@ -75,7 +75,7 @@ def registry_in(workspace: Path) -> ToolRegistry:
     (workspace / "grüße 🌍.ipynb").write_text('{"cells": [{"cell_type": "code", "source": ["print(1)"]}]}', "utf-8")
     inbox = InboxPolicy(OneMail, lambda chat: True)
     search = SearchPolicy("searxng", base_url="https://93.184.216.34")
-    web = WebPolicy(search=search, make_transport=Road(default=b'{"results": []}').make)
+    web = WebPolicy(search=search, connect=Road(default=b'{"results": []}').connect)
     return build_tools(ToolPolicies(PathPolicy(workspace), ExecPolicy(timeout_s=2), inbox, web))
 
 

@@ -3,14 +3,14 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import httpx
-
+from nanobot.net.connection import Connection
 from nanobot.net.egress import EgressGate, NetworkPolicy, Resolve
 from nanobot.net.fetch import Fetcher, FetchLimits
+from nanobot.net.urls import WebUrl
 
 Serve = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 """Answers one request, given its head."""
@@ -86,22 +86,44 @@ def at_home(**names_: list[str]) -> EgressGate:
 
 
 @dataclass
+class Sent:
+    """A request that would have left: `at` is the address it goes to, or None through the `proxy`."""
+
+    server: WebUrl
+    proxy: str | None
+    at: str | None
+
+
+class _Recorded(Connection):
+    """Answers without a network."""
+
+    def __init__(self, server: WebUrl, answer: tuple[int, dict[str, str], bytes]) -> None:
+        self.address = server
+        self.status, self.headers, self._body = answer
+
+    async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> None:
+        assert "host" not in {name.lower() for name in headers}, "the Host header is that of the address"
+
+    async def receive(self) -> bytes:
+        body, self._body = self._body, b""
+        return body
+
+    async def aclose(self) -> None:
+        pass
+
+
+@dataclass
 class Road:
     """In place of the network: what would have been sent, and where."""
 
-    answers: list[httpx.Response] = field(default_factory=list)
-    sent: list[httpx.Request] = field(default_factory=list)
-    proxies: list[str | None] = field(default_factory=list)
+    answers: list[tuple[int, dict[str, str], bytes]] = field(default_factory=list)
+    """Status, headers and body."""
+    sent: list[Sent] = field(default_factory=list)
     default: bytes = b"hello"
 
-    def make(self, context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncBaseTransport:
-        self.proxies.append(proxy)
-
-        def say(request: httpx.Request) -> httpx.Response:
-            self.sent.append(request)
-            return self.answers.pop(0) if self.answers else httpx.Response(200, stream=httpx.ByteStream(self.default))
-
-        return httpx.MockTransport(say)
+    async def connect(self, server: WebUrl, limit_s: float, proxy: str | None, at: str | None) -> Connection:
+        self.sent.append(Sent(server, proxy, at))
+        return _Recorded(server, self.answers.pop(0) if self.answers else (200, {}, self.default))
 
     def fetcher(self, gate: EgressGate, limits: FetchLimits | None = None) -> Fetcher:
-        return Fetcher(gate, limits=limits, make_transport=self.make)
+        return Fetcher(gate, limits=limits, connect=self.connect)

@@ -1,6 +1,6 @@
 """Every way out of the house is known: who opens connections of their own, or brings a library that does, stands here.
 
-What the agent causes goes through `net/fetch` (or `checked_mcp`), what we ask of models through `net/pools`. A
+What the agent causes goes through `net/fetch` (or `net/mcp_transport`), what we ask of models through `net/pools`. A
 new line in these tables is a decision: can words of a stranger choose where that connection goes?
 """
 
@@ -15,10 +15,8 @@ from tests.house.repo import ROOT, text_of, tracked_files
 
 NOBODY: frozenset[str] = frozenset()
 LIBRARIES: dict[str, AbstractSet[str]] = {
-    "httpx": {"net/http", "net/connection", "net/transport", "net/fetch",
-              "providers/litellm_transport",
-              "providers/litellm_provider", "channels/telegram/bot", "channels/rest", "channels/weixin/api",
-              "sdk/remote"},
+    "httpx": {"net/http", "providers/litellm_transport", "providers/litellm_provider", "channels/telegram/bot",
+              "channels/rest", "channels/weixin/api", "sdk/remote"},
     "httpx2": {"net/mcp_transport", "agent/tools/mcp/server"},
     "aiohttp": {"channels/slack", "channels/discord", "channels/matrix/client"},
     "nio": {"channels/matrix"},

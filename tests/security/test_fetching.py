@@ -6,9 +6,9 @@ import ssl
 import time
 import zlib
 
-import httpx
 import pytest
 
+from nanobot.net.connection import Connection
 from nanobot.net.egress import EgressGate, NetworkPolicy
 from nanobot.net.fetch import Fetcher, FetchError, FetchLimits, FetchRequest, FetchResult
 from tests.fakes.web import Serve, answer, at_home, names, saying, serving
@@ -154,7 +154,9 @@ async def test_a_secure_host_is_known_by_the_name_in_the_url(tmp_path):
         NetworkPolicy(whitelist=("127.0.0.0/8",)),
         resolve=names({"localhost": ["127.0.0.1"], "other.test": ["127.0.0.1"]}),
     )
-    fetcher = Fetcher(gate, make_transport=lambda context, proxy: httpx.AsyncHTTPTransport(verify=trusting))
+    fetcher = Fetcher(
+        gate, connect=lambda server, limit_s, proxy, at: Connection.open(server, trusting, limit_s, proxy, at)
+    )
     async with serving(saying(b"safe"), context) as server:
         came = await fetcher.fetch(FetchRequest(f"https://localhost:{server.port}/"))
         with pytest.raises(FetchError, match="certificate"):

@@ -35,20 +35,15 @@ def test_a_rule_holds_for_its_own_case_alone_and_in_every_process(grants: Grants
     assert again.holds([RULE], outside=True) == frozenset()
 
 
-def test_a_rule_ends_after_thirty_days(grants: Grants, clock: FrozenClock):
+def test_a_rule_ends_after_thirty_days_or_when_it_is_forgotten(grants: Grants, clock: FrozenClock):
+    for outside in (True, False):
+        grants.add([RULE], outside=outside)
+    counts = [len(grants.all()), grants.forget(RULE), grants.forget(RULE), len(grants.all())]
     grants.add([RULE], outside=True)
     clock.advance(VALID / timedelta(seconds=1) + 1)
 
+    assert counts == [2, 2, 0, 0]
     assert grants.holds([RULE], outside=True) == frozenset()
-    assert grants.all() == []
-
-
-def test_a_rule_that_is_forgotten_holds_no_more(grants: Grants):
-    grants.add([RULE], outside=False)
-    grants.add([RULE], outside=True)
-
-    assert grants.forget(RULE) == 2
-    assert grants.forget(RULE) == 0
     assert grants.all() == []
 
 

@@ -82,8 +82,8 @@ async def test_a_public_host_is_reached_at_the_very_address_under_its_own_name(u
     [sent] = road.sent
     address, authority, target = there
     assert answer.body == b"hello"
-    assert (sent.url.host, sent.headers["Host"], sent.url.raw_path.decode()) == (address, authority, target)
-    assert sent.extensions["sni_hostname"] == authority.strip("[]").removesuffix(":8080")
+    assert (sent.at, sent.server.authority, sent.server.target) == (address, authority, target)
+    assert sent.server.host == authority.strip("[]").removesuffix(":8080")
 
 
 async def test_a_name_that_changes_its_mind_is_asked_once_and_changes_nothing():
@@ -102,7 +102,7 @@ async def test_a_name_that_changes_its_mind_is_asked_once_and_changes_nothing():
         await fetcher.fetch(FetchRequest("http://rebind.test/"))
 
     assert asked == ["rebind.test", "rebind.test"]
-    assert [request.url.host for request in road.sent] == [PUBLIC]
+    assert [sent.at for sent in road.sent] == [PUBLIC]
 
 
 async def test_a_name_that_changes_its_mind_between_two_pages_is_judged_again():
@@ -111,7 +111,7 @@ async def test_a_name_that_changes_its_mind_between_two_pages_is_judged_again():
     async def rebinding(host: str, port: int, limit_s: float) -> list[str]:
         return next(answers)
 
-    road = Road([httpx.Response(302, headers={"Location": "/latest/meta-data/"})])
+    road = Road([(302, {"location": "/latest/meta-data/"}, b"")])
     with pytest.raises(NetworkDeniedError, match="metadata"):
         await road.fetcher(EgressGate(NetworkPolicy(), resolve=rebinding, local_address_for=nowhere)).fetch(
             FetchRequest("http://r.test/")
@@ -133,8 +133,7 @@ INWARD = [
 async def test_a_page_that_leads_inside_is_not_followed(status):
     async with serving(saying(b"inside")) as server:
         for location in INWARD:
-            headers = {"Location": location.replace("{port}", str(server.port))}
-            road = Road([httpx.Response(status, headers=headers)])
+            road = Road([(status, {"location": location.replace("{port}", str(server.port))}, b"")])
             fetcher = road.fetcher(gate(table={**NAMES, "localhost": ["127.0.0.1"]}))
 
             with pytest.raises((NetworkDeniedError, UrlError)):
@@ -221,8 +220,10 @@ async def test_a_proxy_is_asked_for_public_names_and_never_for_near_ones():
         with pytest.raises(NetworkDeniedError):
             await fetcher.fetch(FetchRequest(url))
 
-    assert [request.url.host for request in road.sent] == ["unknown-here.test", "192.168.7.20"]
-    assert road.proxies == ["http://127.0.0.1:3128", None]
+    assert [(sent.server.host, sent.proxy, sent.at) for sent in road.sent] == [
+        ("unknown-here.test", "http://127.0.0.1:3128", None),
+        ("192.168.7.20", None, "192.168.7.20"),
+    ]
 
 
 async def test_a_proxy_gets_the_name_and_what_stands_in_the_url():

@@ -1,6 +1,7 @@
 """What is opened is what was judged: also while another process puts links where folders were."""
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Collection
@@ -84,14 +85,19 @@ def test_a_yes_to_a_rule_opens_that_place_and_no_other(workspace: Path):
             pass
 
 
-def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path):
-    secret = workspace.parent / "home/.ssh/file"
-    os.link(secret, workspace / "innocent")
+@pytest.mark.parametrize("unreadable", ["home/.ssh", "home/.ssh/file"])
+def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path, unreadable: str):
+    os.link(workspace.parent / "home/.ssh/file", workspace / "innocent")
     os.link(workspace / "folder/file", workspace / "twice")
-    opener = Opener(PathPolicy(workspace, unreadable=(secret.parent,)))
+    opener = Opener(PathPolicy(workspace, unreadable=(workspace.parent / unreadable,)))
 
     with pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"):
         opener.read("innocent")
+    with (
+        opener.place("innocent") as place,
+        pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"),
+    ):
+        place.read()
     with opener.read("twice") as file:
         assert file.read() == b"mine"
 
@@ -142,15 +148,19 @@ def test_no_descriptor_is_left_open_whatever_comes(workspace: Path):
     assert open_descriptors() == before
 
 
+_LINKS = itertools.cycle(["link", "other"])
+
+
 class _Behind(PathPolicy):
     """Judges a path that is another one by the time it is opened, each time."""
 
     def resolve_readable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
-        return self.workspace / "link" / "file"
+        return self.workspace / next(_LINKS) / "file"
 
 
 def test_a_path_that_never_comes_to_rest_is_given_up(workspace: Path):
-    (workspace / "link").symlink_to("folder")
+    for name in ("link", "other"):
+        (workspace / name).symlink_to("folder")
 
     with pytest.raises(PathDeniedError, match="changing while it is opened"):
         Opener(_Behind(workspace)).read("link/file")

@@ -17,31 +17,19 @@ def book(tmp_path: Path) -> ProvenanceStore:
     return ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
 
 
-def test_a_file_is_the_owners_until_it_is_marked_and_again_when_it_is_cleared(book: ProvenanceStore, tmp_path: Path):
-    file = tmp_path / "notes.md"
-
-    before = book.of(file)
-    book.mark(file, Provenance.WEB)
-    marked = book.of(file)
-    book.clear(file)
-
-    assert (before, marked, book.of(file)) == (None, Provenance.WEB, None)
-
-
-def test_trust_never_rises_by_another_mark(book: ProvenanceStore, tmp_path: Path):
-    book.mark(tmp_path / "a", Provenance.WEB)
-    book.mark(tmp_path / "a", Provenance.MCP)
-
-    assert book.of(tmp_path / "a") == Provenance.WEB
-
-
-def test_a_link_and_another_process_see_the_same_file(book: ProvenanceStore, tmp_path: Path):
+def test_a_mark_holds_for_the_file_by_any_name_and_in_any_process_until_it_is_cleared(
+    book: ProvenanceStore, tmp_path: Path
+):
     (tmp_path / "a").write_text("words", encoding="utf-8")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    book.mark(tmp_path / "b", Provenance.MAIL)
 
-    again = ProvenanceStore(book.path, tmp_path / "media")
-    assert again.of(tmp_path / "x" / ".." / "a") == Provenance.MAIL
+    words = [book.of(tmp_path / "a")]
+    for mark in (Provenance.WEB, Provenance.MCP):  # trust never rises by another mark
+        book.mark(tmp_path / "b", mark)
+        words.append(ProvenanceStore(book.path, tmp_path / "media").of(tmp_path / "x" / ".." / "a"))
+    book.clear(tmp_path / "a")
+
+    assert [*words, book.of(tmp_path / "a")] == [None, Provenance.WEB, Provenance.WEB, None]
 
 
 def test_attachments_are_other_peoples_without_a_line(book: ProvenanceStore, tmp_path: Path):
@@ -185,42 +173,22 @@ def test_marks_that_are_too_many_are_folded_into_their_folder(
     assert book.of(tmp_path / "workspace" / "mine.md") is None
 
 
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [
-        ("/var/log/nginx/access.log", Provenance.WEB),
-        ("/var/mail/ann", Provenance.MAIL),
-        ("~/Downloads/page.html", Provenance.WEB),
-        ("~/Mail/inbox/1", Provenance.MAIL),
-        ("~/notes.md", None),
-        ("~/Downloads.md", None),
-    ],
-)
-def test_logs_mail_and_downloads_are_somebody_elses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, words: Provenance | None
-):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    book = ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
-
-    assert book.of(Path(place).expanduser()) == words
-
-
-def test_file_that_the_owners_words_alone_made_among_the_downloads_is_the_owners(
+def test_logs_mail_and_downloads_are_somebody_elses_but_for_a_workspace_and_what_the_owner_makes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("HOME", str(tmp_path))
-    book = ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
-
+    workspace = tmp_path / "Downloads" / "workspace"
+    book = ProvenanceStore(tmp_path / "state" / "provenance.json", tmp_path / "media", workspace)
     book.clear(tmp_path / "Downloads" / "report.md")
+    places = {
+        "/var/log/nginx/access.log": Provenance.WEB,
+        "/var/mail/ann": Provenance.MAIL,
+        "~/Downloads/page.html": Provenance.WEB,
+        "~/Downloads/report.md": None,
+        "~/Downloads/workspace/notes.md": None,
+        "~/Mail/inbox/1": Provenance.MAIL,
+        "~/notes.md": None,
+        "~/Downloads.md": None,
+    }
 
-    assert book.of(tmp_path / "Downloads" / "report.md") is None
-    assert book.of(tmp_path / "Downloads" / "other.md") == Provenance.WEB
-
-
-def test_workspace_among_the_downloads_is_the_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    book = ProvenanceStore(
-        tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "Downloads" / "workspace"
-    )
-
-    assert book.of(tmp_path / "Downloads" / "workspace" / "notes.md") is None
+    assert {place: book.of(Path(place).expanduser()) for place in places} == places

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.net.connection import DirectConnection, ProxiedConnection
-from nanobot.net.http import BodyError, HttpError, new_client, parse_server_address
+from nanobot.net.connection import Connection
+from nanobot.net.http import HttpError
+from nanobot.net.urls import parse_server_url
 from tests.support.certificates import certificate
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -19,7 +20,7 @@ PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @asynccontextmanager
-async def connected(serve: Serve, target: str = "/v1") -> AsyncIterator[DirectConnection]:
+async def connected(serve: Serve, target: str = "/v1") -> AsyncIterator[Connection]:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await serve(reader, writer)
@@ -30,7 +31,7 @@ async def connected(serve: Serve, target: str = "/v1") -> AsyncIterator[DirectCo
 
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    connection = await DirectConnection.open(parse_server_address(f"http://127.0.0.1:{port}{target}"), PLAIN, 5)
+    connection = await Connection.open(parse_server_url(f"http://127.0.0.1:{port}{target}"), PLAIN, 5)
     try:
         yield connection
     finally:
@@ -51,7 +52,7 @@ def saying(*answers: bytes) -> Serve:
     return serve
 
 
-async def whole(connection: DirectConnection) -> bytes:
+async def whole(connection: Connection) -> bytes:
     body = b""
     while piece := await connection.read():
         body += piece
@@ -180,14 +181,6 @@ async def test_an_answer_that_breaks_off_is_an_error_behind_what_came(said: byte
     assert got == heard
 
 
-async def test_an_answer_that_is_not_packed_as_it_says_is_an_error_of_the_body():
-    async with connected(saying(answer(b"hello", "Content-Encoding: br"))) as connection:
-        await connection.request("POST", {}, b"")
-
-        with pytest.raises(BodyError, match="compressed as br"):
-            await connection.read()
-
-
 async def test_packed_body_is_unpacked_only_as_far_as_it_is_read():
     body = gzip.compress(bytes(10_000_000), 9)
 
@@ -198,22 +191,6 @@ async def test_packed_body_is_unpacked_only_as_far_as_it_is_read():
         assert 0 < len(piece) < 1_000_000
         assert len(piece) + len(await whole(connection)) == 10_000_000
         assert connection.usable
-
-
-async def test_packed_body_through_a_proxy_is_unpacked_only_as_far_as_it_is_read():
-    body = gzip.compress(bytes(10_000_000), 9)
-
-    async with connected(saying(answer(body, "Content-Encoding: gzip"))) as proxy:
-        address = f"http://127.0.0.1:{proxy.address.port}"
-        connection = ProxiedConnection(parse_server_address("http://models.test/v1"), new_client(PLAIN, address), 5)
-        await connection.request("POST", {}, b"{}")
-        sizes = [len(piece)] if (piece := await connection.read()) else []
-        while piece := await connection.read():
-            sizes.append(len(piece))
-        await connection.aclose()
-
-    assert max(sizes) < 1_000_000
-    assert sum(sizes) == 10_000_000
 
 
 async def test_a_refusal_is_heard_though_the_server_did_not_listen_to_the_end():
@@ -278,54 +255,67 @@ async def test_a_cancelled_wait_leaves_a_connection_that_is_only_closed():
             await gone.wait()
 
 
-@pytest.mark.parametrize(
-    ("url", "where"),
-    [
-        ("http://a.test", ("a.test", 80, "a.test", "/")),
-        ("https://a.test/v1", ("a.test", 443, "a.test", "/v1")),
-        ("https://A.test:8443/v1?x=1#end", ("a.test", 8443, "a.test:8443", "/v1?x=1")),
-        ("http://[::1]:81/v1", ("::1", 81, "[::1]:81", "/v1")),
-        ("https://bücher.test/v1", ("xn--bcher-kva.test", 443, "xn--bcher-kva.test", "/v1")),
-    ],
-)
-def test_an_address_says_where_to_go_and_what_to_ask_for(url: str, where: tuple[str, int, str, str]):
-    place = parse_server_address(url)
-
-    assert (place.host, place.port, place.authority, place.target) == where
-    assert place.secure == url.startswith("https")
-
-
 def test_a_name_and_a_password_in_an_address_are_told_to_its_server_only():
-    place = parse_server_address("https://ann:s%40fe@a.test/v1")
+    url = parse_server_url("https://ann:s%40fe@A.test:8443/v1?x=1#end")
 
-    assert place.authorization == "Basic YW5uOnNAZmU="
-    assert (place.host, place.authority) == ("a.test", "a.test")
-    assert "s%40fe" not in repr(place)
+    assert url.authorization == "Basic YW5uOnNAZmU="
+    assert (url.host, url.port, url.authority, url.target) == ("a.test", 8443, "a.test:8443", "/v1?x=1")
+    assert "s%40fe" not in repr(url) + str(url)
+    assert parse_server_url("http://[::1]:81/v1/@a").authorization is None
 
 
 @pytest.mark.parametrize("url", ["", "a.test/v1", "ftp://a.test", "http://", "http://a.test:port", "http://[::1"])
 def test_what_is_no_address_of_a_server_is_refused(url: str):
     with pytest.raises(ValueError, match=r"."):
-        parse_server_address(url)
+        parse_server_url(url)
 
 
-async def test_a_secure_server_is_asked_only_if_its_certificate_is_trusted(tmp_path: Path):
+async def test_a_secure_server_is_asked_directly_or_through_a_proxy_only_if_its_certificate_is_trusted(tmp_path: Path):
     path, serving = certificate(tmp_path)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
         writer.write(HELLOS["in chunks"])
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=serving) as server:
-        place = parse_server_address(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
-        trusting = ssl.create_default_context(cafile=str(path))
-        connection = await DirectConnection.open(place, trusting, 5)
-        await connection.request("POST", {}, b"{}")
-        assert await whole(connection) == b"hello"
-        assert connection.usable
-        await connection.aclose()
+    heads, tunnels = list[str](), list[str]()
 
-        with pytest.raises(HttpError, match="its certificate is not valid"):
-            await DirectConnection.open(place, ssl.create_default_context(), 5)
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A proxy that wants a password."""
+        tunnels.append(head := (await reader.readuntil(b"\r\n\r\n")).decode())
+        if "Proxy-Authorization: Basic bWU6cHc=" not in head:
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", int(head.split()[1].rpartition(":")[2]))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1000):
+            target.write(data)
+        target.close()
+
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0, ssl=serving) as server,
+        await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy,
+    ):
+        road = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        place = parse_server_url(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
+        trusting = ssl.create_default_context(cafile=str(path))
+        connection = await Connection.open(place, trusting, 5)
+        tunnelled = await Connection.open(place, trusting, 5, f"http://me:pw@{road}")
+        for each in (connection, tunnelled):
+            await each.request("POST", {}, b"{}")
+            assert await whole(each) == b"hello"
+            assert each.usable
+            await each.aclose()
+
+        assert heads[0] == heads[1], "the server sees nothing of the proxy"
+        assert f"CONNECT localhost:{place.port} HTTP/1.1" in tunnels[0]
+        for way in (None, f"http://me:pw@{road}"):
+            with pytest.raises(HttpError, match="its certificate is not valid"):
+                await Connection.open(place, ssl.create_default_context(), 5, way)
+        with pytest.raises(HttpError, match="the proxy refuses the connection: HTTP 407"):
+            await Connection.open(place, trusting, 5, f"http://{road}")

@@ -6,27 +6,9 @@ from contextlib import suppress
 import pytest
 
 from nanobot.net.connection import Connection
-from nanobot.net.http import is_loopback, parse_server_address, proxy_for, ssl_context
+from nanobot.net.http import is_loopback, proxy_for, ssl_context
 from nanobot.net.pools import HttpPools
-
-
-async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not():
-    pools = HttpPools()
-
-    async with pools.borrow_client("http://x/") as first, pools.borrow_client("http://x/") as second:
-        assert second is not first
-    async with pools.borrow_client("http://x/") as again:
-        assert again in (first, second)
-    await pools.close()
-
-
-async def test_what_is_lent_while_the_pools_close_is_closed_when_it_comes_back():
-    pools = HttpPools()
-
-    async with pools.borrow_client("http://x/") as client:
-        await pools.close()
-
-    assert client.is_closed
+from nanobot.net.urls import parse_server_url
 
 
 async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeypatch: pytest.MonkeyPatch):
@@ -44,7 +26,7 @@ async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeyp
         return connection
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = parse_server_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    address = parse_server_url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
     pools = HttpPools()
     first = await get()
     await pools.release(first)
@@ -67,16 +49,6 @@ async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeyp
     await asyncio.sleep(0.05)  # the server's side
     server.close()
     await server.wait_closed()
-
-
-def test_a_pool_is_not_lent_to_another_event_loop_than_its_own():
-    pools = HttpPools()
-
-    async def lend() -> object:
-        async with pools.borrow_client("http://x/") as client:
-            return client
-
-    assert asyncio.run(lend()) is not asyncio.run(lend())
 
 
 async def test_the_context_for_https_is_made_once_and_checks_certificates():

@@ -189,7 +189,7 @@ class ExecTool(Tool):
     async def _run(self, prepared: _PreparedCommand, timeout_s: float, ctx: ToolContext | None) -> ToolResult:
         from nanobot.agent.tools.permissions import find_sandbox_hints
         from nanobot.security.sandbox.sandbox import SandboxUnavailableError
-        from nanobot.security.shell.file_runs import prints_no_content
+        from nanobot.security.shell.programs import prints_no_content
 
         policy, command, sandbox = self._policy, prepared.text, self._sandbox
         fetched = [Provenance.WEB] if prepared.decision.fetches else []

@@ -107,8 +107,10 @@ def _new_file(workspace: Path, turn_id: str, provenance: Provenance) -> tuple[in
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", turn_id)[:80] or "turn"
     if is_outside(provenance):
         stem += f"-{provenance}"
-    with own_folder(folder) as descriptor:
-        remove_old_files(folder if descriptor is None else descriptor, older_than_s=_RETENTION_DAYS * 86_400)
+    with own_folder(folder) as pinned:
+        remove_old_files(
+            folder if pinned.descriptor is None else pinned.descriptor, older_than_s=_RETENTION_DAYS * 86_400
+        )
     for number in range(1, _MAX_NUMBER):
         name = f"{stem}-{number}.txt"
         with suppress(FileExistsError):

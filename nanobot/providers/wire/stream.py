@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from nanobot.errors import ProviderError
-from nanobot.net.http import BodyError, HttpError, parse_server_address
+from nanobot.net.http import BodyError, HttpError
 from nanobot.net.pools import HttpPools
+from nanobot.net.urls import parse_server_url
 from nanobot.providers.base import Delta, LLMResponse, ModelRequest, ReasoningDelta, TextDelta, ToolCallRequest
 from nanobot.providers.capabilities import CapabilityStore, Facts
 from nanobot.providers.endpoint import Endpoint
@@ -329,7 +330,7 @@ class WireCall(ABC):
     async def _send(self, body: bytes) -> "Connection":
         """Send the request and return the connection once the response head has arrived."""
         endpoint = self.endpoint
-        address = parse_server_address(f"{endpoint.api_base}{self.path}")
+        address = parse_server_url(f"{endpoint.api_base}{self.path}")
         connection = await endpoint.pools.connect(address, endpoint.timeouts.connect_s)
         try:
             await connection.request("POST", {**_HEADERS, **endpoint.bearer, **endpoint.extra_headers}, body)

@@ -12,7 +12,6 @@ import errno
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
@@ -21,17 +20,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
-from nanobot.utils.files import (
-    O_BINARY,
-    PRIVATE_FILE,
-    PRIVATE_FOLDER,
-    remove_old_files,
-    replace_in,
-    sync_data,
-    write_atomic,
-    write_whole,
-)
-from nanobot.utils.open_no_follow import make_folder, open_folder, open_no_follow
+from nanobot.utils.files import PRIVATE_FOLDER, remove_old_files
+from nanobot.utils.open_no_follow import PinnedFolder, check_regular, open_folder, open_no_follow
 
 _MAX_CHECKS = 200
 """Checks of a path that keeps changing. One change is an accident, this many are an attack."""
@@ -61,7 +51,7 @@ class WrittenFile:
         try:
             with open(open_no_follow(self.real, _READ), "rb") as file:
                 status = os.fstat(file.fileno())
-                _check_kind(self.real, status, str(self.real))
+                _check_kind(self.real, status, self.real)
                 return WrittenFile(self.real, hashlib.file_digest(file, "sha256").digest(), stamp_of(status))
         except FileNotFoundError:
             return None
@@ -119,35 +109,31 @@ class Opener:
 
     def place(self, path: str | Path, *, make: bool = False) -> "AbstractContextManager[FileLocation]":
         """Hold the location of a file, existing or new, open for reading and replacing. `make` missing folders."""
-        mode = 0o777 if make else None
-        locate = partial(FileLocation, self, path, make_folders=mode)
+        locate = partial(FileLocation, self, path, make=0o777 if make else None)
         return closing(self._with_checked(path, self.policy.resolve_writable, locate))
 
     def own_location(self, path: str | Path) -> "AbstractContextManager[FileLocation]":
         """The location of a workspace file that nanobot itself writes; missing folders are made private."""
-        locate = partial(FileLocation, self, path, make_folders=PRIVATE_FOLDER)
+        locate = partial(FileLocation, self, path, make=PRIVATE_FOLDER)
         return closing(self._with_checked(path, lambda path, _: self.policy.resolve_own(path), locate))
 
     def _open(self, path: str | Path, real: Path) -> tuple[Path, BinaryIO]:
-        _check_kind(path, real.lstat(), str(real))
+        _check_kind(path, real.lstat(), real)
         return real, self.check_descriptor(path, real, open_no_follow(real, _READ))
 
     def _with_checked(
         self, path: str | Path, check: Callable[[str | Path, Collection[str]], Path], use: Callable[[Path], _T]
     ) -> _T:
         """Apply `use` to the checked path; check again if the path changed in between."""
-        for attempt in range(_MAX_CHECKS):
+        before = None
+        for _ in range(_MAX_CHECKS):
             real = check(path, self.granted)
             try:
                 return use(real)
             except OSError as error:
-                if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                if error.errno not in (errno.ELOOP, errno.ENOTDIR) or real == before:
                     raise
-                has_link = any(map(os.path.islink, (real, *real.parents)))
-                if _is_link_loop(real) or (error.errno == errno.ENOTDIR and not has_link):
-                    raise  # nothing has changed: the path was like this when it was checked
-            if attempt > 10:
-                time.sleep(0.001)
+                before = real
         raise PathDeniedError(
             f"{path} keeps changing while it is opened. Nothing was read or written. Try again later."
         )
@@ -156,7 +142,7 @@ class Opener:
         """Return the open file if it is a plain file and no hard link to a secret one."""
         try:
             status = os.fstat(descriptor)
-            _check_kind(path, status, str(real))
+            _check_kind(path, status, real)
             other_name = self.policy.other_name_of(status)
             if other_name is not None and not self.policy.admits(Path(other_name), self.granted):
                 raise PathDeniedError(f"{path} is a hard link to a file that holds secrets; tools may not read it.")
@@ -167,87 +153,58 @@ class Opener:
 
 
 class FileLocation:
-    """The location of a file: an open descriptor of its folder (none on Windows), and its name.
+    """The location of a file: its folder, held open, and its name. `make` missing folders with this mode."""
 
-    `make_folders` with this mode if they are missing.
-    """
-
-    def __init__(self, opener: Opener, path: str | Path, real: Path, *, make_folders: int | None = None) -> None:
+    def __init__(self, opener: Opener, path: str | Path, real: Path, *, make: int | None = None) -> None:
         self.real = real
         self._opener = opener
         self._path = path
-        self._folder: int | None = None
-        self._name = real.name
-        if os.name == "nt":
-            self._name = str(real)
-            if make_folders is not None:
-                real.parent.mkdir(make_folders, parents=True, exist_ok=True)
-        elif make_folders is not None:
-            self._folder = make_folder(real.parent, make_folders)
-        else:
-            self._folder = open_folder(real.parent)
+        self._folder = PinnedFolder(real.parent, make=make)
+        self.close = self._folder.close
 
     def read(self) -> BinaryIO:
         """Open the file for reading bytes. Raises FileNotFoundError if it does not exist yet."""
-        _check_kind(self._path, self._stat(), str(self.real))
-        flags = _READ | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | O_BINARY
-        descriptor = os.open(self._name, flags, dir_fd=self._folder)
-        return self._opener.check_descriptor(self._path, self.real, descriptor)
+        self._stat()
+        return self._opener.check_descriptor(self._path, self.real, self._folder.open(self.real.name, _READ))
 
     def check_permission(self) -> None:
         """Raise PermissionError for a read-only file, since replacing it would ignore its mode."""
-        try:
-            _check_kind(self._path, self._stat(), str(self.real))
-        except FileNotFoundError:
-            return
-        if not os.access(self._name, os.W_OK, dir_fd=self._folder):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.real))
+        name, folder = self._folder.name(self.real.name), self._folder.descriptor
+        with suppress(FileNotFoundError):
+            self._stat()
+            if not os.access(name, os.W_OK, dir_fd=folder):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.real))
 
     def replace(self, data: bytes, new_mode: int) -> WrittenFile:
         """Write the file atomically and durably; an existing one keeps its mode."""
         try:
-            status = self._stat()
-            _check_kind(self._path, status, str(self.real))
-            mode = stat.S_IMODE(status.st_mode)
+            mode = stat.S_IMODE(self._stat().st_mode)
         except FileNotFoundError:
             mode = new_mode
-        if self._folder is None:
-            write_atomic(self.real, data, mode=mode)
-        else:
-            replace_in(self._folder, self._name, data, mode=mode)
+        self._folder.replace(self.real.name, data, mode)
         stamp = None
         with suppress(OSError):
-            stamp = stamp_of(self._stat())
+            stamp = stamp_of(self._folder.stat(self.real.name))
         return WrittenFile(self.real, hashlib.sha256(data).digest(), stamp)
 
     def append(self, data: bytes) -> None:
         """Append durably; the file is made if it is missing."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        descriptor = os.open(self._name, flags | O_BINARY, PRIVATE_FILE, dir_fd=self._folder)
-        try:
-            _check_kind(self._path, os.fstat(descriptor), str(self.real))
-            write_whole(descriptor, data)
-            sync_data(descriptor)
-        finally:
-            os.close(descriptor)
-        if self._folder is not None:
-            os.fsync(self._folder)
+        self._folder.append(self.real.name, data)
 
     def remove(self) -> None:
         """Delete the file."""
-        _check_kind(self._path, self._stat(), str(self.real))
-        os.unlink(self._name, dir_fd=self._folder)
+        self._stat()
+        os.unlink(self._folder.name(self.real.name), dir_fd=self._folder.descriptor)
 
     def remove_old_neighbours(self, older_than_s: float) -> None:
         """Delete files of the same folder that were not modified for this long."""
-        remove_old_files(self.real.parent if self._folder is None else self._folder, older_than_s=older_than_s)
-
-    def close(self) -> None:
-        if self._folder is not None:
-            os.close(self._folder)
+        folder = self._folder.descriptor
+        remove_old_files(self._folder.path if folder is None else folder, older_than_s=older_than_s)
 
     def _stat(self) -> os.stat_result:
-        return os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+        status = self._folder.stat(self.real.name)
+        _check_kind(self._path, status, self.real)
+        return status
 
 
 class OpenFolder:
@@ -256,7 +213,8 @@ class OpenFolder:
     def __init__(self, opener: Opener, real: Path) -> None:
         self.real = real
         self._opener = opener
-        self._folder = None if os.name == "nt" else open_folder(real)
+        self._folder = PinnedFolder(real)
+        self.close = self._folder.close
 
     def entries(self, relative: str = "", *, in_full: bool = False) -> list[Entry]:
         """List the folder, or one below it, in no order; `in_full` with sizes and link targets.
@@ -266,36 +224,25 @@ class OpenFolder:
         below = self.real / relative
         if relative and not self._opener.policy.admits(below, self._opener.granted):
             raise PathDeniedError(f"{below} may not be listed.")
-        if self._folder is None:
+        if self._folder.descriptor is None:
             with os.scandir(below) as scan:
                 return [_entry(entry, str(below), None, in_full=in_full) for entry in scan]
-        descriptor = open_folder(relative or ".", beneath=self._folder)
+        descriptor = open_folder(relative or ".", beneath=self._folder.descriptor)
         try:
             with os.scandir(descriptor) as scan:
                 return [_entry(entry, "", descriptor, in_full=in_full) for entry in scan]
         finally:
             os.close(descriptor)
 
-    def close(self) -> None:
-        if self._folder is not None:
-            os.close(self._folder)
 
-
-def _check_kind(path: str | Path, status: os.stat_result, real: str) -> None:
-    if stat.S_ISLNK(status.st_mode):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), real)
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), real)
-    if not stat.S_ISREG(status.st_mode):
-        raise PathDeniedError(f"{path} is a device, pipe or socket, not a file. It cannot be read or edited.")
-
-
-def _is_link_loop(real: Path) -> bool:
+def _check_kind(path: str | Path, status: os.stat_result, real: Path) -> None:
     try:
-        real.stat()
+        check_regular(status, real)
     except OSError as error:
-        return error.errno == errno.ELOOP
-    return False
+        if error.errno != errno.EINVAL:
+            raise
+        problem = f"{path} is a device, pipe or socket, not a file. It cannot be read or edited."
+        raise PathDeniedError(problem) from error
 
 
 def _entry(entry: os.DirEntry[str], folder: str, descriptor: int | None, *, in_full: bool) -> Entry:

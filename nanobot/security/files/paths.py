@@ -12,15 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from nanobot.errors import NanobotError
-from nanobot.security.files.prefix_set import PrefixSet, fold_case, follow_links, with_parents
+from nanobot.security.files.prefix_set import PrefixSet, fold_case, with_parents
 from nanobot.utils.storage_error import os_reason
 
-_OWN_IN_WORKSPACE = (
-    "sessions",
-    "cron/jobs.json",
-    "memory/HISTORY.md",
-    "memory/chats",
-)
+_OWN_IN_WORKSPACE = ("sessions", "cron/jobs.json", "memory/HISTORY.md", "memory/chats")
 _OWN_IN_DATA = ("config.json", "pairing.json", "state", *_OWN_IN_WORKSPACE)
 READ_LATER = {
     "memory": "memory",
@@ -233,7 +228,9 @@ class PathPolicy:
         A command may have replaced the file by a link: it is followed to paths that tools may write, not to own state.
         """
         real = self._resolve(path)
-        itself = Path(path).name == real.name and follow_links(self.workspace / Path(path).parent) == str(real.parent)
+        itself = Path(path).name == real.name and os.path.realpath(self.workspace / Path(path).parent) == str(
+            real.parent
+        )
         is_private = self._closed.contains(real) and not self._open.contains_exactly(real)
         if (
             self._request_outside(real)
@@ -291,7 +288,7 @@ class PathPolicy:
             raise PathDeniedError(f"{odd!r} in {path} names another file on Windows. Give its plain name.")
         try:
             # Resolves all links at once; a name that is too long or a link loop fails when it is opened.
-            return Path(follow_links(self.workspace / Path(text).expanduser()))
+            return Path(os.path.realpath(self.workspace / Path(text).expanduser()))
         except (OSError, RuntimeError, ValueError) as error:
             raise PathDeniedError(f"{path} cannot be resolved: {os_reason(error)}. Give an absolute path.") from error
 

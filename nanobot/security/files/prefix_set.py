@@ -4,7 +4,6 @@ Links are followed, also those made later. Where letter case or Unicode normaliz
 file system is asked; where it cannot answer, the names count as equal.
 """
 
-import errno
 import itertools
 import os
 import stat
@@ -12,8 +11,9 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 _FRESH_S = 0.05
 """Seconds a resolution is used without a check: a call checks the same path several times."""
@@ -22,17 +22,6 @@ _TRUSTED_S = 5.0
 _MAX_FILES = 200_000
 _IGNORED = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 """Characters that HFS+ leaves out when it compares names (Apple's Technical Note TN1150)."""
-
-
-def follow_links(path: str | os.PathLike[str]) -> str:
-    """Resolve a path, links and `..` included, whether it exists or not. Raises OSError."""
-    for again in (True, True, True, True, False):
-        try:
-            return os.path.realpath(path)
-        except OSError as error:
-            if error.errno != errno.EINVAL or not again:  # a link was replaced by a file while it was read
-                raise
-    raise AssertionError("the last try has raised")
 
 
 def key_of(path: str | os.PathLike[str]) -> str:
@@ -58,15 +47,14 @@ def with_parents(path: str) -> Iterator[str]:
         path = above
 
 
-@dataclass(frozen=True, slots=True)
-class _Resolved:
+class _Resolved(NamedTuple):
     """The paths of a set as they were resolved at a time. `names` are the given and the resolved ones."""
 
     at: float
     stamps: list[int]
     names: frozenset[str]
     exact: frozenset[str]
-    alike: dict[str, str]
+    similar: dict[str, str]
 
 
 class PrefixSet:
@@ -94,7 +82,7 @@ class PrefixSet:
         for path in with_parents(os.fspath(real)):
             if key_of(path) in resolved.exact:
                 return path
-            similar = resolved.alike.get(fold_case(path))
+            similar = resolved.similar.get(fold_case(path))
             if similar is not None and _may_be_same_file(path, similar):
                 return similar
         return None
@@ -125,11 +113,9 @@ class PrefixSet:
         if self._inodes is None or now - self._inodes[0] > _TRUSTED_S:
             self._inodes = (now, self._by_inode())
         for path in self._inodes[1].get(status.st_ino, ()):
-            try:
+            with suppress(OSError):
                 if os.path.samestat(status, os.lstat(path)):
                     return path
-            except OSError:
-                continue
         return None
 
     def _resolve(self) -> _Resolved:
@@ -150,9 +136,8 @@ class PrefixSet:
         waiting, count = sorted(self._resolve().names), 0
         while waiting and count < _MAX_FILES:
             path = waiting.pop()
-            try:
-                status = os.lstat(path)
-                if not stat.S_ISDIR(status.st_mode):
+            with suppress(OSError):
+                if not stat.S_ISDIR((status := os.lstat(path)).st_mode):
                     paths.setdefault(status.st_ino, []).append(path)
                     continue
                 with os.scandir(path) as entries:
@@ -162,13 +147,11 @@ class PrefixSet:
                             waiting.append(entry.path)
                         else:
                             paths.setdefault(entry.inode(), []).append(entry.path)
-            except OSError:
-                continue
         return paths
 
 
 def follow_all(paths: Iterable[str]) -> Iterator[str]:
-    """Resolve absolute paths as `follow_links` does, a folder that several of them share once."""
+    """Resolve absolute paths, a folder that several of them share once."""
     known: dict[str, str] = {}
 
     def resolve(path: str) -> str:
@@ -178,11 +161,11 @@ def follow_all(paths: Iterable[str]) -> Iterator[str]:
                 known[path] = path  # the root
             else:
                 real = os.path.join(resolve(folder), name)  # noqa: PTH118
-                known[path] = follow_links(real) if os.path.islink(real) else real  # noqa: PTH114
+                known[path] = os.path.realpath(real) if os.path.islink(real) else real  # noqa: PTH114
         return known[path]
 
     # Windows has several names for one file
-    return map(follow_links if os.name == "nt" else resolve, paths)
+    return map(os.path.realpath if os.name == "nt" else resolve, paths)
 
 
 def _folders_above(paths: Iterable[str]) -> set[str]:
@@ -204,11 +187,6 @@ def _mtime(folder: str) -> int:
 
 def _may_be_same_file(path: str, other: str) -> bool:
     """Whether two similar names may be one file: as the file system says, and yes if neither exists."""
-    try:
-        status = os.lstat(other)
-    except OSError:
-        return not os.path.lexists(path)
-    try:
-        return os.path.samestat(status, os.lstat(path))
-    except OSError:
-        return False
+    with suppress(OSError):
+        return os.path.samestat(os.lstat(path), os.lstat(other))
+    return not os.path.lexists(path) and not os.path.lexists(other)

@@ -220,22 +220,20 @@ class Sandbox:
         ]
         if not self._network:
             holds.append("There is no network, and no service of this machine.")
-        missing = []
-        if not bwrap.own_proc:
-            missing.append("The names of other processes can be seen: this container allows no /proc of its own.")
-        if not bwrap.no_more_userns:
-            missing.append("Commands may make user namespaces: this bwrap cannot forbid it.")
-        if not bwrap.hardened:
-            missing.append("Keyrings can be used and setuid programs made: threads cannot give up rights here.")
-        if (owner := _foreign_owner(self._paths.workspace)) is not None:
-            missing.append(f"The workspace belongs to user {owner}: commands, which are not root, cannot write in it.")
-        if self._network and not (bwrap.hardened and can_scope()):
-            missing.append(
-                "Services with an abstract socket (such as X11) can be called: this kernel cannot forbid it."
-            )
-        if self._network:
-            missing.append(_LOOPBACK)
-        return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(missing))
+        owner = _foreign_owner(self._paths.workspace)
+        gaps = {
+            "The names of other processes can be seen: this container allows no /proc of its own.": not bwrap.own_proc,
+            "Commands may make user namespaces: this bwrap cannot forbid it.": not bwrap.no_more_userns,
+            "Keyrings can be used and setuid programs made: threads cannot give up rights here.": not bwrap.hardened,
+            f"The workspace belongs to user {owner}: commands, which are not root, cannot write in it.": owner
+            is not None,
+            "Services with an abstract socket (such as X11) can be called: this kernel cannot forbid it.": self._network
+            and not (bwrap.hardened and can_scope()),
+            _LOOPBACK: self._network,
+        }
+        return Report(
+            True, f"bwrap ({bwrap.program})", tuple(holds), tuple(gap for gap, is_open in gaps.items() if is_open)
+        )
 
     def _is_landlock_only(self, support: Bwrap | str) -> bool:
         return self._mode == "auto" and isinstance(support, str) and can_scope()

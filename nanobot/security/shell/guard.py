@@ -12,10 +12,8 @@ from functools import cached_property
 from pathlib import Path
 
 from nanobot.security.files.paths import PathPolicy
-from nanobot.security.shell.fetches import fetches, script_fetches, unpacks
-from nanobot.security.shell.file_runs import WRITES_LAST, operands, written_words
-from nanobot.security.shell.parse import UNREAD, ParsedCommand, ParsedLine, read_line
-from nanobot.security.shell.wrappers import SHELLS, expand_wrappers
+from nanobot.security.shell.commands import SHELLS, UNREAD, Command, CommandLine, read_line
+from nanobot.security.shell.programs import fetches, script_fetches, unpacks, written_words
 
 _DEVICE = re.compile(r"/dev/(?:sd|hd|vd|xvd|nvme|mmcblk|disk|dm-|md|loop|mapper/|ram|mem\b|kmem\b|port\b)")
 _FETCHERS = frozenset(
@@ -27,7 +25,6 @@ _FORMATTERS = frozenset({
     "mkfs", "mkswap", "mke2fs", "wipefs", "fdisk", "sfdisk", "parted", "blkdiscard", "diskutil", "cryptsetup", "hdparm",
     "format", "diskpart",
 })  # fmt: skip
-_CHANGES_RIGHTS = frozenset({"chmod", "chown", "chgrp", "setfacl", "chattr"})
 _POWER_UNITS = frozenset({"poweroff", "reboot", "halt", "kexec", "suspend", "hibernate", "rescue", "emergency"})
 _STOPS = "it stops or restarts the machine. Ask the owner to do that."
 _BE_SPECIFIC = "Name the very files or folders inside the workspace instead."
@@ -48,19 +45,19 @@ class _Context:
         word = word.removeprefix("file://")
         if word.startswith(("$(", "`", "-")) or not word:
             return None
-        for name, value in (
-            ("${HOME}", self.home),
-            ("$HOME", self.home),
-            ("${PWD}", self.folder),
-            ("$PWD", self.folder),
-        ):
-            word = word.replace(name, str(value))
+        for name, value in {"HOME": self.home, "PWD": self.folder}.items():
+            word = word.replace(f"${{{name}}}", str(value)).replace(f"${name}", str(value))
         if word == "~" or word.startswith("~/"):
             word = str(self.home) + word[1:]
         try:
             return Path(os.path.realpath(self.folder / word))
         except (OSError, ValueError):
             return None
+
+    def is_within(self, word: str, places: tuple[Path, ...]) -> bool:
+        """Whether a word names one of these paths or something inside."""
+        path = self.resolve(word)
+        return path is not None and any(path == place or place in path.parents for place in places)
 
     def covers_everything(self, word: str) -> bool:
         """Whether a word names a whole disk, home or workspace, or everything inside one."""
@@ -108,8 +105,8 @@ class Guard:
         """Check a line that is to run in `folder`. Never raises. Takes 0.1 ms usually, a second for 200 kB."""
         context = replace(self._context, folder=folder)
         line = read_line(text, {"HOME": str(context.home), "PWD": str(folder)})
-        commands = list(expand_wrappers(line))
-        if commands and commands[-1] is UNREAD:
+        commands = line.programs
+        if commands[-1:] == [UNREAD]:
             return GuardDecision(_TOO_COMPLEX)
         refusal = self._by_patterns(text, line, commands) or self._by_rules(commands, context, sandboxed=sandboxed)
         only = line.commands[0] if len(line.commands) == 1 and line.whole else None
@@ -130,7 +127,7 @@ class Guard:
         workspace = paths.workspace.resolve()
         return _Context(workspace, workspace, Path.home().resolve(), tuple(protected), tuple(hidden))
 
-    def _by_patterns(self, text: str, line: ParsedLine, commands: list[ParsedCommand]) -> str:
+    def _by_patterns(self, text: str, line: CommandLine, commands: list[Command]) -> str:
         texts = [text, *(" ".join(command.argv) for command in commands), *(command.text for command in commands)]
         for pattern in self._deny:
             if any(pattern.search(candidate) for candidate in texts):
@@ -156,12 +153,12 @@ class Guard:
             f"Allowed: {', '.join(pattern.pattern for pattern in self._allow)}."
         )
 
-    def _is_allowed(self, command: ParsedCommand) -> bool:
+    def _is_allowed(self, command: Command) -> bool:
         """A redirection to a file is never allowed by a pattern."""
         words = " ".join(command.argv)
         return not _files_redirected_to(command) and any(pattern.fullmatch(words) for pattern in self._allow)
 
-    def _by_rules(self, commands: list[ParsedCommand], context: _Context, *, sandboxed: bool) -> str:
+    def _by_rules(self, commands: list[Command], context: _Context, *, sandboxed: bool) -> str:
         for command in commands:
             if command.name == "cd" and len(command.argv) > 1 and (folder := context.resolve(command.argv[1])):
                 context = replace(context, folder=folder)
@@ -179,83 +176,71 @@ _TOO_COMPLEX = (
 )
 
 
-def _files_redirected_to(command: ParsedCommand) -> list[str]:
+def _files_redirected_to(command: Command) -> list[str]:
     return [redirect.target for redirect in command.redirects if redirect.writes and redirect.target != "/dev/null"]
 
 
-def _find_danger(command: ParsedCommand, context: _Context) -> str | None:
+def _find_danger(command: Command, context: _Context) -> str | None:
     """Why this command should not run; None if nothing forbids it."""
-    name, words = command.name.lower(), operands(command)
-    short = "".join(word[1:] for word in command.argv[1:] if re.match(r"-(?!-)", word))
-    long = " ".join(word for word in command.argv[1:] if word.startswith("--"))
-    if name == "rm":
-        if "--no-preserve-root" in long:
+    argv, words, covers_everything = command.argv, command.operands, context.covers_everything
+    short = "".join(word[1:] for word in argv[1:] if re.match(r"-(?!-)", word))
+    long = " ".join(word for word in argv[1:] if word.startswith("--"))
+    is_recursive = "R" in short or "--recursive" in long
+    match command.name.lower():
+        case "rm" if "--no-preserve-root" in long:
             return f"it would remove the root of the disk. {_BE_SPECIFIC}"
-        is_recursive = "r" in short or "R" in short or "--recursive" in long
-        if is_recursive and any(map(context.covers_everything, words)):
+        case "rm" if (is_recursive or "r" in short) and any(map(covers_everything, words)):
             return f"it removes a whole disk, home, system folder or workspace. {_BE_SPECIFIC}"
-    elif name in _CHANGES_RIGHTS:
-        if ("R" in short or "--recursive" in long) and any(map(context.covers_everything, words[1:])):
+        case "chmod" | "chown" | "chgrp" | "setfacl" | "chattr" if is_recursive and any(
+            map(covers_everything, words[1:])
+        ):
             return f"it changes the rights or owners of a whole disk, home or system folder. {_BE_SPECIFIC}"
-    elif name == "mv":
-        if any(map(context.covers_everything, words[:-1])):
+        case "mv" if any(map(covers_everything, words[:-1])):
             return f"it moves a whole home, system folder or workspace away. {_BE_SPECIFIC}"
-    elif name == "git":
-        if words[:1] == ["clean"] and "x" in short + long and context.folder == context.workspace:
+        case "git" if words[:1] == ["clean"] and "x" in short + long and context.folder == context.workspace:
             return f"it removes everything in the workspace that git does not know. {_BE_SPECIFIC}"
-    elif name in ("dd", "dcfldd"):
-        if any(word.startswith("of=") and _DEVICE.match(word[3:]) for word in command.argv):
-            return "it writes to a disk as a whole. Write to a file instead."
-    elif name in _FORMATTERS or name.startswith("mkfs."):
-        return "it makes a new file system, which destroys what is on the disk. Ask the owner to do that."
-    elif name in ("shutdown", "reboot", "halt", "poweroff"):
-        if name == "shutdown" or not {"--help", "--version", "-h"} & set(command.argv[1:]):
+        case name if name.startswith("mkfs.") or name in _FORMATTERS:
+            return "it makes a new file system, which destroys what is on the disk. Ask the owner to do that."
+        case "reboot" | "halt" | "poweroff" if {"--help", "--version", "-h"}.isdisjoint(argv):
             return _STOPS
-    elif name == "systemctl":
-        if _POWER_UNITS & set(words):
+        case "shutdown":
             return _STOPS
-    elif name in ("init", "telinit"):
-        if words[:1] in (["0"], ["6"]):
+        case "systemctl" if not _POWER_UNITS.isdisjoint(words):
             return _STOPS
-    elif name == "kill":
-        if command.argv[-1] in ("-1", "1") and len(command.argv) > 2:
+        case "init" | "telinit" if words[:1] in (["0"], ["6"]):
+            return _STOPS
+        case "kill" if argv[-1] in ("-1", "1") and len(argv) > 2:
             return "it ends every process that it may. Name the process that you started."
-    elif name == "crontab":
-        if "r" in short:
+        case "crontab" if "r" in short:
             return "it removes all jobs of this user. Ask the owner to do that."
-    elif name in ("insmod", "rmmod", "modprobe"):
-        return "it changes the kernel. Ask the owner to do that."
+        case "insmod" | "rmmod" | "modprobe":
+            return "it changes the kernel. Ask the owner to do that."
     if command.inside and command.name == command.inside and (command.background or command.fed_by):
         return "it starts more and more copies of itself until the machine stands still. Write a loop with an end."
     return _runs_unread(command) or _writes_protected(command, context)
 
 
-def _runs_unread(command: ParsedCommand) -> str | None:
+def _runs_unread(command: Command) -> str | None:
     """Refuse to run downloaded or encoded programs that nobody has read."""
     if command.name not in _INTERPRETERS and command.name != "eval":
         return None
     before = [feeder.name for feeder in command.fed_by]
-    inner = [run.name for run in command.substituted]
     takes_input = command.name in _INTERPRETERS and not any(
         word and not word.startswith("-") for word in command.argv[1:] if word not in ("-s", "-")
     )
-    if set(inner) & _FETCHERS or (takes_input and set(before) & _FETCHERS):
+    sources = {inner.name for inner in command.substituted} | (set(before) if takes_input else set())
+    if sources & _FETCHERS:
         return "it runs what it downloads, unread. Download it to a file, read it, then run the file."
     if takes_input and before and before[-1] in _DECODERS:
         return "it runs an encoded program. Write the program out in plain text."
     return None
 
 
-def _writes_protected(command: ParsedCommand, context: _Context) -> str | None:
+def _writes_protected(command: Command, context: _Context) -> str | None:
     for word in written_words(command):
         if _DEVICE.match(word):
             return "it writes to a disk as a whole. Write to a file instead."
-        path = context.resolve(word)
-        if path is None:
-            continue
-        is_protected = any(path == own or own in path.parents for own in context.protected)
-        sources = operands(command) if command.name in WRITES_LAST else ()
-        if is_protected or any(path / Path(source).name in context.protected for source in sources):
+        if context.is_within(word, context.protected):
             return (
                 f"it writes to {word}, which belongs to nanobot's own state or is protected by the owner. Use the tool "
                 "made for it, or tell the owner which change is needed."
@@ -263,11 +248,10 @@ def _writes_protected(command: ParsedCommand, context: _Context) -> str | None:
     return None
 
 
-def _find_hidden_path(command: ParsedCommand, context: _Context) -> str | None:
+def _find_hidden_path(command: Command, context: _Context) -> str | None:
     """Refuse a command that names a credential path, for machines without a sandbox that hides it."""
     for word in (*command.argv[1:], *(redirect.target for redirect in command.redirects if redirect.operator != "<<<")):
         for part in {word, word.partition("=")[2], word.removeprefix("@")}:
-            path = context.resolve(part) if part and "\n" not in part else None
-            if path is not None and any(path == key or key in path.parents for key in context.hidden):
+            if "\n" not in part and context.is_within(part, context.hidden):
                 return f"{word} holds secrets that commands may not touch. Ask the owner for what you need."
     return None

@@ -308,6 +308,7 @@ def written(path: str) -> LLMResponse:
         ("util.py", "python3 main.py"),
         ("pkg/deep/util.py", "python3 -c 'import pkg.deep'"),
         ("test_it.py", "python3 -m pytest -q"),
+        ("util.py", "python3 - a < program"),
         (".git/hooks/pre-commit", "git commit -m done"),
         ("package.json", "npm test"),
         ("env", "BASH_ENV=env bash -c true"),

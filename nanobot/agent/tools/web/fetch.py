@@ -55,7 +55,7 @@ class WebFetchTool(Tool):
             EgressGate(policy.network),
             limits=FetchLimits(total_s=FETCH_TIMEOUT_S),
             find_secret=policy.find_secret,
-            make_transport=policy.make_transport,
+            connect=policy.connect,
         )
 
     async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:

@@ -39,7 +39,7 @@ class WebSearchTool(Tool):
         # The owner configured the engines' URLs: they are allowed, wherever they lead.
         network = replace(policy.network, owned=tuple(choice.base for choice in self._choices))
         self._fetcher = Fetcher(
-            EgressGate(network), limits=limits, find_secret=policy.find_secret, make_transport=policy.make_transport
+            EgressGate(network), limits=limits, find_secret=policy.find_secret, connect=policy.connect
         )
 
     async def execute(self, query: str, count: int | None = None) -> ToolResult:
