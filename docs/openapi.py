@@ -23,7 +23,7 @@ _BODIES = {
     ("/v1/chat/completions", "POST"): ChatBody,
     ("/v1/responses", "POST"): ResponsesBody,
     ("/v1/sessions/{key}/branch", "POST"): NewBranch,
-    ("/v1/approvals/{id}", "POST"): NewAnswer,
+    ("/v1/approvals/{question}", "POST"): NewAnswer,
 }
 _ERROR = {"description": "`{error: {message, type, param, code}}`"}
 

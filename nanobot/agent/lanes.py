@@ -42,10 +42,6 @@ class Slots:
         async with self._background if background else nullcontext(), self._all:
             yield
 
-    def is_full(self, *, background: bool = False) -> bool:
-        """Whether `hold` would wait."""
-        return self._limit > 0 and (self._all.locked() or (background and self._background.locked()))
-
 
 class Lanes:
     """One lane per session, created by the first entry and removed with the last."""

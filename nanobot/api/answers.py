@@ -1,14 +1,29 @@
-"""Reads what a turn shows, piece by piece and always in the same order, so that a client can go on where it was."""
+"""What a turn shows, as the answer to a request: read piece by piece, always in the same order, so that a client can go
+on where it was; and how it ended, in the words of OpenAI's API.
+"""
 
 import json
+import mimetypes
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from nanobot.agent.events import TurnOutcome
+from nanobot.agent.events import TurnEnded, TurnOutcome
 from nanobot.agent.feed import TurnView
+from nanobot.api.errors import NO_RETRY
 from nanobot.api.options import answer_form
+from nanobot.security.http_access import HttpError
+
+_FAILURES = {
+    "BudgetExceededError": (429, "spending_limit", None),
+    "RequestTooLongError": (400, "context_length_exceeded", "messages"),
+    "HookDenied": (403, "denied", None),
+    "StorageError": (503, "storage_error", None),
+}
+"""By the error of a turn: status, code and param."""
+_SHOWN = ("text", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,92 +47,71 @@ class AnswerReader:
         tool calls are shown in the text.
         """
         self.view = view
+        self.is_complete = False
+        """Whether everything was read."""
         self._form = answer_form(schema)
         self._has_steps = has_steps and self._form is None
-        self._part = self._skip(first_part)
-        self._delta = self._chars = 0
-        self._shown: list[str] = []
-        """The texts so far, each with all that continues it."""
-        self._has_ended = False
-
-    @property
-    def part_count(self) -> int:
-        """The texts and tool calls so far."""
-        return sum(part["type"] in ("text", "tool") for part in self.view.parts)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything was read."""
-        return self._has_ended
+        shown = [at for at, part in enumerate(view.parts) if part["type"] in _SHOWN]
+        self._part = shown[min(first_part, len(shown)) - 1] + 1 if first_part and shown else 0
+        self._deltas = self._chars = 0
+        """Read of the text that grows."""
+        self._paragraphs: list[str] = []
 
     def read(self) -> Iterator[Piece]:
         """What is new. Ends at what has to be waited for, and at an open approval question."""
-        while self._part < len(self.view.parts):
-            part = self.view.parts[self._part]
-            is_last = self._part == len(self.view.parts) - 1 and self.view.ended is None
-            if part["type"] == "text":
-                if text := self._new_text(part):
-                    yield from self._say(text, continues=bool(part.get("continues")) or self._chars > len(text))
-                if is_last:
+        parts, ended = self.view.parts, self.view.ended
+        while self._part < len(parts):
+            part, is_last = parts[self._part], self._part == len(parts) - 1 and ended is None
+            match part["type"]:
+                case "text":
+                    deltas = part["text"]  # one, once the text has ended
+                    text = deltas[0][self._chars :] if len(deltas) == 1 else "".join(deltas[self._deltas :])
+                    yield from self._say(text, continues=self._chars > 0 or bool(part.get("continues")))
+                    self._deltas, self._chars = len(deltas), self._chars + len(text)
+                    if is_last:
+                        return
+                case "tool":
+                    if "ok" not in part and ended is None:
+                        return
+                    yield Piece(tool=part)
+                    if self._has_steps:
+                        yield Piece(f"> {call_text(part)}", starts=True)
+                    yield from self._say(_own_message(part) or "", continues=False)
+                case "approval" if "answer" not in part and ended is None:
+                    yield Piece(approval=part)
                     return
-            elif part["type"] == "tool":
-                if "ok" not in part and self.view.ended is None:
-                    return
-                yield Piece(tool=part)
-                if self._has_steps:
-                    yield Piece(f"> {call_text(part)}", starts=True)
-                if message := _own_message(part):
-                    yield from self._say(message, continues=False)
-            elif part["type"] == "approval" and "answer" not in part and self.view.ended is None:
-                yield Piece(approval=part)
-                return
-            self._part, self._delta, self._chars = self._part + 1, 0, 0
-        if self.view.ended is not None and not self._has_ended:
-            self._has_ended = True
-            yield from self._end(self.view.ended.text, self.view.ended.outcome)
+            self._part, self._deltas, self._chars = self._part + 1, 0, 0
+        if ended is not None and not self.is_complete:
+            self.is_complete = True
+            yield from self._end(ended)
 
     def _say(self, text: str, *, continues: bool) -> Iterator[Piece]:
-        if self._form is not None:
+        if not text or self._form is not None:
             return
-        starts = not (continues and self._shown)
-        if starts:
-            self._shown.append(text)
-        else:
-            self._shown[-1] += text
+        if starts := not (continues and self._paragraphs):
+            self._paragraphs.append("")
+        self._paragraphs[-1] += text
         yield Piece(text, starts)
 
-    def _end(self, reply: str, outcome: TurnOutcome) -> Iterator[Piece]:
+    def _end(self, ended: TurnEnded) -> Iterator[Piece]:
         """What the reply of the turn has and its texts have not, such as a note below the answer."""
-        if outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
+        reply, last = ended.text, self._paragraphs[-1].strip() if self._paragraphs else ""
+        if ended.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
             return
         if self._form is not None:
             with suppress(ValueError):  # the request fails then
                 yield Piece(json.dumps(self._form.parse(reply), ensure_ascii=False), starts=True)
+        elif not reply or "\n\n".join(text.strip() for text in self._paragraphs).endswith(reply):
             return
-        last = self._shown[-1].strip() if self._shown else ""
-        if not reply or "\n\n".join(text.strip() for text in self._shown).endswith(reply):
-            return
-        if outcome is TurnOutcome.STOPPED and last:
-            return
-        if last and reply.startswith(last):
+        elif last and ended.outcome is not TurnOutcome.STOPPED and reply.startswith(last):
             yield Piece(reply[len(last) :], starts=False)
-        else:
+        elif not (last and ended.outcome is TurnOutcome.STOPPED):
             yield Piece(reply, starts=True)
 
-    def _new_text(self, part: dict[str, Any]) -> str:
-        deltas: list[str] = part["text"]
-        was_joined = self._delta > 0 and len(deltas) == 1  # when the text ended
-        new = deltas[0][self._chars :] if was_joined else "".join(deltas[self._delta :])
-        self._delta = len(deltas)
-        self._chars += len(new)
-        return new
 
-    def _skip(self, count: int) -> int:
-        at = 0
-        while count and at < len(self.view.parts):
-            count -= self.view.parts[at]["type"] in ("text", "tool")
-            at += 1
-        return at
+def part_count(view: TurnView) -> int:
+    """The texts and tool calls so far."""
+    return sum(part["type"] in _SHOWN for part in view.parts)
 
 
 def call_text(tool: dict[str, Any]) -> str:
@@ -126,15 +120,62 @@ def call_text(tool: dict[str, Any]) -> str:
     return f'{tool["name"]} "{" ".join(first[:80].split())}"'
 
 
-def sent_files(view: TurnView) -> list[str]:
-    """The paths of the files that the agent sent with its answer."""
-    messages = [part["arguments"] for part in view.parts if _own_message(part) is not None]
-    return [path for arguments in messages for path in arguments.get("media") or ()]
-
-
 def _own_message(part: dict[str, Any]) -> str | None:
     """The text that the `message` tool sent to the client itself; None if it sent nothing there."""
     if part["type"] != "tool" or part["name"] != "message" or not part.get("ok"):
         return None
     arguments = part["arguments"]
     return None if arguments.get("chat_id") else str(arguments.get("content", ""))
+
+
+def sent_files(view: TurnView) -> list[str]:
+    """The paths of the files that the agent sent with its answer."""
+    messages = [part["arguments"] for part in view.parts if _own_message(part) is not None]
+    return [path for arguments in messages for path in arguments.get("media") or ()]
+
+
+def check_outcome(view: TurnView, schema: dict[str, Any] | None) -> None:
+    """Raise HttpError if a turn ended without an answer, or with one that has not the form that was asked for."""
+    ended = view.ended
+    if ended is None:
+        return
+    if ended.later:
+        text = "nanobot was stopped. The turn goes on when it has started again: send the request again."
+        raise HttpError(503, text, code="starting", headers={"Retry-After": "2", "x-should-retry": "true"})
+    if ended.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
+        status, code, param = _FAILURES.get(ended.error or "", (502, "provider_error", None))
+        raise HttpError(status, ended.text, code=code, param=param, headers=NO_RETRY)
+    form = answer_form(schema)
+    if form is not None and ended.outcome is TurnOutcome.ANSWERED and form.problem(ended.text):
+        text = f"The model's answer does not fit the schema: {ended.text[:1000]}"
+        raise HttpError(422, text, code="invalid_response_format", param="response_format", headers=NO_RETRY)
+
+
+def openai_usage(usage: dict[str, int], *, sent: str = "prompt", received: str = "completion") -> dict[str, Any]:
+    """Tokens in the words of chat completions; those of responses are `input` and `output`."""
+    prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    return {
+        f"{sent}_tokens": prompt,
+        f"{sent}_tokens_details": {"cached_tokens": usage.get("cached_tokens", 0)},
+        f"{received}_tokens": completion,
+        f"{received}_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
+        "total_tokens": prompt + completion,
+    }
+
+
+def outcome_of(view: TurnView, workspace: Path) -> dict[str, Any]:
+    """What OpenAI's objects have no field for, once the turn has ended."""
+    files, turn_id, ended = [], view.started.turn_id, view.ended
+    for index, path in enumerate(workspace / Path(name).expanduser() for name in sent_files(view)):
+        with suppress(OSError):
+            mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+            url = f"/v1/files/{turn_id}-{index}/content"
+            files.append({"name": path.name, "mime": mime, "size": path.stat().st_size, "url": url})
+    return {
+        "turn_id": turn_id,
+        "session": view.session,
+        "outcome": ended.outcome if ended is not None else None,
+        "cost_usd": ended.cost_usd if ended is not None else None,
+        "steps": sum(part["type"] == "tool" for part in view.parts),
+        "files": files,
+    }

@@ -5,7 +5,7 @@ import mimetypes
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
@@ -20,7 +20,7 @@ from nanobot.api.chat import ChatCompletions
 from nanobot.api.prompts import unknown_model
 from nanobot.api.responses import Responses
 from nanobot.api.services import ApiServices
-from nanobot.api.turns import ApiTurns, session_key
+from nanobot.api.turns import ApiTurns, ApiView, session_key
 from nanobot.config.paths import DataPaths
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.net import sse
@@ -29,15 +29,8 @@ from nanobot.runtime.sandbox import path_policy
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.files.open import Opener
 from nanobot.security.files.paths import PathDeniedError
-from nanobot.security.http_access import (
-    HEADERS,
-    Endpoint,
-    HttpError,
-    Requires,
-    event_stream,
-    json_response,
-    read_json,
-)
+from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, event_stream, json_response
+from nanobot.security.http_view import route
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _FOREIGN_HEADERS = re.compile(
@@ -60,162 +53,128 @@ class NewBranch(BaseModel):
 def endpoints(services: ApiServices) -> list[Endpoint]:
     """All endpoints of the API, in the order in which they are tried."""
     turns = ApiTurns(services)
-    chat, responses, rest = ChatCompletions(services, turns), Responses(services, turns), _Rest(services, turns)
-
-    def endpoint(path: str, handler: Any, *methods: str, guest_may: bool = True) -> Endpoint:
-        return Endpoint(f"/v1/{path}", handler, Requires.API_KEY, methods or ("GET",), guest_may)
-
-    return [
-        endpoint("chat/completions", chat.create, "POST"),
-        endpoint("chat/completions/{id}", chat.get),
-        endpoint("responses", responses.create, "POST"),
-        endpoint("responses/{id}", responses.get),
-        endpoint("responses/{id}", responses.delete, "DELETE"),
-        endpoint("responses/{id}/cancel", responses.cancel, "POST"),
-        endpoint("responses/{id}/input_items", responses.input_items),
-        endpoint("models", rest.models),
-        endpoint("models/{id:path}", rest.model),
-        endpoint("sessions", rest.sessions),
-        endpoint("sessions/{key}/messages", rest.messages),
-        endpoint("sessions/{key}/branch", rest.branch, "POST"),
-        endpoint("sessions/{key}", rest.session),
-        endpoint("sessions/{key}", rest.delete_session, "DELETE"),
-        endpoint("turns/{id}/stop", rest.stop, "POST"),
-        endpoint("turns/{id}/events", rest.turn_events),
-        endpoint("approvals/{id}", rest.approve, "POST", guest_may=False),
-        endpoint("files/{id}/content", rest.file),
-        endpoint("feed", rest.feed),
-        endpoint("capabilities", rest.capabilities),
-        Endpoint("/v1/{path:path}", rest.preflight, Requires.NOTHING, ("OPTIONS",)),
-        endpoint("{path:path}", rest.unknown, *_METHODS),
-    ]
+    views = ChatCompletions(services, turns), Responses(services, turns), _Rest(services, turns)
+    return [endpoint for view in views for endpoint in view.endpoints()]
 
 
-class _Rest:
+class _Rest(ApiView):
     """All endpoints but chat completions and responses."""
 
-    def __init__(self, services: ApiServices, turns: ApiTurns) -> None:
-        self._services = services
-        self._runtime = services.runtime
-        self._turns = turns
-
-    async def models(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/models", guest_may=True)
+    async def models(self) -> Response:
         """`nanobot`, and a model for each preset."""
-        return json_response({"object": "list", "data": [self._model(name) for name in self._model_names()]})
+        return _list([_model(name) for name in self._model_names()])
 
-    async def model(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/models/{name:path}", guest_may=True)
+    async def model(self, name: str) -> Any:
         """One of the models."""
-        name = request.path_params["id"]
         if name not in self._model_names():
             raise unknown_model(name)
-        return json_response(self._model(name))
+        return _model(name)
 
     def _model_names(self) -> list[str]:
-        return ["nanobot", *(f"nanobot:{name}" for name in self._runtime.config.model_presets)]
+        return ["nanobot", *(f"nanobot:{name}" for name in self.runtime.config.model_presets)]
 
-    def _model(self, name: str) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "nanobot",
-            "architecture": {"input_modalities": ["text", "image", "file", "audio"], "output_modalities": ["text"]},
-        }
-
-    async def sessions(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/sessions", guest_may=True)
+    async def sessions(self, caller: Credential) -> Response:
         """The sessions that this key may see, newest first."""
-        rows = await asyncio.to_thread(self._runtime.sessions.list_sessions)
-        running = {view.session for view in self._services.feed.views()}
+        rows = await asyncio.to_thread(self.runtime.sessions.list_sessions)
+        running = {view.session for view in self.services.feed.views()}
         data = [
             {
-                "id": row["key"],
+                "id": key,
                 "object": "session",
                 "updated_at": _unix_time(str(row["updated_at"])),
                 "messages": row["messages"],
-                "running": row["key"] in running,
+                "running": key in running,
             }
             for row in rows
-            if not row["archived"] and _may_see(caller, str(row["key"]))
+            if _may_see(caller, key := str(row["key"])) and not row["archived"]
         ]
-        return json_response({"object": "list", "data": data})
+        return _list(data)
 
-    async def session(self, request: Request, caller: Credential) -> Response:
-        """A session, and what its running turn has shown so far."""
-        key = self._key(request, caller)
-        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, key)
-        live = [view.to_json() for view in self._services.feed.views(key)]
-        if not session.message_count and not live:
-            raise HttpError(404, f"There is no session {key}.", code="session_not_found")
-        return json_response({"id": key, "object": "session", "messages": session.message_count, "live": live})
-
-    async def messages(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/sessions/{key}/messages", guest_may=True)
+    async def messages(
+        self,
+        key: str,
+        caller: Credential,
+        limit: Annotated[int, Field(ge=1)] = 50,
+        before: int | None = None,
+    ) -> Response:
         """The stored messages of a session, the newest last; earlier ones with `before`."""
-        key, query = self._key(request, caller), request.query_params
-        try:
-            limit = min(max(int(query.get("limit", "50")), 1), _MAX_MESSAGES)
-            before = int(query["before"]) if "before" in query else None
-        except ValueError as error:
-            raise HttpError(400, "`limit` and `before` are numbers.") from error
-        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, key)
-        first, rows = await asyncio.to_thread(session.page, before, limit)
-        data = [_message(first + index, row) for index, row in enumerate(rows)]
-        return json_response({"object": "list", "data": data, "has_more": first > 0})
+        session = await asyncio.to_thread(self.runtime.sessions.get_or_create, _visible(caller, key))
+        first, rows = await asyncio.to_thread(session.page, before, min(limit, _MAX_MESSAGES))
+        return _list([_message(first + index, row) for index, row in enumerate(rows)], has_more=first > 0)
 
-    async def delete_session(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/sessions/{key}", guest_may=True)
+    async def session(self, key: str, caller: Credential) -> Any:
+        """A session, and what its running turn has shown so far."""
+        key = _visible(caller, key)
+        session = await asyncio.to_thread(self.runtime.sessions.get_or_create, key)
+        live = [view.to_json() for view in self.services.feed.views(key)]
+        if not session.message_count and not live:
+            raise _no_session(key)
+        return {"id": key, "object": "session", "messages": session.message_count, "live": live}
+
+    @route("DELETE", "/v1/sessions/{key}", guest_may=True)
+    async def delete_session(self, key: str, caller: Credential) -> Any:
         """Delete a session, its traces and what is found of it in a search."""
-        key = self._key(request, caller)
-        runtime = self._runtime
+        key, runtime = _visible(caller, key), self.runtime
         async with runtime.loop.lane(key):
-            deleted = runtime.sessions.find(key) is not None
-            if deleted:
+            if deleted := runtime.sessions.find(key) is not None:
                 traces = TraceStore(DataPaths(runtime.data_dir).traces)
                 await asyncio.to_thread(delete_session, runtime.sessions, traces, runtime.archive.index, key)
-        return json_response({"id": key, "object": "session", "deleted": deleted})
+        return {"id": key, "object": "session", "deleted": deleted}
 
-    async def branch(self, request: Request, caller: Credential) -> Response:
+    @route("POST", "/v1/sessions/{key}/branch", status=201, guest_may=True)
+    async def branch(self, key: str, caller: Credential, body: NewBranch) -> Any:
         """Copy the beginning of a session into a new one."""
-        key, new = self._key(request, caller), await read_json(request, NewBranch)
-        sessions, target = self._runtime.sessions, session_key(caller, new.name)
+        key, sessions, target = _visible(caller, key), self.runtime.sessions, session_key(caller, body.name)
         source = await asyncio.to_thread(sessions.read, key)
         branch = await asyncio.to_thread(sessions.get_or_create, target)
-        if source is None or branch.message_count:
-            state = "There is no session" if source is None else "There is already a session"
-            raise HttpError(404 if source is None else 409, f"{state} {key if source is None else target}.")
-        await sessions.append(branch, *source.messages[: new.messages])
-        return json_response({"id": target, "object": "session", "messages": branch.message_count}, 201)
+        if source is None:
+            raise _no_session(key)
+        if branch.message_count:
+            raise HttpError(409, f"There is already a session {target}.")
+        await sessions.append(branch, *source.messages[: body.messages])
+        return {"id": target, "object": "session", "messages": branch.message_count}
 
-    async def stop(self, request: Request, caller: Credential) -> Response:
+    @route("POST", "/v1/turns/{turn}/stop", guest_may=True)
+    async def stop(self, turn: str, caller: Credential) -> Any:
         """Stop a turn. What it has said stays."""
-        following = await self._turns.find(caller, request.path_params["id"])
+        following = await self.turns.find(caller, turn)
         record, is_running = following.request, following.view.ended is None
-        stopped = is_running and await self._runtime.loop.stop_turn(record.session, record.turn_id)
-        return json_response({"stopped": bool(stopped)})
+        stopped = is_running and await self.runtime.loop.stop_turn(record.session, record.turn_id)
+        return {"stopped": bool(stopped)}
 
-    async def turn_events(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/turns/{turn}/events", guest_may=True)
+    async def turn_events(self, turn: str, caller: Credential, seen: str = "") -> Response:
         """The events of a turn until it ends; for a client that comes back, from where `seen` says."""
-        following = await self._turns.find(caller, request.path_params["id"])
-        view, seen = following.view, request.query_params.get("seen", "")
+        following = await self.turns.find(caller, turn)
+        view = following.view
 
         async def stream() -> AsyncIterator[bytes]:
-            with self._turns.listening(following.request):
-                async for frame in self._services.feed.follow_turn(view, seen, ping_s=sse.PING_S):
+            with self.turns.listening(following.request):
+                async for frame in self.services.feed.follow_turn(view, seen, ping_s=sse.PING_S):
                     yield sse.PING if frame["type"] == "ping" else sse.event(frame)
 
         return event_stream(stream())
 
-    async def approve(self, request: Request, caller: Credential) -> Response:
+    @route("POST", "/v1/approvals/{question}")
+    async def approve(self, question: str, body: NewAnswer) -> Any:
         """Answer an approval question of any chat. 409 with the answer if it was answered already."""
-        question, new = request.path_params["id"].removeprefix("mcpr_"), await read_json(request, NewAnswer)
-        if self._runtime.questions.answer(question, Answer(new.answer)):
-            return json_response({"id": question, "answer": new.answer})
-        settled = self._runtime.questions.settled_answer(question)
+        question = question.removeprefix("mcpr_")
+        if self.runtime.questions.answer(question, Answer(body.answer)):
+            return {"id": question, "answer": body.answer}
+        settled = self.runtime.questions.settled_answer(question)
         text = f"This question is no longer open; its answer was: {settled or 'unknown'}."
         raise HttpError(409 if settled is not None else 404, text, code="approval_not_open")
 
-    async def file(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/files/{file}/content", guest_may=True)
+    async def file(self, file: str, caller: Credential) -> Response:
         """A file that the agent sent with an answer."""
-        turn_id, _, index = request.path_params["id"].rpartition("-")
-        following = await self._turns.find(caller, turn_id)
+        turn_id, _, index = file.rpartition("-")
+        following = await self.turns.find(caller, turn_id)
         files = sent_files(following.view)
         if not index.isdigit() or int(index) >= len(files):
             raise HttpError(404, "There is no such file.", code="file_not_found")
@@ -229,49 +188,47 @@ class _Rest:
 
     def _read_file(self, path: str) -> tuple[str, bytes]:
         """The name and the content of a file, if it may be sent still: it may be another one by now."""
-        files = Opener(path_policy(self._runtime.config, self._runtime.data_dir, self._runtime.workspace))
+        files = Opener(path_policy(self.runtime.config, self.runtime.data_dir, self.runtime.workspace))
         real, file = files.open(files.resolve_sendable(path))
         with file:
             return real.name, file.read()
 
-    async def feed(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/feed", guest_may=True)
+    async def feed(self, request: Request, caller: Credential, starting_after: str = "") -> Response:
         """The turn events of the sessions that this key may see, from now on or after Last-Event-ID."""
-        after = request.headers.get("last-event-id") or request.query_params.get("starting_after", "")
-        return event_stream(self._events(caller, after))
+        after, feed = request.headers.get("last-event-id") or starting_after, self.services.feed
 
-    async def _events(self, caller: Credential, after: str) -> AsyncIterator[bytes]:
-        feed = self._services.feed
-        yield sse.PING
-        async for items in feed.follow(after, ping_s=sse.PING_S):
-            yield (
-                sse.PING
-                if not items
-                else b"".join(
+        async def stream() -> AsyncIterator[bytes]:
+            yield sse.PING
+            async for items in feed.follow(after, ping_s=sse.PING_S):
+                events = [
                     sse.event(
                         {"session": item.session, "event": item.event.to_json()}, event_id=feed.cursor_at(item.position)
                     )
-                    for item in items
+                    for item in items or ()
                     if _may_see(caller, item.session)
-                )
-            )
+                ]
+                yield b"".join(events) or sse.PING
 
-    async def capabilities(self, request: Request, caller: Credential) -> Response:
+        return event_stream(stream())
+
+    @route("GET", "/v1/capabilities", guest_may=True)
+    async def capabilities(self, caller: Credential) -> Any:
         """What this server can do."""
-        return json_response(
-            {
-                "object": "capabilities",
-                "version": __version__,
-                "role": caller.role,
-                "chat_completions": {"stream": True, "resume": True, "tools": False, "response_format": True},
-                "responses": {"stream": True, "background": True, "approvals": True},
-                "transcription": bool(self._runtime.config.channels.transcription_provider),
-                "idempotency": True,
-            }
-        )
+        return {
+            "object": "capabilities",
+            "version": __version__,
+            "role": caller.role,
+            "chat_completions": {"stream": True, "resume": True, "tools": False, "response_format": True},
+            "responses": {"stream": True, "background": True, "approvals": True},
+            "transcription": bool(self.runtime.config.channels.transcription_provider),
+            "idempotency": True,
+        }
 
-    async def preflight(self, request: Request, caller: Credential | None) -> Response:
+    @route("OPTIONS", "/v1/{path:path}", requires=Requires.NOTHING)
+    async def preflight(self, request: Request) -> Response:
         """Tell a browser what a page of another site may send (fetch.spec.whatwg.org, CORS)."""
-        if request.headers.get("origin") not in self._runtime.config.api.allow_origins:
+        if request.headers.get("origin") not in self.runtime.config.api.allow_origins:
             raise HttpError(403, "This site may not call the API; api.allowOrigins lists those that may.")
         asked = [name.strip() for name in request.headers.get("access-control-request-headers", "").lower().split(",")]
         headers = {
@@ -281,19 +238,31 @@ class _Rest:
         }
         return Response(status_code=204, headers={**HEADERS, **headers})
 
-    async def unknown(self, request: Request, caller: Credential) -> Response:
-        path = request.path_params["path"]
-        raise HttpError(
-            404, f"nanobot has no {request.method} /v1/{path}. See GET /v1/capabilities.", code="unknown_url"
-        )
+    @route(" ".join(_METHODS), "/v1/{path:path}", guest_may=True)
+    async def unknown(self, request: Request, path: str) -> Response:
+        text = f"nanobot has no {request.method} /v1/{path}. See GET /v1/capabilities."
+        raise HttpError(404, text, code="unknown_url")
 
-    def _key(self, request: Request, caller: Credential) -> str:
-        """The session that a path names, by its whole key or by the name of the conversation. Raises HttpError."""
-        name = request.path_params["key"]
-        key = name if ":" in name else session_key(caller, name)
-        if not _may_see(caller, key):
-            raise HttpError(404, f"There is no session {key}.", code="session_not_found")
-        return str(key)
+
+def _visible(caller: Credential, name: str) -> str:
+    """The session that a path names, by its whole key or by the name of the conversation. Raises HttpError."""
+    key = name if ":" in name else session_key(caller, name)
+    if not _may_see(caller, key):
+        raise _no_session(key)
+    return key
+
+
+def _list(data: list[dict[str, Any]], **fields: Any) -> Response:
+    return json_response({"object": "list", "data": data, **fields})
+
+
+def _model(name: str) -> dict[str, Any]:
+    modalities = {"input_modalities": ["text", "image", "file", "audio"], "output_modalities": ["text"]}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "nanobot", "architecture": modalities}
+
+
+def _no_session(key: str) -> HttpError:
+    return HttpError(404, f"There is no session {key}.", code="session_not_found")
 
 
 def _may_see(caller: Credential, key: str) -> bool:

@@ -11,19 +11,11 @@ if TYPE_CHECKING:
 
 def turn_options(message: InboundMessage) -> TurnOptions:
     """The options of a message's turn, from `message.request`."""
-    asked = message.request
-    form = answer_form(asked.get("schema"))
-    return TurnOptions(
-        model=asked.get("model"),
-        instructions=asked.get("instructions", ""),
-        max_tokens=asked.get("max_tokens"),
-        temperature=asked.get("temperature"),
-        reasoning_effort=asked.get("reasoning_effort"),
-        budget_usd=asked.get("budget_usd"),
-        ephemeral=asked.get("ephemeral", False),
-        answer_format=form.describe() if form is not None else "",
-        format_problem=form.problem if form is not None else None,
-    )
+    asked = {name: value for name, value in message.request.items() if value is not None}
+    form = answer_form(asked.pop("schema", None))
+    if form is not None:
+        asked |= {"answer_format": form.describe(), "format_problem": form.problem}
+    return TurnOptions(**asked)
 
 
 def answer_form(schema: dict[str, Any] | None) -> "OutputFormat | None":

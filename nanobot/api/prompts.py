@@ -62,6 +62,23 @@ class Prompt:
         return [file for message in self.new for file in message.files]
 
 
+@dataclass(slots=True)
+class ParsedRequest:
+    """A request, read."""
+
+    prompt: Prompt
+    marker: str | None
+    """The name of the conversation; None if it names none, empty if its turn is not to be stored."""
+    options: dict[str, Any]
+    """What is asked of the turn, for `turn_options`."""
+    echo: dict[str, Any]
+    """What its response repeats."""
+    session: str = ""
+    """The session that it continues, if it names a response and no conversation."""
+    is_stored: bool = False
+    """Whether a session of its own stays, so that another request can continue it."""
+
+
 class _Body(BaseModel):
     """Fields that both endpoints have. Others are ignored."""
 
@@ -75,6 +92,35 @@ class _Body(BaseModel):
     session_id: str | None = None
     store: bool | None = None
     tools: list[Any] | None = None
+
+    def _options(self, config: Config, **options: Any) -> dict[str, Any]:
+        """What is asked of the turn. Raises HttpError."""
+        _check_tools("tools", self.tools, config)
+        asked = {"model": model_name(self.model, config), "temperature": self.temperature, **options}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def _conversation(self) -> str | None:
+        """The name of the conversation in a field of its own."""
+        return None
+
+    def _marker(self, request: Request) -> str | None:
+        """The name of the conversation, the first that the request has. Raises HttpError."""
+        if self.store is False:
+            return ""
+        chat = request.headers.get("x-openwebui-chat-id", "")
+        candidates = (
+            request.headers.get("x-nanobot-session"),
+            self.session_id,
+            self._conversation(),
+            chat if not chat.startswith("local:") else None,  # a temporary chat of Open WebUI
+            (self.metadata or {}).get("session"),
+            self.user,
+        )
+        marker = next((str(value) for value in candidates if value), None)
+        if marker is not None and not _MARKER.fullmatch(marker):
+            text = "The name of a conversation has 1 to 120 letters, digits, dots, hyphens and underscores."
+            raise HttpError(400, text, code="invalid_value", param="session_id")
+        return marker
 
 
 class StreamOptions(BaseModel):
@@ -95,24 +141,32 @@ class ChatBody(_Body):
     logprobs: bool | None = None
     modalities: list[str] | None = None
 
-    def prompt(self, config: Config) -> Prompt:
-        """Its messages. Raises HttpError."""
-        if (self.n or 1) > 1:
-            raise _unsupported("n", "There is one answer: leave `n` out.")
-        if self.logprobs:
-            raise _unsupported("logprobs", "An agent's answer has no log probabilities.")
-        if "audio" in (self.modalities or ()):
-            raise _unsupported("modalities", "Answers are text.")
-        _check_tools("tools", self.tools, config)
+    def parse(self, request: Request, config: Config, form: Prompt | None = None) -> ParsedRequest:
+        """Read it; `form` is the prompt of one that came as a form. Raises HttpError."""
         _check_tools("functions", self.functions, config)
-        return _prompt(self.messages, "messages")
+        for name, is_given, text in (
+            ("n", (self.n or 1) > 1, "There is one answer: leave `n` out."),
+            ("logprobs", self.logprobs, "An agent's answer has no log probabilities."),
+            ("modalities", "audio" in (self.modalities or ()), "Answers are text."),
+        ):
+            if is_given:
+                raise _unsupported(name, text)
+        wanted = (self.response_format or {}).get("json_schema")
+        options = self._options(
+            config,
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            reasoning_effort=self.reasoning_effort,
+            schema=_schema(self.response_format, wanted.get("schema") if isinstance(wanted, dict) else None),
+        )
+        prompt = form or _prompt(self.messages, "messages")
+        return ParsedRequest(prompt, self._marker(request), options, {"model": self.model})
 
-    def request(self, config: Config) -> dict[str, Any]:
-        """What is asked of the turn."""
-        form = self.response_format or {}
-        wanted, limit = form.get("json_schema"), self.max_completion_tokens or self.max_tokens
-        schema = _schema(form, wanted.get("schema") if isinstance(wanted, dict) else None)
-        return _request(self, config, max_tokens=limit, reasoning_effort=self.reasoning_effort, schema=schema)
+    def is_task(self, request: Request, asked: ParsedRequest) -> bool:
+        """Whether Open WebUI asks for a title, tags or the like, which nobody said in a conversation."""
+        if request.headers.get("x-openwebui-task") or (self.metadata or {}).get("task"):
+            return True
+        prompt = asked.prompt
+        return not (asked.marker or prompt.history) and prompt.text.startswith(_OPEN_WEBUI_TASK)
 
 
 class Reasoning(BaseModel):
@@ -139,53 +193,28 @@ class ResponsesBody(_Body):
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
 
-    def prompt(self, config: Config) -> Prompt:
-        """Its input. Raises HttpError."""
+    def parse(self, request: Request, config: Config) -> ParsedRequest:
+        """Read it. Raises HttpError."""
         if self.background and self.store is False:
             raise HttpError(400, "A background response is stored: leave `store` out.", param="store")
-        _check_tools("tools", self.tools, config)
-        if isinstance(self.input, str):
-            prompt = Prompt([ClientMessage("user", self.input)], [], "")
-        else:
-            prompt = _prompt(self.input, "input")
+        form = self.text.format if self.text is not None else None
+        options = self._options(
+            config,
+            max_tokens=self.max_output_tokens,
+            reasoning_effort=self.reasoning.effort if self.reasoning is not None else None,
+            schema=_schema(form, (form or {}).get("schema")),
+        )
+        is_text = isinstance(self.input, str)
+        prompt = _prompt([{"role": "user", "content": self.input}] if is_text else [*self.input], "input")
         prompt.instructions = "\n\n".join(filter(None, [self.instructions or "", prompt.instructions]))
-        return prompt
+        echo = self.model_dump(
+            include={"model", "metadata", "instructions", "previous_response_id", "background", "store"},
+            exclude_none=True,
+        )
+        return ParsedRequest(prompt, self._marker(request), options, echo, is_stored=self.store is not False)
 
-    def request(self, config: Config) -> dict[str, Any]:
-        """What is asked of the turn."""
-        form = (self.text.format if self.text is not None else None) or {}
-        effort = self.reasoning.effort if self.reasoning is not None else None
-        schema = _schema(form, form.get("schema"))
-        return _request(self, config, max_tokens=self.max_output_tokens, reasoning_effort=effort, schema=schema)
-
-
-def marker_of(body: _Body, request: Request) -> str | None:
-    """The name of the conversation, the first that the request has; None if it names none, empty if its turn is not to
-    be stored. Raises HttpError.
-    """
-    if body.store is False:
-        return ""
-    conversation, chat = getattr(body, "conversation", None), request.headers.get("x-openwebui-chat-id", "")
-    candidates = (
-        request.headers.get("x-nanobot-session"),
-        body.session_id,
-        conversation.id if isinstance(conversation, Conversation) else conversation,
-        chat if not chat.startswith("local:") else None,  # a temporary chat of Open WebUI
-        (body.metadata or {}).get("session"),
-        body.user,
-    )
-    marker = next((str(value) for value in candidates if value), None)
-    if marker is not None and not _MARKER.fullmatch(marker):
-        text = "The name of a conversation has 1 to 120 letters, digits, dots, hyphens and underscores."
-        raise HttpError(400, text, code="invalid_value", param="session_id")
-    return marker
-
-
-def is_task_of_open_webui(body: ChatBody, request: Request, prompt: Prompt, marker: str | None) -> bool:
-    """Whether Open WebUI asks for a title, tags or the like, which nobody said in a conversation."""
-    if request.headers.get("x-openwebui-task") or (body.metadata or {}).get("task"):
-        return True
-    return not marker and not prompt.history and prompt.text.startswith(_OPEN_WEBUI_TASK)
+    def _conversation(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, Conversation) else self.conversation
 
 
 def model_name(model: str, config: Config) -> str | None:
@@ -206,16 +235,10 @@ def unknown_model(name: str) -> HttpError:
     return HttpError(404, f"There is no model {name!r}. See GET /v1/models.", code="model_not_found", param="model")
 
 
-def _request(body: _Body, config: Config, **options: Any) -> dict[str, Any]:
-    asked = {"model": model_name(body.model, config), "temperature": body.temperature, **options}
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def _schema(form: dict[str, Any], wanted: Any) -> dict[str, Any] | None:
-    if form.get("type") == "json_object":
-        return {"type": "object"}
-    if form.get("type") != "json_schema":
-        return None
+def _schema(form: dict[str, Any] | None, wanted: Any) -> dict[str, Any] | None:
+    kind = (form or {}).get("type")
+    if kind != "json_schema":
+        return {"type": "object"} if kind == "json_object" else None
     schema: dict[str, Any] = wanted if isinstance(wanted, dict) else {}
     try:
         answer_form(schema)

@@ -5,108 +5,108 @@ follow from what the turn shows, and each text delta has DELTA_CHARS characters.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from nanobot.agent.events import Answer, TurnOutcome
-from nanobot.agent.feed import TurnView
-from nanobot.api.answers import AnswerReader
-from nanobot.api.errors import error_object
-from nanobot.api.prompts import ResponsesBody, marker_of
-from nanobot.api.results import check_outcome, outcome_of, usage_of, wait_for
-from nanobot.api.services import ApiServices
+from nanobot.api.answers import AnswerReader, check_outcome, openai_usage, outcome_of, part_count
+from nanobot.api.errors import error_fields
+from nanobot.api.prompts import ResponsesBody
 from nanobot.api.store import KEPT_S
-from nanobot.api.turns import ApiTurns, Following, ParsedRequest
+from nanobot.api.turns import ApiView, Following
 from nanobot.net import sse
 from nanobot.security.credentials import Credential, HttpRole
 from nanobot.security.http_access import HttpError, event_stream, json_response, read_body, validate
+from nanobot.security.http_view import route
 
 DELTA_CHARS = 8
 _SERVER = "nanobot"
-_Event = dict[str, Any]
+_CONSTANT: dict[str, Any] = {
+    "parallel_tool_calls": True, "temperature": None, "text": {"format": {"type": "text"}}, "tool_choice": "auto",
+    "tools": [], "top_p": None, "truncation": "disabled",
+}  # fmt: skip
+_Item = dict[str, Any]
 
 
-class Responses:
+class Responses(ApiView):
     """The endpoints of responses."""
 
-    def __init__(self, services: ApiServices, turns: ApiTurns) -> None:
-        self._services = services
-        self._turns = turns
-
+    @route("POST", "/v1/responses", guest_may=True)
     async def create(self, request: Request, caller: Credential) -> Response:
         """Answer the new input, or go on after an approval question."""
-        config = self._services.runtime.config
-        raw = await read_body(request, config.api.max_body_mb << 20)
+        raw = await read_body(request, self.runtime.config.api.max_body_mb << 20)
         body = validate(ResponsesBody, raw)
-        prompt = body.prompt(config)
-        previous = None
+        asked, previous = body.parse(request, self.runtime.config), None
         if body.previous_response_id is not None:
-            previous = await self._turns.find(caller, _id_of(body.previous_response_id))
-        if prompt.approvals:
-            following = await self._answer_approvals(caller, previous, prompt.approvals, raw)
+            previous = await self._find(caller, body.previous_response_id)
+        if asked.prompt.approvals:
+            following = await self._answer_approvals(caller, previous, asked.prompt.approvals)
         else:
-            marker = marker_of(body, request)
-            session = previous.request.session if previous is not None and not marker else ""
-            echo = body.model_dump(
-                include={"model", "metadata", "instructions", "previous_response_id", "background", "store"},
-                exclude_none=True,
-            )
-            asked = ParsedRequest(
-                prompt, marker, body.request(config), session, echo, is_stored=body.store is not False
-            )
-            following = await self._turns.start(request, caller, raw, asked)
+            asked.session = previous.request.session if previous is not None and not asked.marker else ""
+            following = await self.turns.start(request, caller, raw, asked)
         if body.background:
-            self._turns.detach(following.request)
+            self.turns.detach(following.request)
         if body.stream:
             return event_stream(self._stream(following, after=-1))
         if not body.background:
-            await self._wait(request, following)
+            await self.turns.wait(request, following, lambda: _has_open_question(following))
+            if _has_open_question(following):
+                self.turns.detach(following.request)
         return self._answer(following, is_background=bool(body.background))
 
-    async def get(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/responses/{response}", guest_may=True)
+    async def get(
+        self,
+        request: Request,
+        caller: Credential,
+        response: str,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Field(ge=-1)] = None,
+    ) -> Response:
         """A response as it is now; with `stream=true` its events after `starting_after`."""
-        following = await self._find(request, caller)
-        if request.query_params.get("stream") != "true":
+        following = await self._find(caller, response)
+        if not stream:
             return self._answer(following)
-        after = request.query_params.get("starting_after") or request.headers.get("last-event-id") or "-1"
-        if not after.lstrip("-").isdigit():
-            raise HttpError(400, "starting_after is the sequence_number of an event.", param="starting_after")
-        return event_stream(self._stream(following, int(after)))
+        last = request.headers.get("last-event-id", "")
+        if starting_after is None:
+            starting_after = int(last) if last.isdigit() else -1
+        return event_stream(self._stream(following, starting_after))
 
-    async def cancel(self, request: Request, caller: Credential) -> Response:
+    @route("DELETE", "/v1/responses/{response}", guest_may=True)
+    async def delete(self, caller: Credential, response: str) -> Any:
+        """Forget a response. A conversation that it belongs to stays."""
+        record = (await self._find(caller, response)).request
+        await self.services.requests.delete(record.id)
+        return {"id": f"resp_{record.id}", "object": "response", "deleted": True}
+
+    @route("POST", "/v1/responses/{response}/cancel", guest_may=True)
+    async def cancel(self, caller: Credential, response: str) -> Response:
         """Stop the turn. What it has said stays."""
-        following = await self._find(request, caller)
+        following = await self._find(caller, response)
         if following.view.ended is None:
-            record = following.request
-            await self._services.runtime.loop.stop_turn(record.session, record.turn_id)
+            await self.runtime.loop.stop_turn(following.request.session, following.request.turn_id)
         return self._answer(following)
 
-    async def delete(self, request: Request, caller: Credential) -> Response:
-        """Forget a response. A conversation that it belongs to stays."""
-        following = await self._find(request, caller)
-        await self._services.requests.delete(following.request.id)
-        return json_response({"id": f"resp_{following.request.id}", "object": "response", "deleted": True})
-
-    async def input_items(self, request: Request, caller: Credential) -> Response:
+    @route("GET", "/v1/responses/{response}/input_items", guest_may=True)
+    async def input_items(self, caller: Credential, response: str) -> Any:
         """The message that a response answers."""
-        following = await self._find(request, caller)
-        content = [{"type": "input_text", "text": following.view.started.text}]
-        item = {"id": f"msg_{following.request.turn_id}_in", "type": "message", "role": "user", "status": "completed"}
-        data = [{**item, "content": content}]
-        return json_response(
-            {"object": "list", "data": data, "first_id": item["id"], "last_id": item["id"], "has_more": False}
-        )
+        following = await self._find(caller, response)
+        item_id, content = f"msg_{following.request.turn_id}_in", following.view.started.text
+        item = {"id": item_id, "type": "message", "role": "user", "status": "completed"}
+        data = [{**item, "content": [{"type": "input_text", "text": content}]}]
+        return {"object": "list", "data": data, "first_id": item_id, "last_id": item_id, "has_more": False}
 
-    async def _find(self, request: Request, caller: Credential) -> Following:
-        return await self._turns.find(caller, _id_of(request.path_params["id"]))
+    async def _find(self, caller: Credential, response_id: str) -> Following:
+        return await self.turns.find(caller, response_id.removeprefix("resp_"))
 
     async def _answer_approvals(
-        self, caller: Credential, previous: Following | None, approvals: dict[str, bool], raw: bytes
+        self, caller: Credential, previous: Following | None, approvals: dict[str, bool]
     ) -> Following:
         """Answer open questions and follow the turn that asked them."""
         if previous is None:
@@ -114,55 +114,44 @@ class Responses:
             raise HttpError(400, text, code="invalid_value", param="previous_response_id")
         if caller.role is not HttpRole.OWNER:
             raise HttpError(403, "Only an owner may approve that.")
-        first_part = AnswerReader(previous.view).part_count
+        first_part, questions = part_count(previous.view), self.runtime.questions
         for item_id, approve in approvals.items():
             question, answer = item_id.removeprefix("mcpr_"), Answer.ONCE if approve else Answer.NO
-            questions = self._services.runtime.questions
             if not questions.answer(question, answer) and questions.settled_answer(question) is None:
                 text = "This approval request is not open any more."
                 raise HttpError(400, text, code="invalid_value", param="input")
         new_id = f"{previous.request.turn_id}-{'-'.join(sorted(approvals))}".replace("mcpr_", "")
-        record = replace(previous.request, id=new_id, idempotency=None, first_part=first_part)
-        known = await self._services.requests.get(new_id)
-        if known is None:
-            known = await self._services.requests.add(record, is_retry=False, kept_s=KEPT_S)
-        return Following(known, previous.view)
-
-    async def _wait(self, request: Request, following: Following) -> None:
-        timeout_s = self._services.runtime.config.api.timeout
-        writer = _Events(following, self._services.runtime.workspace)
-        with self._turns.listening(following.request):
-            await wait_for(request, self._turns, following, lambda: writer.has_open_question, timeout_s)
-            if writer.has_open_question:
-                self._turns.detach(following.request)
+        record = await self.services.requests.get(new_id)
+        if record is None:
+            new = replace(previous.request, id=new_id, idempotency=None, first_part=first_part)
+            record = await self.services.requests.add(new, is_retry=False, kept_s=KEPT_S)
+        return Following(record, previous.view)
 
     def _answer(self, following: Following, *, is_background: bool = False) -> Response:
-        events = _Events(following, self._services.runtime.workspace)
-        for _ in events.new():
-            pass
-        if following.view.ended is not None and not is_background and not following.request.echo.get("background"):
-            check_outcome(following)
-        if following.view.ended is not None or events.has_open_question:
-            self._services.requests.set_read(following.request.id)
+        events = _Events(following, self.runtime.workspace)
+        events.read()
+        if not is_background and not following.request.echo.get("background"):
+            check_outcome(following.view, following.schema)
+        if following.view.ended is not None or _has_open_question(following):
+            self.services.requests.set_read(following.request.id)
         return json_response(events.response())
 
     async def _stream(self, following: Following, after: int) -> AsyncIterator[bytes]:
-        events = _Events(following, self._services.runtime.workspace)
-        with self._turns.listening(following.request):
-            async for is_news in self._turns.changes(following.view):
+        events, sent = _Events(following, self.runtime.workspace), after + 1
+        with self.turns.listening(following.request):
+            async for is_news in self.turns.changes(following.view):
                 if not is_news:
                     yield sse.PING
                     continue
-                frames = [
-                    sse.event(event, name=event["type"]) for event in events.new() if event["sequence_number"] > after
-                ]
-                if frames:
-                    yield b"".join(frames)
+                events.read()
+                if new := events.log[sent:]:
+                    sent = len(events.log)
+                    yield b"".join(sse.event(event, name=event["type"]) for event in new)
                 if events.is_complete:
                     break
-            if events.has_open_question:
-                self._turns.detach(following.request)
-            self._services.requests.set_read(following.request.id)
+            if _has_open_question(following):
+                self.turns.detach(following.request)
+            self.services.requests.set_read(following.request.id)
 
 
 class _Events:
@@ -171,196 +160,143 @@ class _Events:
     def __init__(self, following: Following, workspace: Path) -> None:
         self._following = following
         self._workspace = workspace
-        self._record = following.request
-        self._view = following.view
-        schema = following.request.echo.get("schema")
-        self._reader = AnswerReader(following.view, first_part=following.request.first_part, schema=schema)
-        self._items: list[dict[str, Any]] = []
-        self._number = 0
-        self._text = ""
-        """Text of the message item in progress."""
+        record = following.request
+        self._reader = AnswerReader(following.view, first_part=record.first_part, schema=following.schema)
+        self._items: list[_Item] = []
+        self._text: str | None = None
+        """That of the last item, while it is a message in progress."""
         self._sent = 0
         """How much of it was sent."""
-        self._is_open = False
-        """Whether the last item is a message in progress."""
+        self.log: list[dict[str, Any]] = []
         self.is_complete = False
-        self._approval: dict[str, Any] | None = None
+        self._add("created", response=self.response("in_progress"))
+        self._add("in_progress", response=self.response("in_progress"))
 
-    @property
-    def has_open_question(self) -> bool:
-        """Whether the turn waits for an answer to an approval question."""
-        return any(part["type"] == "approval" and "answer" not in part for part in self._view.parts)
+    def _add(self, kind: str, **fields: Any) -> None:
+        self.log.append({"type": f"response.{kind}", **fields, "sequence_number": len(self.log)})
 
-    def new(self) -> Iterator[_Event]:
-        """The events since the last call, in order."""
-        for event in self._new():
-            yield {**event, "sequence_number": self._number}
-            self._number += 1
+    def _add_of_item(self, kind: str, **fields: Any) -> None:
+        self._add(kind, item_id=self._items[-1]["id"], output_index=len(self._items) - 1, **fields)
 
-    def _new(self) -> Iterator[_Event]:
-        if not self._number and not self._items:
-            yield {"type": "response.created", "response": self.response("in_progress")}
-            yield {"type": "response.in_progress", "response": self.response("in_progress")}
-        if self.is_complete:
-            return
-        for piece in self._reader.read():
-            if piece.tool is not None:
-                yield from self._end_message()
-                yield from self._tool_call(piece.tool)
+    def read(self) -> None:
+        """Add the events of what the turn has shown since the last call."""
+        is_asking = False
+        for piece in self._reader.read() if not self.is_complete else ():
+            if piece.tool is not None or piece.approval is not None or piece.starts:
+                self._end_message()
+            if piece.text:
+                self._say(piece.text)
+            elif piece.tool is not None:
+                self._add_call(piece.tool)
             elif piece.approval is not None:
-                yield from self._end_message()
-                yield from self._ask(piece.approval)
-            else:
-                if piece.starts:
-                    yield from self._end_message()
-                yield from self._add_text(piece.text)
-        if self._reader.is_complete or self._approval is not None:
-            yield from self._end_message()
+                is_asking = True
+                self._begin(f"mcpr_{piece.approval['question']}", "mcp_approval_request", **_call(piece.approval))
+                self._done()
+        if not self.is_complete and (self._reader.is_complete or is_asking):
+            self._end_message()
             self.is_complete = True
             response = self.response()
-            status = response["status"]
-            yield {"type": f"response.{status if status != 'cancelled' else 'incomplete'}", "response": response}
+            self._add("incomplete" if response["status"] == "cancelled" else response["status"], response=response)
 
-    def _add_text(self, text: str) -> Iterator[_Event]:
-        if not self._is_open:
-            self._is_open, self._text, self._sent = True, "", 0
-            item = {"id": self._item_id("msg"), "type": "message", "role": "assistant", "status": "in_progress"}
-            self._items.append({**item, "content": []})
-            yield self._of_item("response.output_item.added", item={**item, "content": []})
-            yield self._of_text("response.content_part.added", part=_part(""))
+    def _begin(self, item_id: str, kind: str, **fields: Any) -> None:
+        self._items.append({"id": item_id, "type": kind, **fields})
+        self._add("output_item.added", output_index=len(self._items) - 1, item=dict(self._items[-1]))
+
+    def _done(self) -> None:
+        self._add("output_item.done", output_index=len(self._items) - 1, item=dict(self._items[-1]))
+
+    def _new_id(self, kind: str) -> str:
+        return f"{kind}_{self._following.request.id}_{len(self._items)}"
+
+    def _say(self, text: str) -> None:
+        if self._text is None:
+            self._text, self._sent = "", 0
+            self._begin(self._new_id("msg"), "message", role="assistant", status="in_progress", content=[])
+            self._add_of_item("content_part.added", content_index=0, part=_part(""))
         self._text += text
         while len(self._text) - self._sent >= DELTA_CHARS:
-            yield self._delta(DELTA_CHARS)
+            self._send(self._text)
 
-    def _end_message(self) -> Iterator[_Event]:
-        if not self._is_open:
-            return
-        self._is_open = False
-        if self._sent < len(self._text):
-            yield self._delta(DELTA_CHARS)
-        item = self._items[-1]
-        item |= {"status": "completed", "content": [_part(self._text)]}
-        yield self._of_text("response.output_text.done", text=self._text, logprobs=[])
-        yield self._of_text("response.content_part.done", part=_part(self._text))
-        yield self._of_item("response.output_item.done", item=dict(item))
-
-    def _delta(self, count: int) -> _Event:
-        delta = self._text[self._sent : self._sent + count]
+    def _send(self, text: str) -> None:
+        delta = text[self._sent : self._sent + DELTA_CHARS]
         self._sent += len(delta)
-        return self._of_text("response.output_text.delta", delta=delta, logprobs=[])
+        self._add_of_item("output_text.delta", content_index=0, delta=delta, logprobs=[])
 
-    def _tool_call(self, tool: dict[str, Any]) -> Iterator[_Event]:
-        arguments, ok = json.dumps(tool["arguments"], ensure_ascii=False), bool(tool.get("ok"))
-        output = str(tool.get("content", ""))
-        item: dict[str, Any] = {
-            "id": self._item_id("mcp"), "type": "mcp_call", "server_label": _SERVER, "name": tool["name"],
-            "arguments": arguments, "output": output if ok else None, "error": None if ok else output or "stopped",
-            "status": "completed" if ok else "failed",
-        }  # fmt: skip
-        self._items.append(item)
-        started = {**item, "arguments": "", "output": None, "error": None, "status": "in_progress"}
-        yield self._of_item("response.output_item.added", item=started)
-        of_call = {"item_id": item["id"], "output_index": len(self._items) - 1}
-        yield {"type": "response.mcp_call.in_progress", **of_call}
-        yield {"type": "response.mcp_call_arguments.delta", **of_call, "delta": arguments}
-        yield {"type": "response.mcp_call_arguments.done", **of_call, "arguments": arguments}
-        yield {"type": f"response.mcp_call.{item['status']}", **of_call}
-        yield self._of_item("response.output_item.done", item=item)
+    def _end_message(self) -> None:
+        text, self._text = self._text, None
+        if text is None:
+            return
+        if self._sent < len(text):
+            self._send(text)
+        self._items[-1] |= {"status": "completed", "content": [_part(text)]}
+        self._add_of_item("output_text.done", content_index=0, text=text, logprobs=[])
+        self._add_of_item("content_part.done", content_index=0, part=_part(text))
+        self._done()
 
-    def _ask(self, approval: dict[str, Any]) -> Iterator[_Event]:
-        self._approval = approval
-        item = {
-            "id": f"mcpr_{approval['question']}",
-            "type": "mcp_approval_request",
-            "server_label": _SERVER,
-            "name": approval["name"],
-            "arguments": json.dumps(approval["arguments"], ensure_ascii=False),
-        }
-        self._items.append(item)
-        yield self._of_item("response.output_item.added", item=item)
-        yield self._of_item("response.output_item.done", item=item)
-
-    def _item_id(self, kind: str) -> str:
-        return f"{kind}_{self._record.id}_{len(self._items)}"
-
-    def _of_item(self, kind: str, **fields: Any) -> _Event:
-        return {"type": kind, "output_index": len(self._items) - 1, **fields}
-
-    def _of_text(self, kind: str, **fields: Any) -> _Event:
-        item_id, index = self._items[-1]["id"], len(self._items) - 1
-        return {"type": kind, "item_id": item_id, "output_index": index, "content_index": 0, **fields}
+    def _add_call(self, tool: dict[str, Any]) -> None:
+        output, status = str(tool.get("content", "")), "completed" if tool.get("ok") else "failed"
+        call = _call(tool)
+        arguments, waiting = call["arguments"], {"output": None, "error": None, "status": "in_progress"}
+        self._begin(self._new_id("mcp"), "mcp_call", **{**call, "arguments": ""}, **waiting)
+        result = {"output": output} if tool.get("ok") else {"error": output or "stopped"}
+        self._items[-1] |= {"arguments": arguments, **result, "status": status}
+        self._add_of_item("mcp_call.in_progress")
+        self._add_of_item("mcp_call_arguments.delta", delta=arguments)
+        self._add_of_item("mcp_call_arguments.done", arguments=arguments)
+        self._add_of_item(f"mcp_call.{status}")
+        self._done()
 
     def response(self, status: str = "") -> dict[str, Any]:
         """The response object, as far as events were read."""
-        record, view, ended = self._record, self._view, self._view.ended
-        status = status or self._status()
+        record, view, schema = self._following.request, self._following.view, self._following.schema
+        status, echo = status or self._status(), record.echo
         error, usage, outcome = None, None, {"turn_id": record.turn_id, "session": record.session}
-        if ended is not None and status != "in_progress":
-            usage = _usage(view)
-            outcome = outcome_of(self._following, self._workspace)
+        if view.ended is not None and status != "in_progress":
+            usage = openai_usage(view.ended.usage, sent="input", received="output")
+            outcome = outcome_of(view, self._workspace)
             try:
-                check_outcome(self._following)
+                check_outcome(view, schema)
             except HttpError as problem:
-                details = error_object(problem)["error"]
-                assert isinstance(details, dict)  # noqa: S101 made above
-                error = {"code": details["code"] or "server_error", "message": str(problem)}
+                error = {"code": error_fields(problem)["code"] or "server_error", "message": str(problem)}
         return {
             "id": f"resp_{record.id}",
             "object": "response",
             "created_at": int(record.created_at),
             "status": status,
-            "background": bool(record.echo.get("background")),
+            "background": bool(echo.get("background")),
             "error": error,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": record.echo.get("instructions"),
-            "metadata": record.echo.get("metadata") or {},
-            "model": record.echo.get("model", _SERVER),
+            "instructions": echo.get("instructions"),
+            "metadata": echo.get("metadata") or {},
+            "model": echo.get("model", _SERVER),
             "output": [dict(item) for item in self._items],
-            "parallel_tool_calls": True,
-            "previous_response_id": record.echo.get("previous_response_id"),
-            "store": record.echo.get("store", True),
-            "temperature": None,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": None,
-            "truncation": "disabled",
+            "previous_response_id": echo.get("previous_response_id"),
+            "store": echo.get("store", True),
             "usage": usage,
+            **_CONSTANT,
             "nanobot": outcome,
         }
 
     def _status(self) -> str:
-        ended = self._view.ended
-        if self._approval is not None:
+        ended, view = self._following.view.ended, self._following.view
+        if self._items and self._items[-1]["type"] == "mcp_approval_request":
             return "completed"
         if ended is None:
-            has_begun = bool(self._view.parts) or self._view.seq >= 0
-            return "in_progress" if has_begun else "queued"
-        match ended.outcome:
-            case TurnOutcome.ANSWERED:
-                return "completed"
-            case TurnOutcome.PARTIAL:
-                return "incomplete"
-            case TurnOutcome.STOPPED:
-                return "failed" if ended.later else "cancelled"
-            case _:
-                return "failed"
+            return "in_progress" if view.parts or view.seq >= 0 else "queued"
+        if ended.outcome is TurnOutcome.STOPPED:
+            return "failed" if ended.later else "cancelled"
+        return {TurnOutcome.ANSWERED: "completed", TurnOutcome.PARTIAL: "incomplete"}.get(ended.outcome, "failed")
+
+
+def _has_open_question(following: Following) -> bool:
+    """Whether the turn waits for an answer to an approval question."""
+    return any(part["type"] == "approval" and "answer" not in part for part in following.view.parts)
+
+
+def _call(part: dict[str, Any]) -> dict[str, Any]:
+    arguments = json.dumps(part["arguments"], ensure_ascii=False)
+    return {"server_label": _SERVER, "name": part["name"], "arguments": arguments}
 
 
 def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _usage(view: TurnView) -> dict[str, Any]:
-    usage = usage_of(view)
-    return {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": usage["prompt_tokens_details"],
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": usage["completion_tokens_details"],
-        "total_tokens": usage["total_tokens"],
-    }
-
-
-def _id_of(response_id: str) -> str:
-    return response_id.removeprefix("resp_")

@@ -6,9 +6,10 @@ import json
 import logging
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
@@ -18,7 +19,7 @@ from nanobot.agent.feed import FeedClosedError, TurnView, stored_view
 from nanobot.agent.subagent.spawn import SpawnTool
 from nanobot.agent.tools.web.fetch import FETCH_TIMEOUT_S
 from nanobot.api.errors import NO_RETRY
-from nanobot.api.prompts import ClientMessage, Prompt, UploadedFile
+from nanobot.api.prompts import ClientMessage, ParsedRequest, Prompt, UploadedFile
 from nanobot.api.services import ApiServices
 from nanobot.api.store import KEPT_S, TEMPORARY_S, ApiRequest
 from nanobot.bus.events import InboundMessage
@@ -30,7 +31,8 @@ from nanobot.net.egress import EgressGate
 from nanobot.net.fetch import Fetcher, FetchLimits, FetchRequest
 from nanobot.runtime.policies import network_policy
 from nanobot.security.credentials import Credential, HttpRole
-from nanobot.security.http_access import HttpError
+from nanobot.security.http_access import HttpError, Requires
+from nanobot.security.http_view import View
 from nanobot.security.secrets import find_secret
 from nanobot.session.file_names import is_temporary
 
@@ -43,22 +45,6 @@ _MAX_WAITING = 20
 SWEEP_S = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
-    """A request, read."""
-
-    prompt: Prompt
-    marker: str | None
-    """The name of the conversation; None if it names none, empty if it is to have none."""
-    options: dict[str, Any]
-    """What is asked of the turn, for `turn_options`."""
-    session: str = ""
-    """The session that it continues, if it names a response and no conversation."""
-    echo: dict[str, Any] | None = None
-    is_stored: bool = False
-    """Whether a session of its own stays, so that another request can continue it."""
-
-
 @dataclass(slots=True)
 class Following:
     """A request and what its turn shows."""
@@ -67,6 +53,11 @@ class Following:
     view: TurnView
     history: str = ""
     """`session` if the client's history is another one than the session's, which was used."""
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema that the answer has to fit."""
+        return self.request.echo.get("schema")
 
 
 class ApiTurns:
@@ -94,10 +85,8 @@ class ApiTurns:
             asked.prompt.history.clear()  # that of another conversation, maybe
         session = asked.session or session_key(caller, marker or f"~{new_id}")
         idempotency = request.headers.get("idempotency-key")
-        new = ApiRequest(
-            new_id, new_id, caller.name, session, _hash(request, body), idempotency, echo={**(asked.echo or {})}
-        )
-        new.echo["schema"] = asked.options.get("schema")
+        echo = {**asked.echo, "schema": asked.options.get("schema")}
+        new = ApiRequest(new_id, new_id, caller.name, session, _hash(request, body), idempotency, echo=echo)
         is_retry = request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         is_kept = asked.is_stored or not is_temporary(session)
         known = await self._services.requests.add(new, is_retry=is_retry, kept_s=KEPT_S if is_kept else TEMPORARY_S)
@@ -142,9 +131,8 @@ class ApiTurns:
             turn_id=record.turn_id,
             request={**asked.options, **instructions},
         )
-        inbox = channel.inbox
-        assert inbox is not None  # noqa: S101 the gateway has attached the channel
-        await inbox.put(message, attachments)
+        assert channel.inbox is not None  # noqa: S101 the gateway has attached the channel
+        await channel.inbox.put(message, attachments)
         return note
 
     async def _store(self, file: UploadedFile, caller: Credential) -> Attachment:
@@ -178,36 +166,27 @@ class ApiTurns:
     async def _prepare_session(self, request: Request, caller: Credential, record: ApiRequest, prompt: Prompt) -> str:
         """Give a session of its own the client's history; branch a conversation that the client has edited."""
         sessions = self._services.runtime.sessions
-        if is_temporary(record.session):
-            if prompt.history:
-                session = await asyncio.to_thread(sessions.get_or_create, record.session)
-                if session.message_count == 0:
-                    rows = [await self._row(said, caller, record.turn_id) for said in prompt.history]
-                    await sessions.append(session, *rows)
-            return ""
-        has_history = bool(prompt.history) or "x-openwebui-chat-id" in request.headers
-        if not has_history:
+        if not prompt.history and (is_temporary(record.session) or "x-openwebui-chat-id" not in request.headers):
             return ""
         session = await asyncio.to_thread(sessions.get_or_create, record.session)
-        known = _turn_starts(session.get_history())
-        said = [said.text for said in _joined(prompt.history) if said.role == "user"]
-        stored = [text for _, text in known]
-        if len(said) >= len(stored) and said[len(said) - len(stored) :] == stored:
+        if is_temporary(record.session):
+            if session.message_count == 0:
+                await sessions.append(
+                    session, *[await self._row(said, caller, record.turn_id) for said in prompt.history]
+                )
+            return ""
+        said, stored = _said(prompt.history), [text for _, text in _turn_starts(session.get_history())]
+        if said[max(len(said) - len(stored), 0) :] == stored:
             return ""
         if said != stored[: len(said)]:
             return "session"
-        await self._branch(record.session, len(said))
-        return ""
-
-    async def _branch(self, key: str, kept_turns: int) -> None:
-        """Archive a conversation and continue after its first turns."""
-        sessions = self._services.runtime.sessions
-        async with sessions.hold(key) as session:
+        async with sessions.hold(record.session) as session:  # archive it and continue after its first turns
             rows = session.get_history()
             starts = _turn_starts(rows)
-            kept = rows[: starts[kept_turns][0]] if kept_turns < len(starts) else rows
-            await asyncio.to_thread(sessions.archive, key)
-            await sessions.append(await asyncio.to_thread(sessions.get_or_create, key), *kept)
+            kept = rows[: starts[len(said)][0]] if len(said) < len(starts) else rows
+            await asyncio.to_thread(sessions.archive, record.session)
+            await sessions.append(await asyncio.to_thread(sessions.get_or_create, record.session), *kept)
+        return ""
 
     async def _row(self, said: ClientMessage, caller: Credential, turn_id: str) -> ChatMessage:
         """A message of the client's history as a row."""
@@ -234,43 +213,71 @@ class ApiTurns:
 
     async def view_of(self, record: ApiRequest) -> TurnView | None:
         """What a turn shows: running, waiting, or stored. None if it never began."""
-        bus = self._services.runtime.bus
+        bus, sessions = self._services.runtime.bus, self._services.runtime.sessions
         try:
             view = await self._services.feed.wait_view(
                 record.turn_id, lambda: bus.is_open(record.session, record.turn_id)
             )
+            if view is None:
+                session = await asyncio.to_thread(sessions.read, record.session)
+                view = stored_view(session, record.turn_id, Origin.API) if session is not None else None
         except FeedClosedError as error:
             raise stopping() from error
-        if view is None:
-            return await self._stored_view(record)
-        await self._count_subagents(view)
-        return view
-
-    async def _stored_view(self, record: ApiRequest) -> TurnView | None:
-        try:
-            session = await asyncio.to_thread(self._services.runtime.sessions.read, record.session)
         except StorageError as error:
             log.warning("session %s cannot be read: %s", record.session, error)
-            session = None
-        view = stored_view(session, record.turn_id, Origin.API) if session is not None else None
-        if view is not None and view.ended is not None:
-            usage, cost = await self._services.requests.usage(record.turn_id)
-            view.ended = replace(view.ended, usage=usage, cost_usd=cost)
-            await self._count_subagents(view)
+            return None
+        if view is not None:
+            await self._count_usage(view)
         return view
 
-    async def _count_subagents(self, view: TurnView) -> None:
-        """Add what its subagents have used so far to the usage of a turn that has ended."""
-        if view.ended is None or not any(
-            part["type"] == "tool" and part["name"] == SpawnTool.name for part in view.parts
-        ):
+    async def _count_usage(self, view: TurnView) -> None:
+        """Set the usage of a turn that has ended: from the ledger if its session was read, or has subagents, whose
+        calls so far are added.
+        """
+        is_spawning = any(part["type"] == "tool" and part["name"] == SpawnTool.name for part in view.parts)
+        if view.ended is None or not (is_spawning or view.position < 0):
             return
         turn_id, sessions = view.started.turn_id, set[str]()
-        for task in await self._services.runtime.subagents.all_tasks():  # a subagent's own are newer
-            if task.order.turn_id == turn_id or task.order.parent in sessions:
+        for task in await self._services.runtime.subagents.all_tasks() if is_spawning else ():
+            if task.order.turn_id == turn_id or task.order.parent in sessions:  # a subagent's own are newer
                 sessions.add(task.session_key)
         usage, cost_usd = await self._services.requests.usage(turn_id, [*sessions])
         view.ended = replace(view.ended, usage=usage, cost_usd=cost_usd)
+
+    async def wait(self, request: Request, following: Following, is_enough: Callable[[], bool | None]) -> None:
+        """Wait for the end of a turn, or until `is_enough`, which is called at each change and every PING_S. Raises
+        HttpError if it takes too long: the turn goes on, and the client's automatic retry gets its answer.
+        """
+        timeout_s = self._services.runtime.config.api.timeout
+
+        async def wait() -> None:
+            async for _ in self.changes(following.view):
+                if is_enough():
+                    return
+
+        async def disconnected() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        waiting, leaving = asyncio.ensure_future(wait()), asyncio.ensure_future(disconnected())
+        with self.listening(following.request):
+            try:
+                done, _ = await asyncio.wait((waiting, leaving), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (waiting, leaving):
+                    task.cancel()
+                await asyncio.gather(waiting, leaving, return_exceptions=True)
+            if waiting in done:
+                return
+            if leaving in done:
+                raise HttpError(499, "The client has left.")
+            self.detach(following.request)
+        raise HttpError(
+            504,
+            f"No answer within {timeout_s:g} s (api.timeout). The turn goes on: send the request again, or stream it.",
+            code="timeout",
+            headers={"x-should-retry": "true", "Location": f"/v1/responses/resp_{following.request.id}"},
+        )
 
     async def changes(self, view: TurnView) -> AsyncIterator[bool]:
         """Yield True now and after each change, and False after PING_S without one, until the turn ends."""
@@ -278,7 +285,7 @@ class ApiTurns:
         while True:
             if version != view.version:
                 version = view.version
-                await self._count_subagents(view)
+                await self._count_usage(view)
                 yield True
                 if view.ended is not None and version == view.version:
                     return
@@ -353,15 +360,10 @@ def stopping() -> HttpError:
     return HttpError(503, "nanobot is starting or stopping.", code="starting", headers={"Retry-After": "2"})
 
 
-def _joined(history: list[ClientMessage]) -> list[ClientMessage]:
-    """Neighbouring messages of one person as one, as they are stored."""
-    joined: list[ClientMessage] = []
-    for said in history:
-        if joined and joined[-1].role == said.role:
-            joined[-1] = replace(joined[-1], text="\n\n".join(filter(None, [joined[-1].text, said.text])))
-        else:
-            joined.append(said)
-    return joined
+def _said(history: list[ClientMessage]) -> list[str]:
+    """What the person has said, neighbouring messages as one, as they are stored."""
+    groups = groupby(history, key=lambda said: said.role)
+    return ["\n\n".join(said.text for said in group if said.text) for role, group in groups if role == "user"]
 
 
 def _turn_starts(rows: list[ChatMessage]) -> list[tuple[int, str]]:
@@ -384,3 +386,14 @@ def _hash(request: Request, body: bytes) -> str:
     except (ValueError, AttributeError):
         pass
     return hashlib.sha256(request.url.path.encode() + b"\n" + body).hexdigest()
+
+
+class ApiView(View):
+    """Some endpoints of the API."""
+
+    requires = Requires.API_KEY
+
+    def __init__(self, services: ApiServices, turns: ApiTurns) -> None:
+        self.services = services
+        self.runtime = services.runtime
+        self.turns = turns

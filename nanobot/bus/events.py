@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
@@ -70,43 +70,22 @@ class InboundMessage:
 
     @classmethod
     def from_owner(
-        cls,
-        channel: str,
-        chat_id: str,
-        content: str,
-        *,
-        session_key: str,
-        origin: Origin,
-        media: Sequence[str] = (),
-        folder: str = "",
+        cls, channel: str, chat_id: str, content: str, *, session_key: str, origin: Origin, **fields: Any
     ) -> "InboundMessage":
         """A message of the owner from a terminal or a program, where nobody else can write."""
-        return cls(
-            channel,
-            "owner",
-            chat_id,
-            content,
-            media=list(media),
-            session_key_override=session_key,
-            origin=origin,
-            provenance=Provenance.OWNER,
-            folder=folder,
-        )
+        provenance = Provenance.OWNER
+        address = Address(channel, chat_id)
+        return cls.at(address, None, content, session_key=session_key, origin=origin, provenance=provenance, **fields)
 
     @classmethod
     def at(
         cls, address: Address, sender_id: str | None, content: str, *, session_key: str, **fields: Any
     ) -> "InboundMessage":
         """A message in this chat, for a session that may belong to another one. Without a sender it is the owner's."""
-        return cls(
-            address.channel,
-            sender_id or "owner",
-            address.chat_id,
-            content,
-            session_key_override=session_key,
-            thread_id=address.thread_id,
-            **fields,
-        )
+        message = cls(address.channel, sender_id or "owner", address.chat_id, content, **fields)
+        message.session_key_override, message.thread_id = session_key, address.thread_id
+        message.media = list(message.media)
+        return message
 
     @property
     def is_followed(self) -> bool:
@@ -136,10 +115,7 @@ class InboundMessage:
     @property
     def session_key(self) -> str:
         """The session this message belongs to."""
-        if self.session_key_override:
-            return self.session_key_override
-        to = self.address
-        return f"{to.channel}:{to.chat_id}"
+        return self.session_key_override or f"{self.address.channel}:{self.address.chat_id}"
 
     @property
     def address(self) -> Address:
@@ -211,6 +187,10 @@ class MenuEntry:
     name: str
     text: str
     words: str = ""
+
+
+_OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
+"""Fields of an outbound message that are stored if they are set."""
 
 
 class Receipt:
@@ -288,10 +268,9 @@ class OutboundMessage:
 
     def to_json(self) -> dict[str, Any]:
         """The message as JSON data, without journal fields and empty optional fields."""
-        names = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
-        payload: dict[str, Any] = {"channel": self.channel, "chat_id": self.chat_id, "content": self.content}
-        payload |= {name: value for name in names if (value := getattr(self, name))}
-        return {**payload, "kind": self.kind, "buttons": [asdict(button) for button in self.buttons]}
+        names = ("channel", "chat_id", "content", "kind", *_OPTIONAL)
+        payload = {name: value for name in names if (value := getattr(self, name)) or name not in _OPTIONAL}
+        return {**payload, "buttons": [asdict(button) for button in self.buttons]}
 
     @classmethod
     def from_json(cls, payload: Mapping[str, Any]) -> "OutboundMessage":

@@ -109,37 +109,22 @@ class Journal:
     async def receive(self, message: InboundMessage) -> bool:
         """Accept a message and set its `journal_key`; durable on return. Return False for a duplicate."""
         message.journal_key = message.journal_key or _journal_key(message)
-        body, now = strict_json(message.to_json()), self._now()
+        row = (message.journal_key, InboundState.RECEIVED, strict_json(message.to_json()), now := self._now())
         if now - self._pruned_at >= _DAY_S:
             self._pruned_at = now
             self._soon(lambda db: _prune(db, now))
-
-        def insert(db: "Connection") -> bool:
-            row = (message.journal_key, InboundState.RECEIVED, body, now)
-            return (
-                db.execute(
-                    "INSERT INTO inbound (key, state, body, received_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    row,
-                ).rowcount
-                > 0
-            )
-
-        return await self._ask(insert)
+        query = "INSERT INTO inbound (key, state, body, received_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        return await self._ask(_statement(query, *row)) > 0
 
     async def save(self, message: InboundMessage) -> None:
         """Update an accepted message, after more of its attachments were downloaded."""
         row = (strict_json(message.to_json()), message.journal_key, *OPEN)
-        query = "UPDATE inbound SET body = ? WHERE key = ? AND state IN (?, ?)"
-        await self._ask(lambda db: db.execute(query, row).rowcount)
+        await self._ask(_statement("UPDATE inbound SET body = ? WHERE key = ? AND state IN (?, ?)", *row))
 
     async def begin(self, key: str, turn_id: str) -> None:
         """Record that its turn has started. Written soon, with the next commit."""
-
-        def update(db: "Connection") -> None:
-            row = (InboundState.RUNNING, turn_id, key, *OPEN)
-            db.execute("UPDATE inbound SET state = ?, turn_id = ? WHERE key = ? AND state IN (?, ?)", row)
-
-        await self._soon(update)
+        query = "UPDATE inbound SET state = ?, turn_id = ? WHERE key = ? AND state IN (?, ?)"
+        await self._soon(_statement(query, InboundState.RUNNING, turn_id, key, *OPEN))
 
     async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
         """Record how a message ended. Written soon, with the next commit.
@@ -159,7 +144,9 @@ class Journal:
         now = self._now()
 
         def select(db: "Connection") -> list[tuple[str, str]]:
-            _settle_answered_messages(db, now)
+            # replies journaled just before a crash are still to be sent, but their messages are answered
+            are_open = "answers IN (SELECT key FROM inbound WHERE state IN (?, ?))"
+            _settle_answered(db, are_open, OPEN, InboundState.ANSWERED, "", now)
             return db.execute("SELECT key, body FROM inbound WHERE state IN (?, ?) ORDER BY id", OPEN).fetchall()
 
         messages = []
@@ -201,17 +188,13 @@ class Journal:
 
     async def record_sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
         """Record that the rest of a message is about to be sent; the platform has the parts with these ids."""
-
-        def update(db: "Connection") -> None:
-            row = (OutboundState.SENDING, strict_json(sent_ids), journal_id)
-            db.execute("UPDATE outbound SET state = ?, platform_ids = ? WHERE id = ?", row)
-
-        await self._ask(update)
+        query = "UPDATE outbound SET state = ?, platform_ids = ? WHERE id = ?"
+        await self._ask(_statement(query, OutboundState.SENDING, strict_json(sent_ids), journal_id))
 
     async def record_shown(self, turn_id: str, update: StreamUpdate) -> None:
         """Record what the platform shows, or is about to show, of a turn's streamed answer."""
         row = (turn_id, codec.to_json(update), self._now())
-        await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
+        await self._ask(_statement("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", *row))
 
     async def load_shown(self) -> dict[str, StreamUpdate]:
         """Streamed answers that are not sent completely, by turn id."""
@@ -225,7 +208,7 @@ class Journal:
         def update(db: "Connection") -> None:
             row = (OutboundState.SENT, strict_json(platform_ids), now, journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ?, settled_at = ?, body = NULL WHERE id = ?", row)
-            _settle_answered_message(db, journal_id, InboundState.SENT, "", now)
+            _settle_answered(db, "id = ?", (journal_id,), InboundState.SENT, "", now)
             db.execute("DELETE FROM shown WHERE turn_id = (SELECT reply_of FROM outbound WHERE id = ?)", (journal_id,))
 
         await self._ask(update)
@@ -237,7 +220,7 @@ class Journal:
         def update(db: "Connection") -> None:
             row = (OutboundState.FAILED, escape_surrogates(reason), now, journal_id)
             db.execute("UPDATE outbound SET state = ?, reason = ?, settled_at = ? WHERE id = ?", row)
-            _settle_answered_message(db, journal_id, InboundState.FAILED, reason, now)
+            _settle_answered(db, "id = ?", (journal_id,), InboundState.FAILED, reason, now)
 
         await self._ask(update)
 
@@ -279,6 +262,11 @@ class Journal:
         )
 
 
+def _statement(query: str, *row: object) -> Callable[["Connection"], int]:
+    """Work for the database that returns how many rows it changed."""
+    return lambda db: db.execute(query, row).rowcount
+
+
 def _settle(db: "Connection", key: str, state: InboundState, reason: str, now: float) -> None:
     last = InboundState.SENT if state is InboundState.REFUSED else InboundState.ANSWERED
     row = (state, escape_surrogates(reason) or None, now, key, *OPEN, InboundState.ANSWERED, last)
@@ -288,21 +276,13 @@ def _settle(db: "Connection", key: str, state: InboundState, reason: str, now: f
     )
 
 
-def _settle_answered_message(db: "Connection", journal_id: int, state: InboundState, reason: str, now: float) -> None:
-    """Settle the message that a reply answers; notices and progress texts settle none."""
-    query = "SELECT answers FROM outbound WHERE id = ? AND reply_of IS NOT NULL AND answers IS NOT NULL"
-    for (key,) in db.execute(query, (journal_id,)).fetchall():
+def _settle_answered(
+    db: "Connection", which: str, values: tuple[object, ...], state: InboundState, reason: str, now: float
+) -> None:
+    """Settle the messages that these outbound messages answer; notices and progress texts settle none."""
+    query = f"SELECT answers FROM outbound WHERE reply_of IS NOT NULL AND answers IS NOT NULL AND {which}"  # noqa: S608
+    for (key,) in db.execute(query, values).fetchall():
         _settle(db, key, state, reason, now)
-
-
-def _settle_answered_messages(db: "Connection", now: float) -> None:
-    """Settle messages whose reply was journaled just before a crash; the reply itself is still to be sent."""
-    query = (
-        "SELECT answers FROM outbound WHERE reply_of IS NOT NULL "
-        "AND answers IN (SELECT key FROM inbound WHERE state IN (?, ?))"
-    )
-    for (key,) in db.execute(query, OPEN).fetchall():
-        _settle(db, key, InboundState.ANSWERED, "", now)
 
 
 def _prune(db: "Connection", now: float) -> None:

@@ -3,13 +3,12 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from nanobot.bus.events import InboundMessage, OutboundMessage, Receipt, StreamUpdate
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage, Receipt, StreamUpdate
 from nanobot.bus.journal import InboundState, Journal
 from nanobot.errors import StorageError
 from nanobot.utils.aio import finish
@@ -17,6 +16,13 @@ from nanobot.utils.aio import finish
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+RETRY_EVERY_S = 5.0
+_MAX_RETRIES = 20_000
+"""Length of the retry queue; beyond it the oldest write is dropped."""
+
+Write = Callable[[Journal], Awaitable[None]]
+"""One write to the journal. Raises StorageError."""
 
 
 class _ClosableQueue(Generic[T]):
@@ -46,20 +52,13 @@ class _ClosableQueue(Generic[T]):
         return self._queue.qsize() - int(self._closed)
 
 
-RETRY_EVERY_S = 5.0
-_MAX_RETRIES = 20_000
-"""Length of the retry queue; beyond it the oldest write is dropped."""
+@dataclass(slots=True)
+class _Posted:
+    """An outbound message that keeps its place while it, or one before it, is journaled."""
 
-Write = Callable[[Journal], Awaitable[None]]
-"""One write to the journal. Raises StorageError."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Note:
-    """A write to the journal that keeps its place behind the messages posted before it."""
-
-    write: Write
-    is_retried: bool = False
+    message: OutboundMessage
+    is_ready: bool
+    is_duplicate: bool = False
 
 
 class MessageBus:
@@ -73,7 +72,8 @@ class MessageBus:
         self._inbound: _ClosableQueue[InboundMessage] = _ClosableQueue()
         self._outbound: _ClosableQueue[OutboundMessage] = _ClosableQueue()
         self._journal = journal
-        self._to_journal: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
+        self._posted: deque[_Posted] = deque()
+        """Outbound messages that are not in their queue yet."""
         self._unsettled: dict[str, InboundMessage] = {}
         """Messages by journal key that a previous process left or the agent has taken, and that are not settled."""
         self._incomplete: list[InboundMessage] = []
@@ -84,17 +84,16 @@ class MessageBus:
         self._outbound_event = asyncio.Event()
         """Set when an outbound message is taken, or dropped as a duplicate."""
         self._stream_updates: dict[str, StreamUpdate] = {}
-        self._write_tasks: set[asyncio.Task[None]] = set()
-        """Journal notes being written."""
-        self._journaling_count = 0
-        """Outbound messages being journaled; they are in neither queue."""
         self.on_turn: Callable[[InboundMessage, InboundState | None], None] = lambda message, state: None
         """Called when the turn of a message begins (None), and when a message is settled (with its state)."""
+        self._writes: set[asyncio.Task[None]] = set()
+        """Writes to the journal in progress. They are committed in the order in which they were started."""
         self._retries: deque[Write] = deque(maxlen=_MAX_RETRIES)
         """Writes that failed, in order. Without them a message answered while the disk was full would be answered again
         after a later crash.
         """
-        self._reported_failure = False
+        self._retrying: asyncio.Task[None] | None = None
+        self._has_failed = False
 
     @property
     def journal(self) -> Journal | None:
@@ -103,7 +102,7 @@ class MessageBus:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["MessageBus"]:
-        """Run the journal, and queue outbound messages that a crash left unsent. On exit everything is written."""
+        """Load what a crash left, and queue outbound messages that were not sent. On exit everything is written."""
         if self._journal is None:
             yield self
             return
@@ -119,12 +118,12 @@ class MessageBus:
                 self._track_unsettled(unsettled_message)
             self._track_open(unsettled_message)
         self._stream_updates = await self._journal.load_shown()
-        journaling = asyncio.create_task(self._run_journal(self._journal), name="journal")
         try:
             yield self
         finally:
-            self._to_journal.put_nowait(None)
-            await finish(journaling)
+            await finish(self._write_rest())
+
+    # --- from channels to the agent
 
     async def publish_inbound(self, message: InboundMessage, *, is_ready: bool = True) -> bool:
         """Accept a message for the agent. Return False if it is a duplicate: then it is dropped.
@@ -180,8 +179,8 @@ class MessageBus:
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Record that the turn of a message has started. Never raises."""
         self.on_turn(message, None)
-        if self._journal is not None and (key := message.journal_key) is not None:
-            self._to_journal.put_nowait(_Note(lambda journal: journal.begin(key, turn_id)))
+        if (key := message.journal_key) is not None:
+            self._start(self._write(lambda journal: journal.begin(key, turn_id)))
 
     def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
         """Record how a message ended, after everything posted before it. Never raises."""
@@ -190,9 +189,9 @@ class MessageBus:
         open_keys.discard(message.journal_key or "")
         if not open_keys and self._open_keys.pop(message.session_key, None) is not None:
             self._settled_event.set()
-        if self._journal is not None and (key := message.journal_key) is not None:
+        if (key := message.journal_key) is not None:
             self._unsettled.pop(key, None)
-            self._to_journal.put_nowait(_Note(lambda journal: journal.settle(key, state, reason), is_retried=True))
+            self._start(self._write(lambda journal: journal.settle(key, state, reason), is_retried=True))
 
     def is_open(self, session_key: str, message_id: str) -> bool:
         """Whether a journaled message of this session is accepted and not settled."""
@@ -204,20 +203,15 @@ class MessageBus:
             self._settled_event.clear()
             await self._settled_event.wait()
 
-    async def flush(self) -> None:
-        """Wait until everything posted so far is written; failed writes are retried later."""
-        if self._journal is None:
-            return
-        written = asyncio.Event()
+    def _track_open(self, message: InboundMessage) -> None:
+        if message.journal_key is not None:
+            self._open_keys.setdefault(message.session_key, set()).add(message.journal_key)
 
-        async def flush(journal: Journal) -> None:
-            try:
-                await journal.flush()
-            finally:
-                written.set()
+    def _track_unsettled(self, message: InboundMessage) -> None:
+        if message.journal_key is not None:
+            self._unsettled[message.journal_key] = message
 
-        self._to_journal.put_nowait(_Note(flush))
-        await written.wait()
+    # --- from the agent to channels
 
     async def publish_outbound(self, message: OutboundMessage) -> Receipt:
         """Send a message. The receipt settles when the platform has it."""
@@ -228,9 +222,49 @@ class MessageBus:
         message.receipt = message.receipt or Receipt()
         if self._journal is None:
             self._outbound.put(message)
+            return message.receipt
+        message.kind = OutboundKind(message.kind)  # a plugin may set its text
+        posted = _Posted(message, is_ready=not message.kind.is_durable)
+        self._posted.append(posted)
+        if posted.is_ready:
+            self._queue_posted()
         else:
-            self._to_journal.put_nowait(message)
+            self._start(self._journal_posted(self._journal, posted))
         return message.receipt
+
+    async def _journal_posted(self, journal: Journal, posted: _Posted) -> None:
+        """Journal a message and queue it. If that fails it is sent anyway: a person waits for it."""
+        message = posted.message
+
+        async def write_late(journal: Journal) -> None:
+            if message.journal_id is None:
+                await journal.add_outbound([message])
+
+        try:
+            [is_new] = await journal.add_outbound([message])
+            posted.is_duplicate = not is_new
+        except StorageError as error:
+            self._retry_later(write_late, error)
+        except Exception:  # an invalid message, perhaps of a plugin
+            log.exception("cannot journal a message to %s", message.channel)
+        finally:
+            posted.is_ready = True
+            self._queue_posted()
+
+    def _queue_posted(self) -> None:
+        """Queue the messages that are ready, up to the first that is not."""
+        while self._posted and self._posted[0].is_ready:
+            posted = self._posted.popleft()
+            message = posted.message
+            if posted.is_duplicate:
+                self._outbound_event.set()
+                if message.receipt is not None:
+                    message.receipt.settle(repeated=True)
+                continue
+            try:
+                self._outbound.put(message)
+            except RuntimeError:  # closed; recovered from the journal at the next start
+                log.debug("an outbound message waits for the next start")
 
     async def consume_outbound(self) -> OutboundMessage | None:
         """Take the next outbound message; None once the bus is closed and drained. Cancelling loses none."""
@@ -240,13 +274,12 @@ class MessageBus:
 
     async def record_sending(self, message: OutboundMessage) -> None:
         """Record that the parts not in `sent_ids` are about to be sent. Never raises."""
-        if self._journal is not None and (journal_id := message.journal_id) is not None:
-            await self._write_or_report(lambda journal: journal.record_sending(journal_id, message.sent_ids))
+        if (journal_id := message.journal_id) is not None:
+            await self._write(lambda journal: journal.record_sending(journal_id, message.sent_ids))
 
     async def record_shown(self, turn_id: str, update: StreamUpdate) -> None:
         """Record what the platform shows, or is about to show, of this turn's streamed answer. Never raises."""
-        if self._journal is not None:
-            await self._write_or_report(lambda journal: journal.record_shown(turn_id, update))
+        await self._write(lambda journal: journal.record_shown(turn_id, update))
 
     def pop_shown(self, turn_id: str) -> StreamUpdate | None:
         """Pop what the platform showed of this turn's answer before a crash."""
@@ -254,25 +287,34 @@ class MessageBus:
 
     async def record_sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
         """Record that the platform has the message, and settle its receipt. Never raises."""
-
-        async def write(journal: Journal) -> None:
-            if message.journal_id is not None:
-                await journal.record_sent(message.journal_id, platform_ids)
-
-        await self._record_end(message, write)
+        await self._record_end(message, lambda journal, number: journal.record_sent(number, platform_ids))
         if message.receipt is not None:
             message.receipt.settle(platform_ids)
 
     async def record_failed(self, message: OutboundMessage, error: Exception) -> None:
         """Record that sending failed for good, and fail its receipt. Never raises."""
+        await self._record_end(message, lambda journal, number: journal.record_failed(number, str(error)))
+        if message.receipt is not None:
+            message.receipt.fail(error)
+
+    async def _record_end(self, message: OutboundMessage, record: Callable[[Journal, int], Awaitable[None]]) -> None:
+        """Write the end of a message, after the write of the message itself if that is still to be retried."""
 
         async def write(journal: Journal) -> None:
             if message.journal_id is not None:
-                await journal.record_failed(message.journal_id, str(error))
+                await record(journal, message.journal_id)
 
-        await self._record_end(message, write)
-        if message.receipt is not None:
-            message.receipt.fail(error)
+        if message.journal_id is None and self._retries:
+            self._retries.append(write)
+        else:
+            await self._write(write, is_retried=True)
+
+    # --- both
+
+    async def flush(self) -> None:
+        """Wait until everything posted so far is written; failed writes are retried later."""
+        if self._journal is not None:
+            await self._start(self._write(lambda journal: journal.flush()))
 
     def close(self) -> None:
         """Accept no more messages; queued ones can still be taken."""
@@ -287,7 +329,7 @@ class MessageBus:
     @property
     def outbound_size(self) -> int:
         """Messages waiting for their channels."""
-        return self._outbound.size() + self._to_journal.qsize() + self._journaling_count
+        return self._outbound.size() + len(self._posted)
 
     async def wait_outbound_empty(self) -> None:
         """Wait until no outbound message is queued."""
@@ -295,44 +337,42 @@ class MessageBus:
             self._outbound_event.clear()
             await self._outbound_event.wait()
 
-    async def _run_journal(self, journal: Journal) -> None:
-        """Journal what was posted, in order; in batches that share a commit."""
-        last = False
-        while not last:
-            waiting = [await self._next_to_journal(journal)]
-            while not self._to_journal.empty():
-                waiting.append(self._to_journal.get_nowait())
-            last = None in waiting
-            messages = [entry for entry in waiting if isinstance(entry, OutboundMessage)]
-            self._journaling_count = len(messages)
-            await self._journal_outbound(journal, messages)
-            self._journaling_count = 0
-            self._outbound_event.set()
-            for entry in waiting:
-                if isinstance(entry, _Note):  # in a task of its own, so that the journal can batch its commits
-                    writing = asyncio.create_task(self._write_or_report(entry.write, later=entry.is_retried))
-                    self._write_tasks.add(writing)
-                    writing.add_done_callback(self._write_tasks.discard)
-        await asyncio.gather(*self._write_tasks, return_exceptions=True)
-        await self._retry_writes(journal)
+    # --- the journal
 
-    async def _next_to_journal(self, journal: Journal) -> OutboundMessage | _Note | None:
-        """The next entry to journal. Failed writes are retried first, and while the queue is empty."""
-        while self._retries:
-            if await self._retry_writes(journal):
-                log.info("messages in flight are journaled again")
-                self._reported_failure = False
-            try:
-                return await asyncio.wait_for(self._to_journal.get(), RETRY_EVERY_S)
-            except TimeoutError:
-                continue
-        return await self._to_journal.get()
+    def _start(self, writing: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(writing)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return task
 
-    async def _retry_writes(self, journal: Journal) -> bool:
+    async def _write(self, write: Write, *, is_retried: bool = False) -> None:
+        """Write to the journal, if there is one. On failure log it and go on, or retry it later."""
+        if self._journal is None:
+            return
+        try:
+            await write(self._journal)
+        except StorageError as error:
+            self._retry_later(write if is_retried else None, error)
+
+    def _retry_later(self, write: Write | None, error: StorageError) -> None:
+        if not self._has_failed:  # log once: the log file is on the same full disk
+            log.error("messages in flight are not journaled any more and may be lost in a crash: %s", error)
+        self._has_failed = True
+        if write is not None:
+            self._retries.append(write)
+            self._retrying = self._retrying or asyncio.create_task(self._keep_retrying(), name="journal")
+
+    async def _keep_retrying(self) -> None:
+        while not await finish(self._retry_writes()):  # noqa: ASYNC110 the disk tells nobody when it works again
+            await asyncio.sleep(RETRY_EVERY_S)
+        log.info("messages in flight are journaled again")
+        self._has_failed, self._retrying = False, None
+
+    async def _retry_writes(self) -> bool:
         """Retry all failed writes in order. Return whether none is left."""
-        while self._retries:
+        while self._journal is not None and self._retries:
             try:
-                await self._retries[0](journal)
+                await self._retries[0](self._journal)
             except StorageError:
                 return False
             except Exception:  # it would fail again and block those behind it
@@ -340,70 +380,11 @@ class MessageBus:
             self._retries.popleft()
         return True
 
-    async def _journal_outbound(self, journal: Journal, messages: list[OutboundMessage]) -> None:
-        """Journal messages and queue them. If that fails they are sent anyway: a person waits for them."""
-        durable: list[OutboundMessage] = []
-        duplicates: set[int] = set()
-        try:
-            durable = [message for message in messages if message.kind.is_durable]
-            is_new = await journal.add_outbound(durable) if durable else []
-            duplicates = {id(message) for message, new in zip(durable, is_new, strict=True) if not new}
-        except StorageError as error:
-            self._report(error)
-            for message in durable:
-                self._retries.append(partial(_journal_late, message))
-        except Exception:  # an invalid message, perhaps of a plugin, must not stop the others or this task
-            if len(messages) > 1:
-                for message in messages:
-                    await self._journal_outbound(journal, [message])
-                return
-            log.exception("cannot journal a message to %s", messages[0].channel)
-        for message in messages:
-            if id(message) in duplicates:
-                if message.receipt is not None:
-                    message.receipt.settle(repeated=True)
-            else:
-                self._enqueue_outbound(message)
-
-    def _track_open(self, message: InboundMessage) -> None:
-        if message.journal_key is not None:
-            self._open_keys.setdefault(message.session_key, set()).add(message.journal_key)
-
-    def _track_unsettled(self, message: InboundMessage) -> None:
-        if message.journal_key is not None:
-            self._unsettled[message.journal_key] = message
-
-    def _enqueue_outbound(self, message: OutboundMessage) -> None:
-        try:
-            self._outbound.put(message)
-        except RuntimeError:  # closed; recovered from the journal at the next start
-            log.debug("an outbound message waits for the next start")
-
-    async def _record_end(self, message: OutboundMessage, write: Write) -> None:
-        """Write the end of a message, after the write of the message itself if that is still pending."""
-        if self._journal is None or not message.kind.is_durable:
-            return
-        if message.journal_id is None and self._retries:
-            self._retries.append(write)
-        else:
-            await self._write_or_report(write, later=True)
-
-    async def _write_or_report(self, write: Write, *, later: bool = False) -> None:
-        """Write to the journal; on failure log it and go on. With `later`, the write is retried."""
-        assert self._journal is not None  # noqa: S101 callers check
-        try:
-            await write(self._journal)
-        except StorageError as error:
-            self._report(error)
-            if later:
-                self._retries.append(write)
-
-    def _report(self, error: Exception) -> None:
-        if not self._reported_failure:  # log once: the log file is on the same full disk
-            log.error("messages in flight are not journaled any more and may be lost in a crash: %s", error)
-        self._reported_failure = True
-
-
-async def _journal_late(message: OutboundMessage, journal: Journal) -> None:
-    if message.journal_id is None:
-        await journal.add_outbound([message])
+    async def _write_rest(self) -> None:
+        """Wait for all writes, and try those that failed a last time."""
+        while self._writes:
+            await asyncio.wait(self._writes)
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.wait([self._retrying])
+        await self._retry_writes()

@@ -246,7 +246,7 @@ class AccessControl:
         pending = self._store.pending(channel)
         if any(entry.is_from(sender) for entry in pending) or not self._rate_limiter.may_request(sender.key):
             return Ignored(unknown.reason)
-        if not self._store.has_room(channel):  # before taking a lock and a thread, so that a crowd costs little
+        if not self._store.has_room(pending):  # before taking a lock and a thread, so that a crowd costs little
             return Ignored(f"{unknown.reason} (no code given: too many are pending; see `nanobot pairing list`)")
         try:
             asking = asyncio.to_thread(self._store.ask, channel, sender, incoming.display_name, incoming.chat_id)

@@ -11,6 +11,9 @@ from typing import Any
 
 from nanobot.utils.clock import Clock, SystemClock
 
+REFUSED_S = 600.0
+"""How long an undelivered message is reported, unless one was sent since."""
+
 
 class ChannelState(StrEnum):
     OFF = "off"
@@ -38,6 +41,12 @@ class ChannelStatus:
     received: int = 0
     sent: int = 0
     failed: int = 0
+    gone_since: float | None = None
+    """When it was last connected or first tried, by `clock.monotonic`; None while it is connected."""
+    failed_at: float | None = None
+    """When the last message failed; None if it was sent."""
+    refusal: str = ""
+    """Why it failed."""
     connected: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     """Set while the state is UP."""
 
@@ -53,10 +62,12 @@ class ChannelStatus:
         if error:
             self.last_error = error
         if state is ChannelState.UP:
-            self.last_error = ""
+            self.last_error, self.gone_since = "", None
             self.connected.set()
         else:
             self.connected.clear()
+            if self.gone_since is None:
+                self.gone_since = self.clock.monotonic()
         self.touch()
         return is_new
 
@@ -67,13 +78,26 @@ class ChannelStatus:
 
     def record_sent(self) -> None:
         self.sent += 1
+        self.failed_at = None
         self.last_sent = self.clock.now()
         self.touch()
 
     def record_failed(self, error: str) -> None:
         """Record a message that the platform did not take."""
         self.failed += 1
-        self.last_error = error
+        self.last_error = self.refusal = error
+        self.failed_at = self.clock.monotonic()
+
+    @property
+    def gone_s(self) -> float:
+        """How long it has been disconnected, in seconds."""
+        return 0.0 if self.gone_since is None else self.clock.monotonic() - self.gone_since
+
+    @property
+    def undelivered(self) -> str:
+        """Why the last message was not delivered; empty if it was, or if there was none lately."""
+        is_recent = self.failed_at is not None and self.clock.monotonic() - self.failed_at <= REFUSED_S
+        return self.refusal if is_recent else ""
 
     def to_json(self) -> dict[str, Any]:
         """The status for health and `status`: times in ISO format with offset, `silentS` in seconds."""

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nanobot.bus.events import FEED_CHANNELS, Address, Button, OutboundKind, OutboundMessage
 from nanobot.channels.access import AccessControl, AccessPolicy
@@ -21,17 +19,11 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
 from nanobot.pairing.store import Pending
-from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
-
-if TYPE_CHECKING:
-    from nanobot.providers.transcription import ChosenTranscriber
 
 log = logging.getLogger(__name__)
 
-TERMINAL = "cli"
-"""The channel of chats at the terminal."""
-_INTERNAL = {TERMINAL, *FEED_CHANNELS}
+_INTERNAL = {"cli", *FEED_CHANNELS}
 """Channels without a platform. They are always there, and no config names them."""
 
 
@@ -41,29 +33,23 @@ def _is_plugin_error(cause: BaseException | None) -> bool:
 
 
 class TranscriptionService:
-    """Transcribes recordings with the provider that the config names for a channel. Loaded at the first recording."""
+    """Transcribes recordings with the provider that the config names for a channel at that time."""
 
     def __init__(self, config: Config, channel: str) -> None:
         self._config = config
         self._channel = channel
-        self._chosen: ChosenTranscriber | None = None
-
-    def renew(self) -> None:
-        """Choose a transcriber again for the next recording: keys may have changed."""
-        self._chosen = None
 
     async def transcribe(self, path: Path) -> str:
         """Return the text of a recording. Raises NanobotError, which names a missing setting."""
-        if self._chosen is None:
-            from nanobot.providers.transcription import choose_transcriber  # only a recording needs it
+        from nanobot.providers.transcription import choose_transcriber  # only a recording needs it
 
-            own = self._config.channels.section(self._channel)
-            self._chosen = choose_transcriber(
-                self._config, os.environ, provider=own.transcription_provider, language=own.transcription_language
-            )
-        if self._chosen.transcriber is None:
-            raise NanobotError(self._chosen.reason)
-        return await self._chosen.transcriber.transcribe(path)
+        own = self._config.channels.section(self._channel)
+        chosen = choose_transcriber(
+            self._config, os.environ, provider=own.transcription_provider, language=own.transcription_language
+        )
+        if chosen.transcriber is None:
+            raise NanobotError(chosen.reason)
+        return await chosen.transcriber.transcribe(path)
 
 
 class GatewayChannels:
@@ -80,8 +66,6 @@ class GatewayChannels:
         self._places = DataPaths(runtime.data_dir)
         self._on_code = on_code
         self._retries: dict[str, int] = {}
-        self._access: dict[str, AccessControl] = {}
-        self._transcribers: dict[str, TranscriptionService] = {}
         self.manager = ChannelManager([], runtime.bus, retries=self._retries, dead_letter=dead_letter)
 
     @property
@@ -109,7 +93,7 @@ class GatewayChannels:
 
     async def open(self, name: str) -> bool:
         """Create or recreate a channel. Return False after an error, which is logged and kept in `broken`."""
-        self._forget(name)
+        self.broken.pop(name, None)
         try:
             channel = await create_channel(name, self.config, self.runtime.bus)
             self._attach(channel, AccessPolicy.of(name, self.config.channels.own_section(name)))
@@ -118,44 +102,41 @@ class GatewayChannels:
             self.broken[name] = str(error) if ours else describe_error(error)
             log.error("%s: %s", name, self.broken[name], exc_info=not ours or _is_plugin_error(error.__cause__))  # noqa: TRY400 ours says it in a line
             return False
-        self._retries[name] = self._max_retries(name)
+        self.renew_retries()
         await self.manager.change(name, channel)
         return True
 
     async def close(self, name: str) -> None:
         """Stop and remove a channel."""
-        self._forget(name)
+        self.broken.pop(name, None)
         await self.manager.change(name, None)
 
-    def renew_transcription(self) -> None:
-        """Apply changed transcription settings."""
-        for transcriber in self._transcribers.values():
-            transcriber.renew()
+    def is_running(self, name: str) -> bool:
+        """Whether this channel is connected."""
+        channel = self.manager.get(name)
+        return channel is not None and channel.is_running
 
     def renew_access(self, name: str) -> None:
         """Apply changed access settings. Raises ConfigError if they are invalid; the old ones stay then."""
-        if name in self._access:
-            self._access[name].policy = AccessPolicy.of(name, self.config.channels.own_section(name))
+        if (channel := self.manager.get(name)) is not None:
+            channel.config = self.config.channels.own_section(name)
+            channel.services.access.policy = AccessPolicy.of(name, channel.config)
 
     def renew_retries(self) -> None:
         """Apply changed retry settings."""
-        for name in self.manager.names:
-            self._retries[name] = self._max_retries(name)
-
-    def _max_retries(self, name: str) -> int:
-        own = self.config.channels.section(name).send_max_retries
-        return self.config.channels.send_max_retries if own is None else own
+        common = self.config.channels.send_max_retries
+        for name in self.enabled:
+            own = self.config.channels.section(name).send_max_retries
+            self._retries[name] = common if own is None else own
 
     def _attach(self, channel: BaseChannel, policy: AccessPolicy) -> BaseChannel:
         name, runtime = channel.name, self.runtime
-        self._access[name] = AccessControl(policy, runtime.pairing, runtime.clock, self._on_code)
-        self._transcribers[name] = TranscriptionService(self.config, name)
         channel.attach(
             ChannelServices(
-                self._access[name],
+                AccessControl(policy, runtime.pairing, runtime.clock, self._on_code),
                 MediaStore(self._places.media / name, clock=runtime.clock),
                 runtime.clock,
-                self._transcribers[name],
+                TranscriptionService(self.config, name),
                 self._places.state / "channels" / name,
                 self.config.agents.defaults.unified_session,
                 runtime.loop.commands.menu(),
@@ -165,45 +146,37 @@ class GatewayChannels:
         )
         return channel
 
-    def _forget(self, name: str) -> None:
-        self.broken.pop(name, None)
-        self._access.pop(name, None)
-        self._transcribers.pop(name, None)
-
     async def tell_owner(self, text: str, channels: Sequence[str] = (), buttons: tuple[Button, ...] = ()) -> bool:
-        """Queue a notice to the best chat with an owner of these channels. False if there is none. Raises StorageError.
+        """Queue a notice to an owner of these channels, by default of all. False if there is no chat for it.
 
-        `channels` are all platforms if not given.
+        Raises StorageError.
         """
-        async with aclosing(self.owners_chats(channels or self.names)) as chats:
-            chat = await anext(chats, None)
-        if chat is not None:
+        if chat := await self.owners_chat(channels or self.names):
             notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE, buttons=buttons)
             await self.runtime.bus.publish_outbound(notice)
         return chat is not None
 
-    async def owners_chats(self, channels: Sequence[str]) -> AsyncGenerator[Address, None]:
-        """Yield the private chats with owners of these channels, the best first, each once.
-
-        First the private chat of each owner, opened if the platform allows that; then the newest chats that only an
-        owner reads. Raises StorageError.
+    async def owners_chat(self, channels: Sequence[str]) -> Address | None:
+        """The last chat of these channels that only an owner reads, else the private one that a platform opens for an
+        owner. Raises StorageError.
         """
-        sessions, pairing = self.runtime.sessions, self.runtime.pairing
-        with_owners = [name for name in channels if pairing.people(name).owners]
-        owners = pairing.load().owners
-        seen: set[Address] = set()
-        for name in with_owners:
+        owners = {name: ids for name, ids in self.runtime.pairing.load().owners.items() if name in channels and ids}
+        if chat := await self.last_private_chat(owners):
+            return chat
+        for name in channels:
             for owner in owners.get(name, ()):
-                chat_id = await self.manager.chat_with(name, owner)
-                if chat_id is not None and (chat := Address(name, chat_id)) not in seen:
-                    seen.add(chat)
-                    yield chat
+                if (chat_id := await self.manager.chat_with(name, owner)) is not None:
+                    return Address(name, chat_id)
+        return None
 
-        def known_chats() -> list[Address]:
-            keys = [str(row["key"]).partition(":") for row in sessions.list_sessions() if not row["archived"]]
-            chats = [Address(name, chat_id) for name, _, chat_id in keys if name in with_owners and ":" not in chat_id]
-            return [chat for chat in chats if is_private(sessions, pairing, chat)]
+    async def last_private_chat(self, channels: Collection[str]) -> Address | None:
+        """The chat of these channels that was used last and that only an owner reads."""
 
-        for chat in await asyncio.to_thread(known_chats):
-            if chat not in seen:
-                yield chat
+        def is_private_chat(key: str) -> bool:
+            name, _, chat_id = key.partition(":")
+            is_chat = name in channels and ":" not in chat_id
+            return is_chat and self.runtime.privacy.is_private(Address(name, chat_id))
+
+        key = await asyncio.to_thread(self.runtime.sessions.latest, is_private_chat)
+        name, _, chat_id = (key or "").partition(":")
+        return Address(name, chat_id) if key else None

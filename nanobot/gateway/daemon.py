@@ -141,26 +141,20 @@ def run_program(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         raise ServiceError(f"{command[0]} cannot be run: {error.strerror}.") from error
 
 
-Commands = Mapping[str, Sequence[Sequence[str]]]
-"""What a service manager is asked for each action, without its own name."""
-
-
+@dataclass(frozen=True, slots=True)
 class Daemon:
     """A service manager. Methods raise ServiceError; `install` and `uninstall` return lines to show to the user."""
 
     manager: tuple[str, ...]
     """The program that is asked, and its first arguments."""
-    advice = ""
+    file: Path
+    describe: Callable[[ServiceSpec], str | bytes]
+    """Returns the content of `file`."""
+    commands: Mapping[str, Sequence[Sequence[str]]]
+    """What the manager is asked for each action. The command of `check` succeeds while the service runs."""
+    run: Run
+    advice: str = ""
     """What to do where it fails."""
-
-    def __init__(
-        self, file: Path, describe: Callable[[ServiceSpec], str | bytes], commands: Commands, run: Run
-    ) -> None:
-        """`file` holds what `describe` says. The `check` command succeeds while the service runs."""
-        self._file = file
-        self._describe = describe
-        self._commands = commands
-        self._run = run
 
     def start(self) -> None:
         if not self.is_active():
@@ -173,118 +167,100 @@ class Daemon:
         self._do("restart" if self.is_active() else "start")
 
     def is_installed(self) -> bool:
-        return self._file.exists()
+        return self.file.exists()
 
     def is_active(self) -> bool:
         """Whether the service manager runs it now."""
-        return self.is_installed() and self._succeeds(*self._commands["check"][0])
+        return self.is_installed() and self.run([*self.manager, *self.commands["check"][0]]).returncode == 0
 
     def install(self, spec: ServiceSpec) -> list[str]:
         """Write the file and start the service. If that fails, everything is as before."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        before = self._file.read_bytes() if self.is_installed() else None
+        if self.is_active():
+            self._do("stop")
+        before = self.file.read_bytes() if self.is_installed() else None
+        self.file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write_atomic(self._file, self._describe(spec), mode=0o644)
+            write_atomic(self.file, self.describe(spec), mode=0o644)
             self._do("load")
         except ServiceError:
             if before is None:
-                with suppress(ServiceError):
-                    self._do("unload")
-                self._file.unlink(missing_ok=True)
+                self.uninstall()
             else:
-                write_atomic(self._file, before, mode=0o644)
+                write_atomic(self.file, before, mode=0o644)
             raise
-        return [
-            f"Written: {self._file}",
+        lines = [
+            f"Written: {self.file}",
             "The gateway is running and restarts automatically.",
             f"Environment variables it needs: one NAME=value per line in {spec.env_file}",
         ]
+        if (command := self.commands.get("lingers")) and self.run(command[0]).stdout.strip() != "yes":
+            lines.append("To keep it running while you are logged out: loginctl enable-linger")
+        return lines
 
     def uninstall(self) -> list[str]:
         """Stop the service and delete the file, also if the service manager fails."""
         if not self.is_installed():
             return ["The service is not installed."]
-        lines = [f"Deleted: {self._file}"]
+        lines = [f"Deleted: {self.file}"]
         try:
             self._do("unload")
         except ServiceError as error:
-            lines.append(str(error))
-        self._file.unlink(missing_ok=True)
+            if self.is_active():
+                lines.append(str(error))
+        self.file.unlink(missing_ok=True)
+        with suppress(ServiceError):
+            self._do("forget")
         return lines
 
     def _do(self, action: str) -> None:
-        for arguments in self._commands[action]:
+        for arguments in self.commands[action]:
             command = [*self.manager, *arguments]
-            result = self._run(command)
+            result = self.run(command)
             if result.returncode:
                 reason = result.stderr.strip() or result.returncode
                 raise ServiceError(f"{' '.join(command)} failed: {reason}.{self.advice}")
 
-    def _succeeds(self, *arguments: str) -> bool:
-        return self._run([*self.manager, *arguments]).returncode == 0
 
-
-class Systemd(Daemon):
+def systemd(run: Run = run_program, folder: Path | None = None) -> Daemon:
     """A systemd user unit."""
-
-    manager = ("systemctl", "--user")
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
+    commands = {
+        "load": [["daemon-reload"], ["enable", UNIT], ["restart", UNIT]],
+        "unload": [["disable", "--now", UNIT]],
+        "forget": [["daemon-reload"]],
+        "start": [["start", UNIT]],
+        "stop": [["stop", UNIT]],
+        "restart": [["restart", UNIT]],
+        "check": [["is-active", UNIT]],
+        "lingers": [["loginctl", "show-user", "--property=Linger", "--value", user]],
+    }
     advice = " After sudo or su there is no session bus: log in as the user itself, or run `nanobot gateway`."
-
-    def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
-        commands = {
-            "load": (("daemon-reload",), ("enable", UNIT), ("restart", UNIT)),
-            "unload": (("disable", "--now", UNIT),),
-            "start": (("start", UNIT),),
-            "stop": (("stop", UNIT),),
-            "restart": (("restart", UNIT),),
-            "check": (("is-active", UNIT),),
-        }
-        super().__init__((folder or expand("~/.config/systemd/user")) / UNIT, systemd_unit, commands, run)
-
-    def install(self, spec: ServiceSpec) -> list[str]:
-        lines = super().install(spec)
-        user = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
-        if self._run(["loginctl", "show-user", "--property=Linger", "--value", user]).stdout.strip() != "yes":
-            lines.append("To keep it running while you are logged out: loginctl enable-linger")
-        return lines
-
-    def uninstall(self) -> list[str]:
-        lines = super().uninstall()
-        self._succeeds("daemon-reload")
-        return lines
+    file = (folder or expand("~/.config/systemd/user")) / UNIT
+    return Daemon(("systemctl", "--user"), file, systemd_unit, commands, run, advice)
 
 
-class Launchd(Daemon):
+def launchd(run: Run = run_program, folder: Path | None = None) -> Daemon:
     """A launchd agent. It is loaded while it runs: launchd would restart it otherwise."""
-
-    manager = ("launchctl",)
-
-    def __init__(self, run: Run = run_program, folder: Path | None = None) -> None:
-        file = (folder or expand("~/Library/LaunchAgents")) / f"{LABEL}.plist"
-        domain = f"gui/{os.getuid() if hasattr(os, 'getuid') else 0}"
-        load, unload = ("bootstrap", domain, str(file)), ("bootout", f"{domain}/{LABEL}")
-        commands = {
-            "load": (load,),
-            "start": (load,),
-            "stop": (unload,),
-            "restart": (("kickstart", "-k", f"{domain}/{LABEL}"),),
-            "check": (("print", f"{domain}/{LABEL}"),),
-        }
-        super().__init__(file, launchd_agent, commands, run)
-
-    def _do(self, action: str) -> None:
-        """What is not loaded cannot be unloaded, and what is cannot be loaded again."""
-        if action in ("load", "unload") and self.is_active():
-            super()._do("stop")
-        if action != "unload":
-            super()._do(action)
+    file = (folder or expand("~/Library/LaunchAgents")) / f"{LABEL}.plist"
+    domain = f"gui/{os.getuid() if hasattr(os, 'getuid') else 0}"
+    load, unload = ["bootstrap", domain, str(file)], ["bootout", f"{domain}/{LABEL}"]
+    commands = {
+        "load": [load],
+        "unload": [unload],
+        "forget": [],
+        "start": [load],
+        "stop": [unload],
+        "restart": [["kickstart", "-k", f"{domain}/{LABEL}"]],
+        "check": [["print", f"{domain}/{LABEL}"]],
+    }
+    return Daemon(("launchctl",), file, launchd_agent, commands, run)
 
 
 def find_daemon(platform: str = sys.platform, which: Callable[[str], str | None] = shutil.which) -> Daemon | None:
     """Return the service manager of this host, or None if it has neither systemd nor launchd."""
     if platform == "darwin":
-        return Launchd()
-    return Systemd() if which("systemctl") else None
+        return launchd()
+    return systemd() if which("systemctl") else None
 
 
 def require_daemon() -> Daemon:

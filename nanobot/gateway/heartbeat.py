@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
 
 from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import Address, InboundMessage, OutboundKind, OutboundMessage
@@ -14,7 +13,6 @@ from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
 from nanobot.providers.base import LLMProvider, LLMResponse
-from nanobot.runtime.audience import is_private
 from nanobot.runtime.build import Runtime
 
 log = logging.getLogger(__name__)
@@ -91,10 +89,8 @@ class HeartbeatRunner:
         return result.text
 
     async def notify(self, text: str) -> None:
-        """Queue the text for the configured chat, else for the chat the owner wrote in last.
-
-        With a unified session, which does not record the chat, it goes to the owner's private chat. Does not wait for
-        the delivery: a platform that is down must not stop the heartbeat.
+        """Queue the text for its chat. Does not wait for the delivery: a platform that is down must not stop the
+        heartbeat.
         """
         chat = await self._chat()
         if chat is None:
@@ -107,19 +103,8 @@ class HeartbeatRunner:
         await self._runtime.bus.publish_outbound(message)
 
     async def _chat(self) -> Address | None:
-        settings = self._runtime.config.gateway.heartbeat
+        """The configured chat, else the private chat that was used last, else the owner's private chat."""
+        settings, channels = self._runtime.config.gateway.heartbeat, self._channels
         if settings.channel and settings.to:
             return Address(settings.channel, settings.to)
-        if self._runtime.config.agents.defaults.unified_session:
-            async with aclosing(self._channels.owners_chats(self._channels.names)) as chats:
-                return await anext(chats, None)
-        return await asyncio.to_thread(self._last_private_chat)
-
-    def _last_private_chat(self) -> Address | None:
-        names = self._channels.names
-        key = self._runtime.sessions.latest(lambda key: key.count(":") == 1 and key.partition(":")[0] in names)
-        if key is None:
-            return None
-        channel, _, chat_id = key.partition(":")
-        chat = Address(channel, chat_id)
-        return chat if is_private(self._runtime.sessions, self._runtime.pairing, chat) else None
+        return await channels.last_private_chat(channels.names) or await channels.owners_chat(channels.names)

@@ -15,7 +15,7 @@ from nanobot.api.app import endpoints as api_endpoints
 from nanobot.api.errors import error_response
 from nanobot.api.services import ApiServices
 from nanobot.channels.webhooks import Webhooks
-from nanobot.gateway.report import metrics
+from nanobot.gateway.health import metrics
 from nanobot.security.credentials import Credential, CredentialKind, HttpRole
 from nanobot.security.http_access import HEADERS, Endpoint, HttpAccess, Requires
 from nanobot.utils.text import strict_json

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from nanobot.agent.events import TurnOutcome, TurnResult
+from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import Button, OutboundKind, OutboundMessage
 from nanobot.channels.registry import find
 from nanobot.cron.commands import ANSWER_WORDS, reminder_buttons
@@ -29,6 +29,7 @@ DELIVERY_S = 2.0
 After that the report stays in the outbound queue, and the run ends so that the next one is on time.
 """
 _CLOSE_S = 2.0
+_STALE_S = 3 * TICK_S
 
 
 @asynccontextmanager
@@ -44,17 +45,12 @@ async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
         await asyncio.wait([serving])
 
 
-TellOwner = Callable[[str], Awaitable[object]]
-
-
-def jobs_task(runtime: Runtime, tell_owner: TellOwner) -> SupervisedTask:
-    """Return the scheduler's task, restarted if it stops ticking."""
+def jobs_task(runtime: Runtime, tell_owner: Callable[[str], Awaitable[object]]) -> SupervisedTask:
     service = runtime.cron()
     return SupervisedTask(
         "jobs",
         JobRunner(runtime, service, tell_owner).run,
         silent_s=lambda: service.tick_age_s,
-        stale_s=3 * TICK_S,
         problem=lambda: service.problem,
     )
 
@@ -62,18 +58,25 @@ def jobs_task(runtime: Runtime, tell_owner: TellOwner) -> SupervisedTask:
 class JobRunner:
     """Runs due jobs."""
 
-    def __init__(self, runtime: Runtime, service: CronService, tell_owner: TellOwner | None = None) -> None:
+    def __init__(
+        self, runtime: Runtime, service: CronService, tell_owner: Callable[[str], Awaitable[object]] | None = None
+    ) -> None:
         self._runtime = runtime
         self._service = service
         self._tell_owner = tell_owner
         self._timezone = runtime.config.agents.defaults.timezone
 
     async def run(self) -> None:
-        """Run due jobs until cancelled. Interrupted runs resume at the next start, as their turns do."""
+        """Run due jobs until cancelled. Interrupted runs resume at the next start, as their turns do.
+
+        Raises TimeoutError if the scheduler stops ticking: then it has to be started again.
+        """
         self._service.on_job = self.on_job
         try:
             await self._service.start()
-            await asyncio.Event().wait()
+            while (silent_s := self._service.tick_age_s or 0.0) < _STALE_S:  # noqa: ASYNC110 a tick that is missing sends no event
+                await asyncio.sleep(_STALE_S)
+            raise TimeoutError(f"no activity for {silent_s:.0f} s")
         finally:
             await self._service.close(_CLOSE_S)
 
@@ -94,7 +97,7 @@ class JobRunner:
         if result.outcome not in _SUCCEEDED:
             retry_in_s = self._retry_wait(job, due) if result.outcome is TurnOutcome.FAILED else None
             if may_notify(job) and not due.retry:
-                await self._report_failure(job, due, result, retry_in_s)
+                await self._deliver(job, due, result.turn_id, "", failure=result.text, retry_in_s=retry_in_s)
             raise JobFailedError(result.text or f"The turn was {result.outcome}.", retry_in_s)
         log.info("job %r (%s) %s", job.name, job.id, result.summary(self._runtime.clock.monotonic() - started_at))
         if is_worth_sending(job, result.text):
@@ -109,22 +112,13 @@ class JobRunner:
         is_due_before = next_ms is not None and next_ms <= to_ms(self._runtime.clock.now()) + wait_s * 1000
         return None if is_due_before else wait_s
 
-    async def _report_failure(self, job: CronJob, due: Run, result: TurnResult, retry_in_s: float | None) -> None:
-        """Tell the chat that the turn failed: a reminder reminds without a model, too."""
-        if job.payload.notify is not Notify.ALWAYS:
-            await self._deliver(job, due, result.turn_id, f'The job "{job.name}" failed: {result.text}')
-            return
-        again = f"The next try is in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."
-        note = f"(No model answered, so this is its text alone. {again} {result.text})"
-        await self._deliver(job, due, result.turn_id, job.payload.message, failure=note)
-
     async def _check_requester(self, job: CronJob) -> None:
         """Disable the job and raise JobSkippedError if the person who asked for it is no longer allowed there."""
         sender, channel, chat = job.payload.asked_by, job.payload.channel, job.payload.to
         if sender is None or channel is None:
             return
         try:
-            if await asyncio.to_thread(self._runtime.may_speak, channel, sender, chat or ""):
+            if await asyncio.to_thread(self._runtime.privacy.is_allowed, channel, sender, chat or ""):
                 return
         except NanobotError as error:
             raise JobSkippedError(f"cannot check whether {sender!r} is still allowed on {channel}: {error}") from error
@@ -139,45 +133,39 @@ class JobRunner:
             await self._tell_owner(text)
         raise JobSkippedError(f"{reason}; the job is disabled")
 
-    async def _deliver(self, job: CronJob, due: Run, turn_id: str, text: str, *, failure: str = "") -> None:
-        """Queue a text for the job's chat. With `notify: always` it can be answered with done, snooze, tomorrow."""
-        payload = job.payload
-        channel = payload.channel or "cli"
+    async def _deliver(
+        self, job: CronJob, due: Run, turn_id: str, text: str, *, failure: str = "", retry_in_s: float | None = None
+    ) -> None:
+        """Queue a text for the job's chat. With `notify: always` it can be answered with done, snooze, tomorrow.
+
+        After a `failure` such a job reminds with its own text.
+        """
+        payload, at = job.payload, due_time(job, due, self._timezone)
+        channel, is_reminder, shown = payload.channel or "cli", payload.notify is Notify.ALWAYS, text
         buttons: tuple[Button, ...] = ()
-        at = due_time(job, due, self._timezone)
-        shown = text
-        if failure:
-            shown = f"Reminder, {at}: {text}\n\n{failure}"
+        if failure and is_reminder:
+            again = f"The next try is in {duration(retry_in_s)}." if retry_in_s else "It is not tried again."
+            text = payload.message
+            shown = f"Reminder, {at}: {text}\n\n(No model answered, so this is its text alone. {again} {failure})"
+        elif failure:
+            text = shown = f'The job "{job.name}" failed: {failure}'
         elif channel == "cli":
             names_job = job.name.casefold() in text.casefold()
             shown = f"**{at}**\n\n{text}" if names_job else f"**{job.name}**, {at}\n\n{text}"
-        if payload.notify is Notify.ALWAYS and await self._mark_delivered(job, text):
-            if (spec := find(channel)) is not None and spec.has_buttons:
-                buttons = reminder_buttons(job.id)
-            else:
-                shown += f"\n\n{ANSWER_WORDS}"
-        receipt = await self._runtime.bus.publish_outbound(
-            OutboundMessage(
-                channel,
-                payload.to or "direct",
-                shown,
-                kind=OutboundKind.REPLY,
-                turn_id=turn_id,
-                thread_id=payload.thread_id,
-                buttons=buttons,
-                answers=due.run_id,
-            )
-        )
+        try:
+            if is_reminder and await asyncio.to_thread(self._service.mark_delivered, job.id, text):
+                spec = find(channel)
+                buttons = reminder_buttons(job.id) if spec is not None and spec.has_buttons else ()
+                shown += "" if buttons else f"\n\n{ANSWER_WORDS}"
+        except NanobotError as error:  # the reminder itself must not depend on that
+            log.warning("The job %r (%s) cannot be snoozed: %s", job.name, job.id, error)
+        message = OutboundMessage(
+            channel, payload.to or "direct", shown, kind=OutboundKind.REPLY, turn_id=turn_id,
+            thread_id=payload.thread_id, buttons=buttons, answers=due.run_id,
+        )  # fmt: skip
+        receipt = await self._runtime.bus.publish_outbound(message)
         try:
             async with asyncio.timeout(DELIVERY_S):
                 await receipt.wait()
         except TimeoutError:
             log.info("The report of the job %r (%s) waits in the queue for %s.", job.name, job.id, payload.channel)
-
-    async def _mark_delivered(self, job: CronJob, text: str) -> bool:
-        """Record the text for a snooze. False if that cannot be written: the reminder itself must not depend on it."""
-        try:
-            return await asyncio.to_thread(self._service.mark_delivered, job.id, text)
-        except NanobotError as error:
-            log.warning("The job %r (%s) cannot be snoozed: %s", job.name, job.id, error)
-            return False

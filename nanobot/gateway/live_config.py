@@ -14,11 +14,12 @@ from typing import Any
 
 from nanobot.config import keypath
 from nanobot.config.loader import load_config
-from nanobot.config.schema import AgentDefaults, ApiConfig, Config
+from nanobot.config.schema import ApiConfig, Config
 from nanobot.config.section import Shape
 from nanobot.errors import ConfigError
 from nanobot.gateway.channels import GatewayChannels
 from nanobot.security.secrets import learn_secrets, named_secrets
+from nanobot.utils.files import file_stamp
 
 log = logging.getLogger(__name__)
 
@@ -28,30 +29,23 @@ _ACCESS_KEYS = frozenset({"allowFrom", "groupPolicy", "groupAllowFrom", "allowCh
 _READ_EACH_TIME = frozenset({"sendProgress", "sendToolHints", "showReasoning", "transcriptionProvider"})
 _READ_EACH_TIME |= {"transcriptionLanguage", "sendMaxRetries"}
 """Keys of a channel, and of `channels` itself, that are read at each use."""
-_DEFAULTS = frozenset(
-    {
-        "model",
-        "provider",
-        "modelPreset",
-        "fallbackModels",
-        "backgroundModel",
-        "maxTokens",
-        "contextWindowTokens",
-        "temperature",
-        "reasoningEffort",
-        "providerRetryMode",
-        "maxToolIterations",
-        "maxToolResultChars",
-    }
+_DEFAULTS = (
+    "model provider modelPreset fallbackModels backgroundModel maxTokens contextWindowTokens temperature "
+    "reasoningEffort providerRetryMode maxToolIterations maxToolResultChars"
 )
-"""Keys of `agents.defaults` that apply without a restart."""
-_SECTIONS = ("modelPresets", "providers", "tools", "limits")
-_API_AT_START = frozenset({"enabled", "host", "port"})
-"""Keys of `api` that need a restart; the others are read for each request."""
 _HEARTBEAT = ("gateway", "heartbeat")
 _MAILBOX = ("channels", "email")
 """Decides whether the mailbox tool exists."""
 _Path = tuple[str, ...]
+
+
+def _live_keys() -> set[_Path]:
+    """The keys, beside the channels', that apply without a restart, with everything below them."""
+    api = Shape(ApiConfig).keys.keys() - {"enabled", "host", "port"}
+    return {
+        ("modelPresets",), ("providers",), ("tools",), ("limits",), _HEARTBEAT,
+        *(("agents", "defaults", name) for name in _DEFAULTS.split()), *(("api", name) for name in api),
+    }  # fmt: skip
 
 
 class LiveConfig:
@@ -79,8 +73,9 @@ class LiveConfig:
         self._renew_heartbeat = renew_heartbeat
         self._heartbeat_pending = False
         self._poll_s = poll_s
-        self._stamp = _stamp(file)
+        self._stamp = file_stamp(file)
         self._tree = _tree(config)
+        self._live = _live_keys()
         self._reloading = asyncio.Lock()
         self.problem: str | None = None
 
@@ -89,7 +84,7 @@ class LiveConfig:
             await asyncio.sleep(self._poll_s)
             if self._heartbeat_pending:
                 self._heartbeat_pending = not await self._renew_heartbeat()
-            stamp = _stamp(self._file)
+            stamp = file_stamp(self._file)
             if stamp != self._stamp:
                 self._stamp = stamp
                 await self.reload()
@@ -110,30 +105,36 @@ class LiveConfig:
     async def reload(self) -> None:
         """Read the file and apply its changes."""
         async with self._reloading:
-            await self._reload()
+            try:
+                if not self._file.exists():  # deleting the file must not switch off every channel
+                    raise ConfigError(f"{self._file} is gone. Put it back.")
+                new = await asyncio.to_thread(load_config, self._file)
+            except ConfigError as error:
+                self.problem = f"the config was changed and is invalid; the previous settings stay in use: {error}"
+                log.error("%s", self.problem)  # noqa: TRY400 the owner needs no traceback
+                return
+            self.problem = None
+            learn_secrets(named_secrets(new.model_dump(), {}))
+            before, self._tree = self._tree, _tree(new)
+            changed = [*keypath.changed(before, self._tree)]
+            if changed:
+                await self._apply(new, changed)
 
-    async def _reload(self) -> None:
-        try:
-            if _stamp(self._file) is None:  # deleting the file must not switch off every channel
-                raise ConfigError(f"{self._file} is gone. Put it back.")
-            new = await asyncio.to_thread(load_config, self._file)
-        except ConfigError as error:
-            self.problem = f"the config was changed and is invalid; the previous settings stay in use: {error}"
-            log.error("%s", self.problem)  # noqa: TRY400 the owner needs no traceback
-            return
-        self.problem = None
-        learn_secrets(named_secrets(new.model_dump(), {}))
-        before, self._tree = self._tree, _tree(new)
-        changed = [*keypath.changed(before, self._tree)]
-        if changed:
-            await self._apply_channels(new, [path for path in changed if path[0] == "channels"])
-            live = [path for path in changed if _is_live(path)]
-            if live or any(path[:2] == _MAILBOX for path in changed):
-                await self._apply_live(new, live)
-            _log_changed(live)
-            rest = [path for path in changed if path[0] != "channels" and path not in live]
-            text = "the config was changed; for %s restart with `nanobot gateway restart`"
-            _log_changed(rest, logging.WARNING, text)
+    async def _apply(self, new: Config, changed: list[_Path]) -> None:
+        await self._apply_channels(new, [path for path in changed if path[0] == "channels"])
+        keys = {
+            path: next((path[:length] for length in (1, 2, 3) if path[:length] in self._live), ()) for path in changed
+        }
+        for key in {*keys.values()} - {()}:
+            _copy(key, new, self._config)
+        live = [path for path, key in keys.items() if key]
+        if live or any(path[:2] == _MAILBOX for path in changed):
+            await self._renew()
+        self._heartbeat_pending |= _HEARTBEAT in keys.values()
+        _log_changed(live)
+        rest = [path for path, key in keys.items() if not key and path[0] != "channels"]
+        text = "the config was changed; for %s restart with `nanobot gateway restart`"
+        _log_changed(rest, logging.WARNING, text)
 
     async def _apply_channels(self, new: Config, changed: list[_Path]) -> None:
         was_on, channels = self._config.channels.enabled, self._channels
@@ -150,8 +151,6 @@ class LiveConfig:
                     await channels.close(name)
                     log.info("%s: switched off", name)
             elif name in was_on and is_live:
-                if (channel := channels.manager.get(name)) is not None:
-                    channel.config = new.channels.own_section(name)
                 try:
                     channels.renew_access(name)
                 except ConfigError as error:
@@ -162,20 +161,20 @@ class LiveConfig:
         channels.renew_retries()
         _log_changed(common)
 
-    async def _apply_live(self, new: Config, live: list[_Path]) -> None:
-        config = self._config
-        config.model_presets, config.providers = new.model_presets, new.providers
-        config.tools, config.limits = new.tools, new.limits
-        config.gateway.heartbeat = new.gateway.heartbeat
-        for name, shape in Shape(AgentDefaults).keys.items():
-            if name in _DEFAULTS:
-                setattr(config.agents.defaults, shape.name, getattr(new.agents.defaults, shape.name))
-        for name, shape in Shape(ApiConfig).keys.items():
-            if name not in _API_AT_START:
-                setattr(config.api, shape.name, getattr(new.api, shape.name))
-        await self._renew()
-        self._channels.renew_transcription()
-        self._heartbeat_pending |= any(path[:2] == _HEARTBEAT for path in live)
+
+def _copy(key: _Path, source: Any, target: Any) -> None:
+    """Copy the value of this key between two configs."""
+    *parents, name = (shape.name for shape in _shapes(key))
+    for parent in parents:
+        source, target = getattr(source, parent), getattr(target, parent)
+    setattr(target, name, getattr(source, name))
+
+
+def _shapes(key: _Path) -> Iterable[Shape]:
+    shape = Shape(Config)
+    for part in key:
+        shape = shape.keys[part]
+        yield shape
 
 
 def _log_changed(paths: Iterable[_Path], level: int = logging.INFO, text: str = "the config was changed: %s") -> None:
@@ -183,25 +182,8 @@ def _log_changed(paths: Iterable[_Path], level: int = logging.INFO, text: str = 
         log.log(level, text, ", ".join(names))
 
 
-def _is_live(path: _Path) -> bool:
-    """Whether this key applies without a restart."""
-    if path[:2] == ("agents", "defaults"):
-        return len(path) > 2 and path[2] in _DEFAULTS
-    if path[0] == "api":
-        return path[1] not in _API_AT_START
-    return path[0] in _SECTIONS or path[:2] == _HEARTBEAT
-
-
 def _tree(config: Config) -> dict[str, Any]:
     tree = config.model_dump(mode="json", by_alias=True)
     if "enabled" not in config.gateway.heartbeat.model_fields_set:  # a default is not an explicit false
         tree["gateway"]["heartbeat"]["enabled"] = None
     return tree
-
-
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections import deque
-from contextlib import aclosing, suppress
 
 from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.channels.base import UNIFIED_SESSION
@@ -13,52 +12,40 @@ from nanobot.gateway.channels import GatewayChannels
 from nanobot.messages.types import ChatMessage, Origin, Provenance
 from nanobot.pairing.store import VALID_S, Pending
 from nanobot.runtime.build import Runtime
-from nanobot.utils.clock import Clock, timestamp
+from nanobot.utils.clock import timestamp
 from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
 MAX_NOTICES = 4
 """Most pairing requests an owner is told about in an hour."""
-NOTIFY_S = 60.0
-"""How long one channel may take to notify the owner, before the next is tried."""
 _HOUR_S = 3600.0
 _EXCERPT_CHARS = 300
 _MAX_QUEUED = 1_000
 """Unreported dead letters; further ones are only in the log and the journal."""
 
 
-class PairingNotices:
-    """Tells an owner who asks to talk to the bot, with buttons to decide. `run` is a supervised task."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._queue: asyncio.Queue[Pending] = asyncio.Queue()
-        self._sent_at: deque[float] = deque(maxlen=MAX_NOTICES)
-
-    def put(self, entry: Pending) -> None:
-        """Queue a notice about a new code. Never blocks or raises."""
-        self._queue.put_nowait(entry)
-
-    async def run(self, channels: GatewayChannels) -> None:
-        """Send the notices until cancelled, at most MAX_NOTICES an hour; `/pairing list` has the others."""
-        while True:
-            entry, now = await self._queue.get(), self._clock.monotonic()
-            if len(self._sent_at) == MAX_NOTICES and now - self._sent_at[0] < _HOUR_S:
-                continue
-            spec, code = find(entry.channel), entry.code
-            text = (
-                f"{entry.name or entry.sender_id} on {spec.title if spec else entry.channel} wants to talk to me.\n"
-                f"Press a button, or write /pairing approve {code} (or deny) within {VALID_S // 60} minutes. "
-                "/pairing list shows everybody who waits."
-            )
-            names = [*dict.fromkeys([entry.channel, *channels.manager.names])]
-            buttons = (Button("Let in", f"/pairing approve {code}"), Button("No", f"/pairing deny {code}"))
-            try:
-                if await channels.tell_owner(text, names, buttons):
-                    self._sent_at.append(now)
-            except StorageError as error:
-                log.warning("the request of %s to pair cannot be shown to an owner: %s", entry, error)
+async def report_pairing_codes(channels: GatewayChannels, codes: "asyncio.Queue[Pending]") -> None:
+    """Tell an owner of each new code, with buttons to decide, until cancelled. At most MAX_NOTICES an hour;
+    `/pairing list` has the others.
+    """
+    sent_at: deque[float] = deque(maxlen=MAX_NOTICES)
+    while True:
+        entry, now = await codes.get(), channels.runtime.clock.monotonic()
+        if len(sent_at) == MAX_NOTICES and now - sent_at[0] < _HOUR_S:
+            continue
+        spec, code = find(entry.channel), entry.code
+        text = (
+            f"{entry.name or entry.sender_id} on {spec.title if spec else entry.channel} wants to talk to me.\n"
+            f"Press a button, or write /pairing approve {code} (or deny) within {VALID_S // 60} minutes. "
+            "/pairing list shows everybody who waits."
+        )
+        buttons = (Button("Let in", f"/pairing approve {code}"), Button("No", f"/pairing deny {code}"))
+        try:
+            if await channels.tell_owner(text, [*dict.fromkeys([entry.channel, *channels.manager.names])], buttons):
+                sent_at.append(now)
+        except StorageError as error:
+            log.warning("the request of %s to pair cannot be shown to an owner: %s", entry, error)
 
 
 class DeadLetters:
@@ -66,7 +53,7 @@ class DeadLetters:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[OutboundMessage, DeliveryFailedError]] = asyncio.Queue(_MAX_QUEUED)
-        self._notices: list[OutboundMessage] = []
+        self._notices: deque[OutboundMessage] = deque(maxlen=20)
         self.count = 0
 
     async def put(self, message: OutboundMessage, error: DeliveryFailedError) -> None:
@@ -79,24 +66,26 @@ class DeadLetters:
             self._queue.put_nowait((message, error))
 
     async def run(self, channels: GatewayChannels) -> None:
-        """Report dead letters until cancelled."""
+        """Report dead letters to the agent, and to an owner on another channel that is connected, until cancelled."""
         while True:
             message, error = await self._queue.get()
             excerpt = clip_line(" ".join(message.content.split()), _EXCERPT_CHARS)
-            agent_text = f"[{error} The user has not seen it. It began: {excerpt}]"
-            owner_text = f"{error}\nIt said: {excerpt}"
-            for report, text in ((self._tell_agent, agent_text), (self._tell_owner, owner_text)):
-                try:
-                    await report(channels, message, text)
-                except StorageError as storage_error:
-                    log.warning("a dead letter cannot be reported: %s", storage_error)
+            try:
+                await _tell_agent(channels.runtime, message, f"[{error} The user has not seen it. It began: {excerpt}]")
+                others = [name for name in channels.names if name != message.channel and channels.is_running(name)]
+                if chat := await channels.owners_chat(others):
+                    text = f"{error}\nIt said: {excerpt}"
+                    notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
+                    self._notices.append(notice)
+                    await channels.runtime.bus.publish_outbound(notice)
+            except StorageError as storage_error:
+                log.warning("a dead letter cannot be reported: %s", storage_error)
 
-    async def _tell_agent(self, channels: GatewayChannels, message: OutboundMessage, text: str) -> None:
-        """Add a system row to the session of the chat, for the model's next turn."""
-        runtime = channels.runtime
-        key = await asyncio.to_thread(_session_of, runtime, message)
-        if key is None:
-            return
+
+async def _tell_agent(runtime: Runtime, message: OutboundMessage, text: str) -> None:
+    """Add a system row to the session of the chat, for the model's next turn."""
+    key = await asyncio.to_thread(_session_of, runtime, message)
+    if key is not None:
         row: ChatMessage = {
             "role": "user",
             "content": text,
@@ -106,20 +95,6 @@ class DeadLetters:
         }
         async with runtime.loop.lane(key), runtime.sessions.hold(key) as session:
             await runtime.sessions.append(session, row)
-
-    async def _tell_owner(self, channels: GatewayChannels, message: OutboundMessage, text: str) -> None:
-        """Send a notice by the first channel that delivers it, except the one that failed."""
-        manager = channels.manager
-        running = [name for name in manager.names if (channel := manager.get(name)) is not None and channel.is_running]
-        async with aclosing(channels.owners_chats([name for name in running if name != message.channel])) as chats:
-            async for chat in chats:
-                notice = OutboundMessage(chat.channel, chat.chat_id, text, kind=OutboundKind.NOTICE)
-                self._notices = [*self._notices[-20:], notice]
-                receipt = await channels.runtime.bus.publish_outbound(notice)
-                with suppress(DeliveryFailedError, TimeoutError):
-                    async with asyncio.timeout(NOTIFY_S):
-                        await receipt.wait()
-                        return
 
 
 def _session_of(runtime: Runtime, message: OutboundMessage) -> str | None:

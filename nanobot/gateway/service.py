@@ -6,17 +6,18 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nanobot import __version__
 from nanobot.agent.feed import Feed
+from nanobot.agent.pipeline.turn import TurnOptions
 from nanobot.agent.tools.message import MessageTool
 from nanobot.api.options import turn_options
 from nanobot.api.services import ApiServices
 from nanobot.api.store import SCHEMA as API_SCHEMA
 from nanobot.api.store import ApiRequests
+from nanobot.bus.events import InboundMessage
 from nanobot.bus.journal import SCHEMA as JOURNAL_SCHEMA
 from nanobot.bus.journal import Journal
 from nanobot.bus.queue import MessageBus
@@ -28,16 +29,20 @@ from nanobot.errors import ConfigError, NanobotError
 from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.control.requests import ControlRequests
 from nanobot.gateway.control.server import ControlServer
-from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.feed_channels import ApiChannel, WebChannel
+from nanobot.gateway.health import HealthReporter
 from nanobot.gateway.heartbeat import heartbeat_task
+from nanobot.gateway.internal_channels import ApiChannel, TerminalChannel, WebChannel
 from nanobot.gateway.jobs import jobs_task
 from nanobot.gateway.live_config import POLL_S, LiveConfig
-from nanobot.gateway.lock import LockHolder, is_lost, single_instance
-from nanobot.gateway.loop_monitor import LoopMonitor, tell_service_manager
-from nanobot.gateway.notices import DeadLetters, PairingNotices
-from nanobot.gateway.report import SILENT_S, HealthReporter
-from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
+from nanobot.gateway.notices import DeadLetters, report_pairing_codes
+from nanobot.gateway.process import (
+    ExitReason,
+    LockHolder,
+    ShutdownRequests,
+    is_lost,
+    single_instance,
+    tell_service_manager,
+)
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.heartbeat.service import SESSION as HEARTBEAT
 from nanobot.net.http import is_loopback
@@ -98,21 +103,16 @@ class Gateway:
         shutdown: ShutdownRequests,
     ) -> None:
         config, bus, clock, places = runtime.config, runtime.bus, runtime.clock, DataPaths(runtime.data_dir)
-        assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
         self.runtime = runtime
+        self._feed = feed
         self.shutdown = shutdown
         self.supervisor = TaskSupervisor(clock)
-        self._feed = feed
         self._options = options
         self._config_file = config.loaded_from.file or places.config
-        self._dead_letters, self._pairing_notices = DeadLetters(), PairingNotices(clock)
+        self._dead_letters = DeadLetters()
+        self._pairing_codes: asyncio.Queue[Pending] = asyncio.Queue()
         self.channels = GatewayChannels(runtime, self._dead_letters.put, self._on_pairing_code)
-        web_channel, api_channel = WebChannel(bus, feed, runtime.sessions), ApiChannel(bus, feed, runtime.sessions)
-        self._internal_channels = (terminal, web_channel, api_channel)
-        self.loop_monitor = LoopMonitor(clock, self.channels.statuses)
-        self.reporter = HealthReporter(
-            runtime, bus.journal, self.channels, self.supervisor, self.loop_monitor, self._dead_letters
-        )
+        self.reporter = HealthReporter(runtime, self.channels, self.supervisor, self._dead_letters)
         self._live = LiveConfig(
             self._config_file,
             config,
@@ -122,16 +122,12 @@ class Gateway:
             poll_s=options.poll_s,
         )
         self._credentials = Credentials(database, clock)
+        web, api = WebChannel(bus, feed, runtime.sessions), ApiChannel(bus, feed, runtime.sessions)
+        self._internal_channels = (terminal, web, api)
         self.web = WebServices(
-            runtime,
-            feed,
-            web_channel,
-            self._credentials,
-            self.new_link,
-            self.reporter.report,
-            self._live.channel_paused,
+            runtime, feed, web, self._credentials, self.new_link, self.reporter.report, self._live.channel_paused
         )
-        self._api = ApiServices(runtime, feed, api_channel, ApiRequests(database, clock))
+        self._api = ApiServices(runtime, feed, api, ApiRequests(database, clock))
         port = config.gateway.port if options.port is None else options.port
         self.http = HttpServer(config.gateway.host, port, self._make_app, "Set gateway.port, or start with --port.")
         self.api_http: HttpServer | None = None
@@ -143,7 +139,7 @@ class Gateway:
                 log.warning("the API is served on %s unencrypted: %s", host, advice)
             port = config.api.port if options.api_port is None else options.api_port
             self.api_http = HttpServer(host, port, self._make_api_app, "Set api.port, or start with --port.")
-        requests = ControlRequests(runtime, feed, self.reporter, shutdown, terminal, self.new_link, self._api_urls)
+        requests = ControlRequests(runtime, feed, terminal, self.channels, self._answer_control)
         self._control = ControlServer(places, runtime.workspace, requests)
 
     async def open(self) -> None:
@@ -157,13 +153,12 @@ class Gateway:
         for channel in self._internal_channels:
             await channels.open_internal(channel)
         self._register_message_tool()
-        add, monitor, dreams, live = self.supervisor.add, self.loop_monitor, runtime.memory.dreams, self._live
-        http, api, control = self.http, self.api_http, self._control
+        add, monitor, dreams, live = self.supervisor.add, self.reporter.loop_monitor, runtime.memory.dreams, self._live
         add(SupervisedTask("agent", runtime.loop.run))
         add(SupervisedTask("channels", channels.manager.run))
         add(SupervisedTask("dead letters", lambda: self._dead_letters.run(channels)))
-        add(SupervisedTask("pairing", lambda: self._pairing_notices.run(channels)))
-        add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s, stale_s=SILENT_S))
+        add(SupervisedTask("pairing", lambda: report_pairing_codes(channels, self._pairing_codes)))
+        add(SupervisedTask("pulse", monitor.run, silent_s=lambda: monitor.silent_s))
         if not options.api_only:
             add(jobs_task(runtime, channels.tell_owner))
             if (heartbeat := heartbeat_task(runtime, channels)) is not None:
@@ -173,26 +168,38 @@ class Gateway:
         add(SupervisedTask("search", runtime.archive.keep_up))
         add(SupervisedTask("archive", runtime.keep_packing))
         add(SupervisedTask("config", live.run, problem=lambda: live.problem))
-        await http.bind()
-        add(SupervisedTask("http", http.run, problem=lambda: http.problem))
-        if api is not None:
-            await api.bind()
-            add(SupervisedTask("api", api.run, problem=lambda: api.problem))
-        await control.bind()
-        add(SupervisedTask("control", control.run, problem=lambda: control.problem))
+        for name, server in (("http", self.http), ("api", self.api_http), ("control", self._control)):
+            if server is not None:
+                await server.bind()
+                add(SupervisedTask(name, server.run, problem=lambda server=server: server.problem))  # type: ignore[misc]
 
     async def wait(self) -> ExitReason:
         """Wait for a stop or restart request. Raises ConfigError if every channel needs its owner to act first."""
-        requested = asyncio.ensure_future(self.shutdown.wait())
-        failing = asyncio.ensure_future(self._wait_until_all_failed())
-        try:
-            await asyncio.wait((requested, failing), return_when=asyncio.FIRST_COMPLETED)
-            if failing.done() and not requested.done() and (errors := failing.result()):
-                raise ConfigError(f"No channel can be used. {errors}")
-            return await requested
-        finally:
-            requested.cancel()
-            failing.cancel()
+        channels = [channel for channel in map(self.channels.manager.get, self.channels.enabled) if channel is not None]
+        starting = (ChannelState.OFF, ChannelState.CONNECTING)
+        while any(channel.status.state in starting for channel in channels):
+            if self.shutdown.is_requested:
+                break
+            await asyncio.sleep(0.1)
+        failed = [channel for channel in channels if channel.status.state is ChannelState.FAILED]
+        if failed and failed == channels and not self.shutdown.is_requested:
+            reasons = " ".join(f"{channel.name}: {channel.status.last_error}" for channel in failed)
+            raise ConfigError(f"No channel can be used. {reasons}")
+        return await self.shutdown.wait()
+
+    async def close(self, running: "asyncio.Task[None]") -> None:
+        """Let running turns finish and messages go out for a while, then cancel. The journal keeps the rest."""
+        turns_s, loop = self._options.turns_s, asyncio.get_running_loop()
+        log.info("stopping: running turns have %.0f s; unfinished ones resume at the next start", turns_s)
+        turns_end = loop.time() + turns_s
+        await self.runtime.loop.stop(turns_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(max(turns_end, loop.time()) + SENDS_S):
+                await self.channels.manager.drain()
+        self._feed.close()
+        running.cancel()
+        await asyncio.wait([running], timeout=CANCEL_S)
+        log.info("stopped")
 
     async def new_link(self) -> str:
         """A one-time link to the page. Its secret is in the fragment, which browsers send to nobody."""
@@ -205,18 +212,26 @@ class Gateway:
         secret = await self._credentials.add(CredentialKind.LINK, secrets.token_hex(8))
         return f"{address}/#k={secret}"
 
-    async def _wait_until_all_failed(self) -> str:
-        """Return the errors if every channel failed at its first attempt; otherwise wait for ever."""
-        channels = [channel for channel in map(self.channels.manager.get, self.channels.enabled) if channel is not None]
-        starting = (ChannelState.OFF, ChannelState.CONNECTING)
-        while any(channel.status.state in starting for channel in channels):  # noqa: ASYNC110 only at the start
-            await asyncio.sleep(0.1)
-        if not channels or any(channel.status.state is not ChannelState.FAILED for channel in channels):
-            await asyncio.Event().wait()
-        return " ".join(f"{channel.name}: {channel.status.last_error}" for channel in channels)
+    async def _answer_control(self, request: str) -> dict[str, Any] | None:
+        """Answer a request of the local socket about the gateway itself; None if there is no such request."""
+        match request:
+            case "report":
+                return await self.reporter.report()
+            case "web link":
+                return {"url": await self.new_link()}
+            case "api urls":
+                servers = (self.http, self.api_http)
+                return {"urls": [f"{server.url}/v1" for server in servers if server is not None and server.port]}
+            case "stop gateway":
+                self.shutdown.stop()
+            case "restart gateway":
+                self.shutdown.restart()
+            case _:
+                return None
+        return {}
 
     def _on_pairing_code(self, entry: Pending) -> None:
-        self._pairing_notices.put(entry)
+        self._pairing_codes.put_nowait(entry)
         self._feed.changed("inbox")
 
     def _register_message_tool(self) -> None:
@@ -249,28 +264,6 @@ class Gateway:
 
         return make_api_app(self._options.api_host or self.runtime.config.api.host, self.web, self._api)
 
-    def _api_urls(self) -> list[str]:
-        servers = (self.http, self.api_http)
-        return [f"{server.url}/v1" for server in servers if server is not None and server.port is not None]
-
-
-async def serve(
-    config: Config,
-    *,
-    data_dir: Path,
-    workspace: Path,
-    options: Options | None = None,
-    shutdown: ShutdownRequests | None = None,
-) -> ExitReason:
-    """Run until a stop or restart is requested. Return the reason.
-
-    Raises InstanceLockedError, ConfigError, StorageError.
-    """
-    async with open_gateway(
-        config, data_dir=data_dir, workspace=workspace, options=options, shutdown=shutdown
-    ) as gateway:
-        return await gateway.wait()
-
 
 @asynccontextmanager
 async def open_gateway(
@@ -290,7 +283,15 @@ async def open_gateway(
     StorageError.
     """
     options, shutdown, places = options or Options(), shutdown or ShutdownRequests(), DataPaths(data_dir)
-    gateways: list[Gateway] = []  # filled below: the runtime is built before the channels
+    gateway: Gateway | None = None  # the runtime is built before it
+
+    def options_of(message: InboundMessage) -> TurnOptions:
+        take_lines = (lambda limit: terminal.take_lines(message.turn_id, limit)) if message.is_followed else None
+        return replace(turn_options(message), waiting=take_lines)
+
+    def streams(channel: str) -> bool:
+        return gateway is not None and gateway.channels.manager.streams(channel)
+
     async with AsyncExitStack() as stack:
         holder = stack.enter_context(single_instance(places))
         database = await stack.enter_async_context(open_database(places.database, DATABASE_SCHEMA))
@@ -307,21 +308,16 @@ async def open_gateway(
                 bus=bus,
                 database=database,
                 feed=feed,
-                options_of=lambda message: replace(
-                    turn_options(message),
-                    waiting=partial(terminal.take_lines, message.turn_id) if message.is_followed else None,
-                ),
-                streams=lambda name: any(gateway.channels.manager.streams(name) for gateway in gateways),
+                options_of=options_of,
+                streams=streams,
                 restart=shutdown.restart,
                 clock=clock,
             )
         )
         gateway = Gateway(runtime, feed, terminal, database, options, shutdown)
-        gateways.append(gateway)
         await gateway.open()
-        gateway.supervisor.add(
-            SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, 5 * options.poll_s))
-        )
+        poll_s = 5 * options.poll_s
+        gateway.supervisor.add(SupervisedTask("lock", lambda: _watch_lock(places, holder, shutdown, poll_s)))
         _log_start(gateway)
         running = asyncio.create_task(gateway.supervisor.run(), name="gateway")
         runtime.memory.consolidation.resume_archived()
@@ -331,7 +327,7 @@ async def open_gateway(
             yield gateway
         finally:
             tell_service_manager("STOPPING=1")
-            await _shut_down(gateway, running, feed, options.turns_s)
+            await gateway.close(running)
 
 
 async def _watch_lock(places: DataPaths, holder: LockHolder, shutdown: ShutdownRequests, poll_s: float) -> None:
@@ -362,19 +358,6 @@ def _log_start(gateway: Gateway) -> None:
         log.info("API: %s/v1; a key for each program: nanobot api key add NAME", gateway.api_http.url)
     for line in runtime.config.loaded_from.warnings:
         log.warning("%s", line)
-    for line in closed_channels(runtime.config, runtime.pairing.paired_channels() | channels.broken.keys()):
+    paired = {name for name in channels.names if runtime.pairing.people(name).approved}
+    for line in closed_channels(runtime.config, paired | channels.broken.keys()):
         log.warning("%s", line)
-
-
-async def _shut_down(gateway: Gateway, running: "asyncio.Task[None]", feed: Feed, turns_s: float) -> None:
-    """Stop accepting work, let running turns finish and messages go out, then cancel. The journal keeps the rest."""
-    log.info("stopping: running turns have %.0f s; unfinished ones resume at the next start", turns_s)
-    turns_end = asyncio.get_running_loop().time() + turns_s
-    await gateway.runtime.loop.stop(turns_s)
-    with suppress(TimeoutError):
-        async with asyncio.timeout_at(max(turns_end, asyncio.get_running_loop().time()) + SENDS_S):
-            await gateway.channels.manager.drain()
-    feed.close()
-    running.cancel()
-    await asyncio.wait([running], timeout=CANCEL_S)
-    log.info("stopped")

@@ -1,4 +1,4 @@
-"""Runs the gateway's background tasks. One that fails or stalls is restarted with backoff; the others keep running."""
+"""Runs the gateway's background tasks. One that fails is restarted with backoff; the others keep running."""
 
 import asyncio
 import logging
@@ -15,8 +15,6 @@ FIRST_WAIT_S = 1.0
 LONGEST_WAIT_S = 60.0
 STABLE_S = 300.0
 """After running this long, a failure starts the backoff from the beginning."""
-STARTING_S = 30.0
-"""Grace period after a start in which inactivity does not count."""
 
 
 @dataclass(slots=True)
@@ -28,8 +26,6 @@ class SupervisedTask:
     """Runs until cancelled. If it returns, it is done; if it raises, it is restarted."""
     silent_s: Callable[[], float | None] = lambda: None
     """Seconds since its last activity; None if it may be idle for any time."""
-    stale_s: float | None = None
-    """Restart after this much inactivity, in seconds."""
     problem: Callable[[], str | None] = lambda: None
     """What prevents it from working, in one line."""
     alive: bool = False
@@ -37,7 +33,12 @@ class SupervisedTask:
     """Whether `run` returned."""
     restarts: int = 0
     last_error: str = ""
-    started_at: float = 0.0
+
+    @property
+    def trouble(self) -> str:
+        """What a person should look at, in one line; empty if nothing is wrong."""
+        failed = "" if self.alive or self.ended else f"failed and restarts soon: {self.last_error}"
+        return self.problem() or failed
 
     def to_json(self) -> dict[str, Any]:
         """The state for health and status."""
@@ -52,11 +53,10 @@ class SupervisedTask:
 
 @dataclass(slots=True)
 class TaskSupervisor:
-    """Runs tasks and restarts those that fail or stall."""
+    """Runs tasks and restarts those that fail."""
 
     clock: Clock
     first_wait_s: float = FIRST_WAIT_S
-    starting_s: float = STARTING_S
     tasks: dict[str, SupervisedTask] = field(default_factory=dict)
     _group: asyncio.TaskGroup | None = None
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -83,9 +83,9 @@ class TaskSupervisor:
     async def _supervise(self, task: SupervisedTask) -> None:
         wait_s = self.first_wait_s
         while True:
-            task.started_at, task.alive = self.clock.monotonic(), True
+            started_at, task.alive = self.clock.monotonic(), True
             try:
-                await self._run_until_stale(task)
+                await task.run()
                 task.ended = True
                 return
             except Exception as error:  # one task's failure must not stop the others
@@ -93,22 +93,8 @@ class TaskSupervisor:
                 log.exception("%s failed; restarting it in %.0f s", task.name, wait_s)
             finally:
                 task.alive = False
-            if self.clock.monotonic() - task.started_at > STABLE_S:
+            if self.clock.monotonic() - started_at > STABLE_S:
                 wait_s = self.first_wait_s
             await asyncio.sleep(wait_s)
             task.restarts += 1
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
-
-    async def _run_until_stale(self, task: SupervisedTask) -> None:
-        """Run the task. Raises what it raises, and TimeoutError after `stale_s` without activity."""
-        running = asyncio.ensure_future(task.run())
-        try:
-            while not running.done():
-                await asyncio.wait([running], timeout=task.stale_s and task.stale_s / 3)
-                silent_s, age_s = task.silent_s() or 0.0, self.clock.monotonic() - task.started_at
-                if task.stale_s and min(silent_s, age_s - self.starting_s) > task.stale_s and not running.done():
-                    raise TimeoutError(f"no activity for {silent_s:.0f} s")
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
-        await running

@@ -16,16 +16,10 @@ from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 
-from nanobot.errors import BudgetExceededError, NanobotError
+from nanobot.errors import NanobotError
 from nanobot.heartbeat.tasks import parse_tasks
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context_scope
-from nanobot.providers.errors import (
-    AuthenticationError,
-    InvalidRequestError,
-    ModelNotFoundError,
-    QuotaExceededError,
-)
 from nanobot.utils import codec
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 from nanobot.utils.files import open_nonblocking, write_in_place
@@ -41,12 +35,12 @@ _MAX_WATCHED = 50
 _MAX_RUNS = 5
 _MAX_RUN_CHARS = 200
 """Limit of the description of a run in later prompts."""
-
-OK = "HEARTBEAT_OK"
-"""What a model answers if there is nothing to do or to report."""
 _MAX_TASK_CHARS = 5_000
 """Limit of the task list, so that the prompt stays below 2,000 tokens."""
 _MAX_MINUTES = 7 * 24 * 60
+
+OK = "HEARTBEAT_OK"
+"""What a model answers if there is nothing to do or to report."""
 
 _SYSTEM = """\
 You look after the standing tasks of a personal AI agent. You are asked at a regular interval, and remember nothing of \
@@ -79,20 +73,6 @@ HEARTBEAT: ToolSchema = {
     },
 }
 
-_PERMANENT_ERRORS = (
-    AuthenticationError,
-    QuotaExceededError,
-    ModelNotFoundError,
-    InvalidRequestError,
-    BudgetExceededError,
-)
-"""Errors that a retry does not fix."""
-
-Execute = Callable[[str], Awaitable[str]]
-"""Runs the tasks and returns the text of the result."""
-Notify = Callable[[str], Awaitable[None]]
-"""Sends the owner the result of a run, or why the heartbeat is paused."""
-
 _PAUSED = """\
 The heartbeat is paused since {time}: {error}
 The open tasks of HEARTBEAT.md are not looked at meanwhile. It tries again tomorrow, when HEARTBEAT.md changes, or at \
@@ -100,19 +80,10 @@ the next start of the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """The tasks to do now (empty for none), and when the model wants to be asked again."""
-
-    tasks: str = ""
-    again_in_s: float | None = None
-
-
-@dataclass(slots=True)
 class _State:
     """The last decision and the recent runs, as stored in the state file."""
 
     fingerprint: str = ""
-    asked_at: float = 0.0
     again_at: float | None = None
     runs: tuple[tuple[str, str], ...] = ()
     """(time, tasks), oldest first."""
@@ -126,8 +97,8 @@ class HeartbeatService:
         workspace: Path,
         provider: LLMProvider,
         model: str | None = None,
-        on_execute: Execute | None = None,
-        on_notify: Notify | None = None,
+        on_execute: Callable[[str], Awaitable[str]] | None = None,
+        on_notify: Callable[[str], Awaitable[None]] | None = None,
         interval_s: float = DEFAULT_INTERVAL_S,
         enabled: bool = True,
         *,
@@ -135,8 +106,9 @@ class HeartbeatService:
         state_file: Path | None = None,
         opener: Callable[[str, int], int] = open_nonblocking,
     ) -> None:
-        """`state_file` stores decisions; without it the model is asked again after a restart. `opener` is passed to
-        `open` and decides where HEARTBEAT.md may lead if it is a link.
+        """`on_execute` runs tasks and returns the text of the result; `on_notify` sends the owner that, or why the
+        heartbeat is paused. `state_file` stores decisions; without it the model is asked again after a restart.
+        `opener` is passed to `open` and decides where HEARTBEAT.md may lead if it is a link.
         """
         self.heartbeat_file = workspace / "HEARTBEAT.md"
         self.enabled = enabled
@@ -151,9 +123,12 @@ class HeartbeatService:
         self._on_notify = on_notify
         self._clock = clock or SystemClock()
         self._state_file = state_file
-        self._state = _load(state_file)
+        self._state = _State()
+        if state_file is not None:
+            with suppress(OSError, ValueError):
+                self._state = codec.from_json(_State, state_file.read_bytes())
         self._refused_fingerprint = ""
-        """The fingerprint at the last permanent error: no model is asked again until it changes."""
+        """The fingerprint when a retry became useless: no model is asked again until it changes."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -178,104 +153,74 @@ class HeartbeatService:
             except Exception:  # a failed check must not stop later ones
                 log.exception("the heartbeat failed")
 
-    async def check(self) -> str | None:
-        """Check once. Return the reported result, or None if there was none. Raises the errors of the model."""
-        text = await asyncio.to_thread(self._read)
-        tasks = parse_tasks(text)
-        if not tasks:
-            self.paused = ""
-            return None
-        now = self._clock.now()
-        fingerprint = await asyncio.to_thread(self._fingerprint, text, now)
-        if not self._is_due(fingerprint, now):
-            return None
-        with call_context_scope(CallContext("heartbeat", SESSION)):
-            try:
-                prompt = decision_prompt(tasks, now, self.interval_s, self._state.runs)
-                decision = parse_decision(await self._provider.chat(prompt, [HEARTBEAT], self._model, 512, 0.0), tasks)
-            except _PERMANENT_ERRORS as error:
-                await self._pause(fingerprint, now, error)
-                raise
-        self.paused = self._refused_fingerprint = ""
-        result = await self._execute(decision.tasks) if decision.tasks else None
-        # changes made by the run itself, such as a ticked task, do not trigger the next one
-        fingerprint_after = (
-            await asyncio.to_thread(lambda: self._fingerprint(self._read(), now)) if decision.tasks else fingerprint
-        )
-        await self._save_state(fingerprint_after, now, decision)
-        return result
-
     async def trigger_now(self) -> str | None:
         """Ask the model now, whatever it decided before, and run what is due. Return None if there was nothing."""
         self._state, self._refused_fingerprint = replace(self._state, again_at=None), ""
         return await self.check()
 
-    def _is_due(self, fingerprint: str, now: datetime) -> bool:
-        if fingerprint == self._refused_fingerprint:
-            return False
-        again_at = self._state.again_at
-        return again_at is None or fingerprint != self._state.fingerprint or now.timestamp() >= again_at
-
-    async def _pause(self, fingerprint: str, now: datetime, error: NanobotError) -> None:
-        """Stop asking until something changes, and notify the owner once."""
-        is_first = not self.paused
-        self._refused_fingerprint, self.paused = fingerprint, f"the model refuses: {error}"
-        if is_first and self._on_notify is not None:
-            await self._on_notify(_PAUSED.format(time=f"{now:%Y-%m-%d %H:%M}", error=error))
-
-    async def _execute(self, tasks: str) -> str | None:
-        if self._on_execute is None:
+    async def check(self) -> str | None:
+        """Check once. Return the reported result, or None if there was none. Raises the errors of the model."""
+        now, state = self._clock.now(), self._state
+        tasks, fingerprint = await asyncio.to_thread(self._read, now)
+        if not tasks:
+            self.paused = ""
             return None
-        result = await self._on_execute(tasks)
-        if is_heartbeat_ok(result):
+        is_early = fingerprint == state.fingerprint and now.timestamp() < (state.again_at or 0.0)
+        if is_early or fingerprint == self._refused_fingerprint:
             return None
-        if self._on_notify is not None:
-            await self._on_notify(result)
-        return result
-
-    def _read(self) -> str:
         try:
-            with open(self.heartbeat_file, encoding="utf-8", errors="replace", opener=self._opener) as file:
-                return file.read(_MAX_BYTES)
-        except OSError:
-            return ""
-
-    def _fingerprint(self, text: str, now: datetime) -> str:
-        """Hash of the tasks, the day, and the size and time of workspace files that the text names."""
-        watched = [f"{now:%Y-%m-%d}", *parse_tasks(text)]
-        for name in dict.fromkeys(_FILE_NAME.findall(text)):
-            with suppress(OSError, ValueError, RuntimeError):
-                stat = (self._workspace / Path(name).expanduser()).stat()
-                watched.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
-            if len(watched) > _MAX_WATCHED:
-                break
-        return sha256("\0".join(watched).encode("utf-8", "surrogatepass")).hexdigest()
-
-    async def _save_state(self, fingerprint: str, now: datetime, decision: Decision) -> None:
-        again_at = None if decision.again_in_s is None else now.timestamp() + decision.again_in_s
-        runs = self._state.runs
-        if decision.tasks:
-            done = clip_line(" ".join(decision.tasks.split()), _MAX_RUN_CHARS)
+            with call_context_scope(CallContext("heartbeat", SESSION)):
+                prompt = _prompt(tasks, now, self.interval_s, state.runs)
+                due, again_in_s = _decision(
+                    await self._provider.chat(prompt, [HEARTBEAT], self._model, 512, 0.0), tasks
+                )
+        except NanobotError as error:
+            if not error.retryable:
+                is_first = not self.paused
+                self._refused_fingerprint, self.paused = fingerprint, f"the model refuses: {error}"
+                if is_first and self._on_notify is not None:
+                    await self._on_notify(_PAUSED.format(time=f"{now:%Y-%m-%d %H:%M}", error=error))
+            raise
+        self.paused = self._refused_fingerprint = ""
+        result, runs = None, state.runs
+        if due and self._on_execute is not None:
+            text = await self._on_execute(due)
+            if not _is_ok(text):
+                result = text
+                if self._on_notify is not None:
+                    await self._on_notify(text)
+            _, fingerprint = await asyncio.to_thread(self._read, now)  # a task that the run ticked off is no news
+            done = clip_line(" ".join(due.split()), _MAX_RUN_CHARS)
             runs = (*runs, (f"{now:%Y-%m-%d %H:%M}", done))[-_MAX_RUNS:]
-        self._state = _State(fingerprint, now.timestamp(), again_at, runs)
+        again_at = None if again_in_s is None else now.timestamp() + again_in_s
+        self._state = _State(fingerprint, again_at, runs)
         if self._state_file is not None:
             try:
                 await asyncio.to_thread(write_in_place, self._state_file, codec.to_json(self._state))
             except OSError as error:
                 log.warning("cannot store the state of the heartbeat: %s", error)
+        return result
+
+    def _read(self, now: datetime) -> tuple[list[str], str]:
+        """The open tasks, and a hash of them, the day, and the size and time of workspace files that the text names."""
+        text = ""
+        with (
+            suppress(OSError),
+            open(self.heartbeat_file, encoding="utf-8", errors="replace", opener=self._opener) as file,
+        ):
+            text = file.read(_MAX_BYTES)
+        tasks = parse_tasks(text)
+        watched = [f"{now:%Y-%m-%d}", *tasks]
+        for name in [*dict.fromkeys(_FILE_NAME.findall(text))][:_MAX_WATCHED] if tasks else ():
+            with suppress(OSError, ValueError, RuntimeError):
+                stat = (self._workspace / Path(name).expanduser()).stat()
+                watched.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
+        return tasks, sha256("\0".join(watched).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _load(state_file: Path | None) -> _State:
-    try:
-        return _State() if state_file is None else codec.from_json(_State, state_file.read_bytes())
-    except (OSError, ValueError):
-        return _State()
-
-
-def decision_prompt(
-    tasks: Sequence[str], now: datetime, interval_s: float, runs: Sequence[tuple[str, str]] = ()
+def _prompt(
+    tasks: Sequence[str], now: datetime, interval_s: float, runs: Sequence[tuple[str, str]]
 ) -> list[ChatMessage]:
-    """Build the request. `runs` are the last runs as (time, tasks)."""
     task_list = clip("\n".join(f"- {task}" for task in tasks), _MAX_TASK_CHARS)
     done = "\n".join(f"- {when}: {what}" for when, what in runs) or "(nothing yet)"
     text = (
@@ -285,21 +230,24 @@ def decision_prompt(
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
 
 
-def parse_decision(response: LLMResponse, tasks: Sequence[str]) -> Decision:
-    """Parse the response. Anything but a clear `run` is a skip, so that a malformed response starts nothing."""
+def _decision(response: LLMResponse, tasks: Sequence[str]) -> tuple[str, float | None]:
+    """The tasks to do now, and in how many seconds the model wants to be asked again.
+
+    Anything but a clear `run` is a skip, so that a malformed response starts nothing.
+    """
     arguments = next((call.arguments for call in response.tool_calls if call.name == "heartbeat"), {})
     try:
         again_in_s = 60 * min(max(float(arguments["again_in_minutes"]), 1.0), _MAX_MINUTES)
     except (KeyError, TypeError, ValueError):
         again_in_s = None
     if str(arguments.get("action")).strip().lower() != "run":
-        return Decision(again_in_s=again_in_s)
+        return "", again_in_s
     due = arguments.get("tasks")
     text = due if isinstance(due, str) else json.dumps(due, ensure_ascii=False) if due else ""
-    return Decision(text.strip() or "\n".join(tasks), again_in_s)
+    return text.strip() or "\n".join(tasks), again_in_s
 
 
-def is_heartbeat_ok(text: str) -> bool:
+def _is_ok(text: str) -> bool:
     """Whether the result of a run says that there is nothing to report."""
     bare = text.strip().strip("*`\"'.! \n")
-    return not bare or bare == OK or (OK in text and len(text.replace(OK, "").strip()) < 40)
+    return not bare or (OK in text and len(text.replace(OK, "").strip()) < 40)

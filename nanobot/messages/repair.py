@@ -18,17 +18,19 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from operator import is_
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from nanobot.messages.types import ChatMessage, Origin, least_trusted
-from nanobot.utils.text import repair_json
+from nanobot.utils.text import is_well_formed, repair_json
 
 NO_RESULT = "No result: the call was interrupted; its outcome is unknown."
 EMPTY_MESSAGE = "[empty message]"
 EMPTY_RESULT = "(no output)"
 
 _Row = dict[str, Any]
+T = TypeVar("T")
 
 _FOREIGN_FIELDS = {
     "system": ("tool_calls", "tool_call_id", "name"),
@@ -37,10 +39,8 @@ _FOREIGN_FIELDS = {
     "tool": ("tool_calls",),
 }
 """Fields of other roles, which are dropped."""
-
-_FIELD_TYPES: dict[str, type] = {"runtime_context": str, "reasoning_content": str, "thinking_blocks": list}
-"""Fields sent as they are; dropped if they have another type."""
-
+_OWN_TYPES: dict[str, type] = {"runtime_context": str, "reasoning_content": str, "thinking_blocks": list}
+"""Fields sent as they are; dropped if they have another type or cannot be encoded."""
 _PICTURES = {"user": ("image_url", "input_audio", "file"), "tool": ("image_url",)}
 """Content blocks besides text that a role may have."""
 
@@ -50,72 +50,65 @@ _GOOD_ID = re.compile(r"[!-~]+\Z").match
 
 def legalise(messages: Iterable[object]) -> list[ChatMessage]:
     """Repair a history for the strictest API. Never raises, never modifies its input; idempotent."""
-    history = _History()
-    history.add_all(messages)
-    return history.snapshot()
+    return LegalHistory().of([*messages])
 
 
 class LegalHistory:
     """Incremental `legalise` for a growing history. Rows must not be changed after they were passed in."""
 
     def __init__(self) -> None:
-        self._seen_rows: list[object] = []
-        self._history = _History()
+        self._reset()
 
-    def __len__(self) -> int:
-        return len(self._seen_rows)
-
-    def of(self, messages: Sequence[object]) -> list[ChatMessage]:
-        """Like `legalise`; fast if `messages` begins with the same row objects as last time."""
-        known_count = len(self._seen_rows)
-        if known_count > len(messages) or not all(map(is_, self._seen_rows, messages)):
-            self._history, self._seen_rows, known_count = _History(), [], 0
-        new = messages[known_count:]
-        self._seen_rows += new
-        self._history.add_all(new)
-        return self._history.snapshot()
-
-
-class _History:
-    """The repaired rows so far, and the pending calls of the last assistant row."""
-
-    def __init__(self) -> None:
+    def _reset(self) -> None:
+        self._seen: list[object] = []
         self._rows: list[_Row | None] = []
+        """The repaired rows; None for results that may still come."""
         self._waiting_ids: dict[str, deque[tuple[int, str, str]]] = {}
         """By original call id: the reserved row indexes, with the new id and the name of each call."""
         self._unanswered: dict[int, _Row] = {}
         self._ids: dict[str, int] = {}
         self._started = False
 
-    def add_all(self, messages: Iterable[object]) -> None:
-        for message in messages:
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def of(self, messages: Sequence[object]) -> list[ChatMessage]:
+        """Like `legalise`; fast if `messages` begins with the same row objects as last time."""
+        if len(self._seen) > len(messages) or not all(map(is_, self._seen, messages)):
+            self._reset()
+        by_role = {
+            "system": self._add_system, "user": self._add_user, "assistant": self._add_assistant, "tool": self._add_tool
+        }  # fmt: skip
+        for message in messages[len(self._seen) :]:
+            self._seen.append(message)
             if isinstance(message, dict) and not message.get("_command"):
                 role = message.get("role")
-                if isinstance(role, str) and role in _FOREIGN_FIELDS:
-                    getattr(self, role)(_drop_invalid_fields(message, role))
+                if isinstance(role, str) and role in by_role:
+                    by_role[role](_drop_invalid_fields(message, role))
+        rows = self._rows.copy()
+        for index, row in self._unanswered.items():
+            rows[index] = row
+        return cast("list[ChatMessage]", rows)
 
-    def system(self, row: _Row) -> None:
+    def _add_system(self, row: _Row) -> None:
         """Kept at the start, dropped anywhere else."""
         content = _repair_content(row.get("content"), "system")
         if content is not None and not self._started:
             self._rows.append(_with(row, content=content))
 
-    def user(self, row: _Row) -> None:
+    def _add_user(self, row: _Row) -> None:
         self._started = True
         content = _repair_content(row.get("content"), "user")
         row = _with(row, content=EMPTY_MESSAGE if content is None else content)
-        last = self._last("user")
-        if last is None:
+        if (last := self._last("user")) is None:
             self._rows.append(row)
         else:
             self._rows[-1] = _join_user_rows(last, row)
 
-    def assistant(self, row: _Row) -> None:
-        if not self._started:
-            return
+    def _add_assistant(self, row: _Row) -> None:
         content = _repair_content(row.get("content"), "assistant")
-        calls = self._calls(row["tool_calls"]) if "tool_calls" in row else None
-        if content is None and not calls:
+        calls = self._calls(row.get("tool_calls")) if self._started else []
+        if not self._started or (content is None and not calls):
             return
         self._finalize_results()
         row = _with(row, content=content)
@@ -123,19 +116,20 @@ class _History:
             row = _with(row, tool_calls=[call for call, _ in calls])
         elif "tool_calls" in row:
             row = {name: value for name, value in row.items() if name != "tool_calls"}
-        last = self._last("assistant")
-        if last is not None:
-            self._rows[-1] = row = _join_assistant_rows(last, row)
-        else:
+        if (last := self._last("assistant")) is None:
             self._rows.append(row)
-        for call, original_id in calls or ():
+        else:
+            self._rows[-1] = row = {
+                **_merge_fields(last, row), "content": _join_contents(last["content"], row["content"])
+            }  # fmt: skip
+        for call, original_id in calls:
             index = len(self._rows)
             self._rows.append(None)
             name = call["function"]["name"]
             self._waiting_ids.setdefault(original_id, deque()).append((index, call["id"], name))
             self._unanswered[index] = _no_result(row, call["id"], name)
 
-    def tool(self, row: _Row) -> None:
+    def _add_tool(self, row: _Row) -> None:
         original_id = row.get("tool_call_id")
         slots = self._waiting_ids.get(original_id) if isinstance(original_id, str) else None
         if not slots:
@@ -145,13 +139,6 @@ class _History:
         content = EMPTY_RESULT if content is None else content
         self._rows[index] = _with(row, content=content, tool_call_id=call_id, name=name)
         del self._unanswered[index]
-
-    def snapshot(self) -> list[ChatMessage]:
-        """The rows to send now; more may be added later."""
-        rows = self._rows.copy()
-        for index, row in self._unanswered.items():
-            rows[index] = row
-        return cast("list[ChatMessage]", rows)
 
     def _finalize_results(self) -> None:
         """Make placeholders permanent: the model has seen them, so a late result is dropped."""
@@ -168,21 +155,17 @@ class _History:
     def _calls(self, tool_calls: object) -> list[tuple[_Row, str]]:
         """The repaired calls without duplicates, each with its original id."""
         calls: list[tuple[_Row, str]] = []
-        seen: list[tuple[object, str, str]] = []
+        seen: list[tuple[str, _Row]] = []
         for number, raw in enumerate(tool_calls if isinstance(tool_calls, list) else ()):
             call = _repair_call(raw)
             if call is None:
                 continue
-            function = call["function"]
             original_id = call["id"] if isinstance(call["id"], str) else ""
-            signature = (original_id, function["name"], function["arguments"])
-            if original_id and signature in seen:
+            if original_id and (original_id, call["function"]) in seen:
                 continue
-            seen.append(signature)
-            call_id = self._unique_id(
-                original_id if _GOOD_ID(original_id) else _sanitize(original_id, f"call_{number}")
-            )
-            calls.append((_with(call, id=call_id), original_id))
+            seen.append((original_id, call["function"]))
+            call_id = original_id if _GOOD_ID(original_id) else _sanitize(original_id, f"call_{number}")
+            calls.append((_with(call, id=self._unique_id(call_id)), original_id))
         return calls
 
     def _unique_id(self, call_id: str) -> str:
@@ -203,116 +186,80 @@ def _with(row: _Row, **fields: object) -> _Row:
 
 
 def _drop_invalid_fields(row: _Row, role: str) -> _Row:
-    """Drop fields of other roles or of the wrong type."""
+    """Drop fields of other roles, of the wrong type, or that cannot be encoded."""
     invalid = [name for name in _FOREIGN_FIELDS[role] if name in row]
-    for name, kind in _FIELD_TYPES.items():
+    for name, kind in _OWN_TYPES.items():
         value = row.get(name)
-        if value is not None and (not isinstance(value, kind) or _is_invalid(value)):
+        if value is not None and not (isinstance(value, kind) and _encodable(value) is value and _are_blocks(value)):
             invalid.append(name)
     return {name: value for name, value in row.items() if name not in invalid} if invalid else row
 
 
-def _is_invalid(value: object) -> bool:
-    """Whether a text cannot be encoded, or a list does not consist of blocks."""
-    if isinstance(value, str):
-        return _encodable(value) is not value
-    if not isinstance(value, list) or not value:
-        return True
-    return not all(isinstance(block, dict) and _encodable_row(block) is block for block in value)
+def _are_blocks(value: object) -> bool:
+    return not isinstance(value, list) or (bool(value) and all(isinstance(block, dict) for block in value))
 
 
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which cannot be encoded as UTF-8."""
-    if text.isascii():
-        return text
+def _encodable(value: T) -> T | None:
+    """The value with lone surrogates replaced, which cannot be encoded as UTF-8; the same object if it has none. None
+    if it is no JSON or nested too deeply.
+    """
+    if isinstance(value, str) and value.isascii():
+        return value
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
-
-
-def _encodable_row(row: _Row) -> _Row | None:
-    """The block or call with lone surrogates replaced in all fields; None if it is nested too deeply."""
-    try:
-        return cast(_Row, _encodable_value(row))
-    except RecursionError:
+        text = json.dumps(value, ensure_ascii=False)
+        if is_well_formed(text):
+            return value
+        return cast("T", json.loads(text.encode("utf-8", "replace")))
+    except (ValueError, TypeError, RecursionError):
         return None
-
-
-def _encodable_value(value: object) -> object:
-    if isinstance(value, str):
-        return _encodable(value)
-    if isinstance(value, dict):
-        fields = {_encodable_value(name): _encodable_value(field) for name, field in value.items()}
-        return value if all(map(is_, (*fields, *fields.values()), (*value, *value.values()))) else fields
-    if isinstance(value, list):
-        items = [_encodable_value(item) for item in value]
-        return value if all(map(is_, items, value)) else items
-    return value
 
 
 def _repair_content(content: object, role: str) -> str | list[_Row] | None:
     """The content as allowed for this role; None if nothing is left. Valid content is returned as it is."""
-    if isinstance(content, str):
+    if content is None or isinstance(content, str):
         return _encodable(content) if content and not content.isspace() else None
-    if content is None:
-        return None
     if not isinstance(content, list):
         return _repair_content(_as_json(content), role)
     blocks = [block for raw in content if (block := _repair_block(raw, _PICTURES.get(role, ()))) is not None]
-    if len(blocks) == len(content) and all(block is raw for block, raw in zip(blocks, content, strict=True)):
-        return content or None
-    return blocks or None
+    is_valid = len(blocks) == len(content) and all(map(is_, blocks, content))
+    return (content if is_valid else blocks) or None
 
 
 def _repair_block(raw: object, pictures: tuple[str, ...]) -> _Row | None:
-    candidate: object = {"type": "text", "text": raw} if isinstance(raw, str) else raw
-    block = _encodable_row(candidate) if isinstance(candidate, dict) else None
-    if block is None:
+    block = _encodable({"type": "text", "text": raw} if isinstance(raw, str) else raw)
+    if not isinstance(block, dict):
         return None
-    kind = block.get("type")
+    kind, text = block.get("type"), block.get("text")
     if isinstance(kind, str) and kind in pictures:
-        return _repair_image(block, kind)
-    text = block.get("text")
-    if not isinstance(text, str) or not text or text.isspace():
-        return None
-    return _with(block, type="text", text=text)
-
-
-def _repair_image(block: _Row, kind: str) -> _Row | None:
-    inner = block.get(kind)
-    if kind != "image_url":
-        return block if isinstance(inner, dict) and inner else None
-    if isinstance(inner, str) and inner:
-        return {**block, "image_url": {"url": inner}}
-    url = inner.get("url") if isinstance(inner, dict) else None
-    return block if isinstance(url, str) and url else None
+        inner = block.get(kind)
+        if kind == "image_url" and isinstance(inner, str) and inner:
+            return {**block, "image_url": {"url": inner}}
+        url = inner.get("url") if isinstance(inner, dict) else None
+        is_valid = isinstance(url, str) and url if kind == "image_url" else isinstance(inner, dict) and inner
+        return block if is_valid else None
+    return _with(block, type="text") if isinstance(text, str) and text and not text.isspace() else None
 
 
 def _repair_call(raw: object) -> _Row | None:
     """A call in OpenAI's format with its original id; None if it names no tool."""
-    raw = _encodable_row(raw) if isinstance(raw, dict) else None
-    if raw is None:
+    raw = _encodable(raw)
+    if not isinstance(raw, dict):
         return None
     inner = raw.get("function")
     function: _Row = inner if isinstance(inner, dict) else raw
     name = function.get("name")
     if not isinstance(name, str) or not name.strip():
         return None
-    name = name if _GOOD_NAME(name) else _sanitize(name, "unknown")[:64]
-    arguments = _object_text(function.get("arguments"))
-    is_valid = function["name"] == name and function.get("arguments") == arguments
-    if is_valid and inner is function and raw.get("type") == "function" and "id" in raw:
-        return raw
-    call = {key: value for key, value in raw.items() if key not in {"function", "name", "arguments", "type", "id"}}
-    extra = function if function is inner else {}
-    return {
-        "id": raw.get("id"),
-        "type": "function",
-        **call,
-        "function": {**extra, "name": name, "arguments": arguments},
+    repaired = {
+        "name": name if _GOOD_NAME(name) else _sanitize(name, "unknown")[:64],
+        "arguments": _object_text(function.get("arguments")),
     }
+    call = {"id": raw.get("id"), **raw, "type": "function", "function": repaired}
+    if function is inner:
+        call["function"] = {**function, **repaired}
+    else:  # the fields of the function are those of the call
+        call = {name: value for name, value in call.items() if name not in repaired}
+    return raw if call == raw else call
 
 
 def _sanitize(text: str, default: str) -> str:
@@ -335,7 +282,7 @@ def _object_text(arguments: object) -> str:
     try:
         parsed: object = _STRICT_JSON.decode(arguments)
         if isinstance(parsed, dict):
-            return _encodable(arguments)
+            return arguments
     except (ValueError, RecursionError):
         try:
             parsed = repair_json(arguments)
@@ -347,7 +294,7 @@ def _object_text(arguments: object) -> str:
 def _as_json(value: object) -> str:
     """Strict JSON; an empty object if the value cannot be serialized."""
     try:
-        return _encodable(json.dumps(value, ensure_ascii=False, allow_nan=False, default=str))
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()
     except (ValueError, TypeError, RecursionError):
         return "{}"
 
@@ -357,43 +304,42 @@ def _no_result(call_row: _Row, call_id: str, name: str) -> _Row:
     return {**row, "turn_id": call_row["turn_id"]} if "turn_id" in call_row else row
 
 
-def _join_contents(first: object, second: object) -> object:
+def _join_contents(first: Any, second: Any) -> Any:
     """Concatenate two contents."""
     if first is None or second is None:
         return second if first is None else first
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}\n\n{second}"
-    return [*_as_blocks(first), *_as_blocks(second)]
-
-
-def _as_blocks(content: object) -> list[object]:
-    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+    blocks = (
+        [{"type": "text", "text": content}] if isinstance(content, str) else content for content in (first, second)
+    )
+    return [*chain.from_iterable(blocks)]
 
 
 def _merge_fields(first: _Row, second: _Row) -> _Row:
     """The fields of both rows; the second wins, but the provenance is the lower one."""
     row = {**first, **{name: value for name, value in second.items() if value is not None}}
-    provenances = [str(value) for value in (first.get("provenance"), second.get("provenance")) if value is not None]
-    return {**row, "provenance": str(least_trusted(provenances))} if provenances else row
+    return _lower_provenance(row, first.get("provenance"), second.get("provenance"))
+
+
+def _lower_provenance(row: _Row, *provenances: object) -> _Row:
+    """The row with the lowest of these provenances that are known."""
+    known = [str(provenance) for provenance in provenances if provenance is not None]
+    return {**row, "provenance": str(least_trusted(known))} if known else row
 
 
 def _join_user_rows(first: _Row, second: _Row) -> _Row:
     """Join two user rows; the runtime context of the first stays behind its text."""
     row = _merge_fields(first, second)
+    content = first["content"]
     if (context := first.get("runtime_context")) and not context.isspace():
-        first = {**first, "content": _join_contents(first["content"], context)}
-        if (context_provenance := first.get("context_provenance")) is not None:
-            row["provenance"] = str(
-                least_trusted([str(row.get("provenance", context_provenance)), str(context_provenance)])
-            )
+        content = _join_contents(content, context)
+        if first.get("context_provenance") is not None:
+            row = _lower_provenance(row, row.get("provenance"), first["context_provenance"])
         if not second.get("runtime_context"):
             del row["runtime_context"]
     if isinstance(first.get("media"), list) and isinstance(second.get("media"), list):
         row["media"] = [*first["media"], *second["media"]]
     if second.get("origin") == Origin.SYSTEM and first.get("origin") != Origin.SYSTEM:
         row["origin"] = first.get("origin", Origin.USER.value)
-    return {**row, "content": _join_contents(first["content"], second["content"])}
-
-
-def _join_assistant_rows(first: _Row, second: _Row) -> _Row:
-    return {**_merge_fields(first, second), "content": _join_contents(first["content"], second["content"])}
+    return {**row, "content": _join_contents(content, second["content"])}

@@ -8,7 +8,6 @@ import math
 import string
 from collections.abc import Iterable, Iterator
 from pathlib import PurePath
-from typing import Any
 
 from nanobot.messages.types import ChatMessage
 
@@ -18,14 +17,15 @@ TOKENS_PER_MESSAGE = 4
 TOKENS_PER_CALL = 8
 """Delimiters of a tool call."""
 TOKENS_PER_IMAGE = 1500
-"""About the cost of an image of one megapixel; inline image data is not counted as text."""
+"""About the cost of an image of one megapixel."""
 
 _EXTRA_FIELDS = frozenset({"tool_calls", "tool_call_id", "media", "reasoning_content", "thinking_blocks"})
 """Fields with tokens besides `content` and `runtime_context`."""
 _PICTURES = frozenset({"image_url", "image", "input_audio", "file"})
+_UNCOUNTED = _PICTURES | {"type", "source"}
+"""Fields without text for a model: inline image data is not counted as text."""
 _PICTURE_FILES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".svg"})
 
-_ALL = bytes(range(256))
 _DENSE = [  # (bytes, usual share of a text, extra tokens per byte beyond that share)
     (string.digits.encode(), 0.02, 0.55),
     (string.ascii_uppercase.encode(), 0.04, 0.85),
@@ -39,7 +39,7 @@ _WIDE = [  # the same for lead bytes of characters of two, three and four bytes
 
 
 def _all_but(kept: bytes) -> bytes:
-    return bytes(byte for byte in _ALL if byte not in kept)
+    return bytes(byte for byte in range(256) if byte not in kept)
 
 
 _DENSE_COSTS = [(_all_but(kept), usual_share, cost) for kept, usual_share, cost in _DENSE]
@@ -62,21 +62,21 @@ def _estimate(text: str) -> float:
 
 
 def _weight(message: ChatMessage) -> int:
-    content = message.get("content")
+    content, context = message.get("content"), message.get("runtime_context")
     if isinstance(content, str) and not _EXTRA_FIELDS.intersection(message):  # fast path for most rows
-        context = message.get("runtime_context")
         return TOKENS_PER_MESSAGE + math.ceil(
             _estimate(content) + (_estimate(context) if isinstance(context, str) else 0)
         )
-    calls = _as_list(message.get("tool_calls"))
-    fixed = TOKENS_PER_MESSAGE + TOKENS_PER_CALL * len(calls) + TOKENS_PER_IMAGE * _pictures(message)
-    return fixed + math.ceil(sum(map(_estimate, _message_texts(message))))
-
-
-def _pictures(message: ChatMessage) -> int:
-    blocks = [block for block in _as_list(message.get("content")) if isinstance(block, dict)]
-    inside = sum(1 for block in blocks if str(block.get("type")) in _PICTURES)
-    return inside + sum(1 for path in _as_list(message.get("media")) if is_picture(path))
+    calls, media, blocks = (
+        value if isinstance(value, list) else [] for value in map(message.get, ("tool_calls", "media", "content"))
+    )
+    pictures = sum(map(is_picture, media)) + sum(
+        1 for block in blocks if isinstance(block, dict) and str(block.get("type")) in _PICTURES
+    )
+    thinking = message.get("thinking_blocks") or message.get("reasoning_content")  # the same in two formats
+    texts = _texts([content, context, message.get("tool_call_id"), calls, thinking])
+    fixed = TOKENS_PER_MESSAGE + TOKENS_PER_CALL * len(calls) + TOKENS_PER_IMAGE * pictures
+    return fixed + math.ceil(sum(map(_estimate, texts)))
 
 
 def is_picture(path: object) -> bool:
@@ -86,32 +86,14 @@ def is_picture(path: object) -> bool:
     return path.startswith("data:image/") or PurePath(path).suffix.lower() in _PICTURE_FILES
 
 
-def _message_texts(message: ChatMessage) -> Iterator[str]:
-    """All texts of a message that a model reads."""
-    content: object = message.get("content")
-    if content is not None and not isinstance(content, str | list):
-        content = str(content)
-    thinking = _as_list(message.get("thinking_blocks"))
-    texts: list[object] = [content, message.get("runtime_context"), message.get("tool_call_id")]
-    texts += [] if thinking else [message.get("reasoning_content")]  # the same reasoning in another format
-    texts += [block.get("text") for block in _as_list(content) if isinstance(block, dict)]
-    for call in _as_list(message.get("tool_calls")):
-        texts += _call_texts(call)
-    for block in thinking:
-        texts += (
-            [block.get(name) for name in ("thinking", "signature", "data", "encrypted_content")]
-            if isinstance(block, dict)
-            else []
-        )
-    return (text for text in texts if isinstance(text, str))
-
-
-def _as_list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _call_texts(call: Any) -> list[object]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return []
-    return [call.get("id"), function.get("name"), function.get("arguments")]
+def _texts(value: object) -> Iterator[str]:
+    """All texts inside that a model reads."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name not in _UNCOUNTED:
+                yield from _texts(item)

@@ -10,14 +10,12 @@ import logging
 import re
 import secrets
 import stat
-import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
@@ -26,9 +24,9 @@ from nanobot.errors import NanobotError, StorageError
 from nanobot.pairing.senders import Sender
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
+from nanobot.utils.files import PRIVATE_FILE, file_stamp, make_private_folder, write_atomic
 from nanobot.utils.locks import file_lock
-from nanobot.utils.storage_error import storage_error
+from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import is_well_formed
 
 ALPHABET = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"
@@ -46,9 +44,6 @@ MAX_SENDERS = 1_000
 """Senders remembered; beyond that the one with the oldest request is forgotten."""
 _SLACK_S = 60
 """How far the clock may be set back before pending codes become invalid."""
-_TICK_NS = 100_000_000
-"""Resolution of file times that is assumed at most."""
-_Stamp = tuple[int, int, int, int]
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +64,9 @@ class UnknownCodeError(PairingError):
 
 class NotPairedError(PairingError):
     """The sender is not paired."""
+
+    def __init__(self, channel: str, sender_id: str) -> None:
+        super().__init__(f"{sender_id!r} has not paired on {channel}. `nanobot pairing list` shows who has.")
 
 
 class Role(StrEnum):
@@ -94,7 +92,7 @@ class PairedUsers:
 
     def is_same_person(self, sender_ids: Iterable[str]) -> bool:
         """Whether all ids are spellings of one sender, who is an owner if the channel has owners."""
-        keys = {Sender.of(sender_id).key for sender_id in sender_ids}
+        keys = {_key(sender_id) for sender_id in sender_ids}
         return len(keys) == 1 and (not self.owners or keys <= self.owners)
 
 
@@ -114,7 +112,6 @@ _Time = Annotated[
 class Pending:
     """A pending code."""
 
-    code: str
     channel: _Id
     sender_id: _Id
     created_at: _Time
@@ -123,6 +120,8 @@ class Pending:
     """As the platform shows them (`display_name`); empty if unknown."""
     chat_id: str = ""
     """The private chat they wrote in; empty if unknown."""
+    code: Annotated[str, Field(exclude=True)] = ""
+    """The key of the entry in the file."""
 
     def __str__(self) -> str:
         return f"{self.name or self.sender_id} on {self.channel}"
@@ -133,7 +132,7 @@ class Pending:
 
     def is_from(self, sender: Sender) -> bool:
         """Whether this sender has the code."""
-        return Sender.of(self.sender_id).key == sender.key
+        return _key(self.sender_id) == sender.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,53 +151,39 @@ class PairingState(BaseModel):
 
     model_config = ConfigDict(extra="allow", defer_build=True)
 
-    owners: dict[str, list[_Id]] = Field(default_factory=dict)
-    approved: dict[str, list[_Id]] = Field(default_factory=dict)
+    owners: dict[str, list[_Id]] = {}
+    approved: dict[str, list[_Id]] = {}
     """Owners are listed here too, for other readers of the file."""
-    pending: dict[str, Pending] = Field(default_factory=dict)
+    pending: dict[str, Pending] = {}
     """By code."""
     names: dict[str, dict[str, str]] = {}
     """The names of approved senders when they asked, by channel and id."""
 
-    @field_validator("owners", "approved", "pending", "names", mode="before")
+    @field_validator("pending")
     @classmethod
-    def _empty(cls, value: Any) -> Any:
-        return {} if value is None else value
-
-    @field_validator("pending", mode="before")
-    @classmethod
-    def _with_codes(cls, value: Any) -> Any:
+    def _with_codes(cls, pending: dict[str, Pending]) -> dict[str, Pending]:
         """In the file the code is the key only."""
-        if not isinstance(value, dict):
-            return value
-        return {code: {**entry, "code": code} if isinstance(entry, dict) else entry for code, entry in value.items()}
+        return {code: replace(entry, code=code) for code, entry in pending.items()}
 
     def to_json(self) -> str:
         """The text of the file, without empty optional fields."""
-        data = self.model_dump(exclude={"pending": {"__all__": {"code"}}}, exclude_defaults=True)
-        return json.dumps({"owners": {}, "approved": {}, "pending": {}, **data}, ensure_ascii=False, indent=2) + "\n"
+        data = {"owners": {}, "approved": {}, "pending": {}, **self.model_dump(exclude_defaults=True)}
+        return json.dumps(data, ensure_ascii=False, indent=2) + "\n"
 
     def people(self) -> dict[str, PairedUsers]:
         """The paired senders by channel."""
         return {
-            channel: PairedUsers(_keys(self.owners.get(channel, ())), _keys(self.everyone(channel)))
+            channel: PairedUsers(_keys(owners), _keys([*owners, *self.approved.get(channel, [])]))
             for channel in {**self.owners, **self.approved}
+            for owners in [self.owners.get(channel, [])]
         }
-
-    def everyone(self, channel: str) -> list[str]:
-        """The ids of all paired senders of a channel, owners first, each once."""
-        return [*dict.fromkeys([*self.owners.get(channel, ()), *self.approved.get(channel, ())])]
 
     def paired(self) -> Iterator[PairedSender]:
         """All paired senders, by channel, owners first."""
         for channel in sorted({**self.owners, **self.approved}):
-            for sender_id in self.everyone(channel):
-                is_owner = sender_id in self.owners.get(channel, ())
-                yield PairedSender(channel, sender_id, self.name_of(channel, sender_id), is_owner)
-
-    def name_of(self, channel: str, sender_id: str) -> str:
-        """The name of a paired sender; empty if unknown."""
-        return self.names.get(channel, {}).get(sender_id, "")
+            owners, names = self.owners.get(channel, []), self.names.get(channel, {})
+            for sender_id in dict.fromkeys([*owners, *self.approved.get(channel, [])]):
+                yield PairedSender(channel, sender_id, names.get(sender_id, ""), sender_id in owners)
 
     def take(self, code: str) -> Pending:
         """Remove a code and return it. Compares all codes, each in constant time. Raises UnknownCodeError."""
@@ -211,26 +196,20 @@ class PairingState(BaseModel):
     def add(self, channel: str, sender_id: str, *, owner: bool, name: str = "") -> None:
         """Approve this sender, with `owner` as an owner of the channel."""
         for table in (self.approved, self.owners) if owner else (self.approved,):
-            if Sender.of(sender_id).key not in _keys(table.get(channel, ())):
-                table.setdefault(channel, []).append(sender_id)
+            ids = table.setdefault(channel, [])
+            if _key(sender_id) not in map(_key, ids):
+                ids.append(sender_id)
         if name:
-            self.names = {**self.names, channel: {**self.names.get(channel, {}), sender_id: name}}
+            self.names.setdefault(channel, {})[sender_id] = name
 
     def remove(self, channel: str, sender: Sender) -> None:
         """Remove this sender and their pending codes from the channel."""
         for table in (self.owners, self.approved):
-            ids = [sender_id for sender_id in table.pop(channel, ()) if Sender.of(sender_id).key != sender.key]
-            if ids:
-                table[channel] = ids
-        names = {
-            sender_id: name
-            for sender_id, name in self.names.get(channel, {}).items()
-            if Sender.of(sender_id).key != sender.key
-        }
-        self.names = {name: value for name, value in {**self.names, channel: names}.items() if value}
-        self.pending = {
-            code: entry for code, entry in self.pending.items() if entry.channel != channel or not entry.is_from(sender)
-        }
+            table[channel] = [sender_id for sender_id in table.get(channel, []) if _key(sender_id) != sender.key]
+        for sender_id in [known for known in self.names.get(channel, {}) if _key(known) == sender.key]:
+            del self.names[channel][sender_id]
+        for entry in [entry for entry in self.pending.values() if entry.channel == channel and entry.is_from(sender)]:
+            del self.pending[entry.code]
 
 
 class PairingStore:
@@ -240,9 +219,8 @@ class PairingStore:
         self.path = places.pairing
         self._lock = places.state / "pairing.lock"
         self._clock = clock or SystemClock()
-        self._stamp: _Stamp | None = None
-        self._last_valid: PairingState | None = None
-        """None before the file was first read."""
+        self._stamp: tuple[int, ...] | None = ()
+        """Of the file as it was read; empty before that."""
         self._state = PairingState()
         """As of the last read; empty for an unusable file."""
         self._people: dict[str, PairedUsers] = {}
@@ -260,18 +238,14 @@ class PairingStore:
         now = self.now()
         return [entry for entry in self._state.pending.values() if entry.channel == channel and entry.is_valid(now)]
 
-    def has_room(self, channel: str) -> bool:
-        """Whether the channel's limit allows another code. Never raises."""
-        return _has_room(self.pending(channel), self.now())
-
-    def paired_channels(self) -> frozenset[str]:
-        """The channels with paired senders, from the current file. Never raises."""
-        self._reload()
-        return frozenset(channel for channel, people in self._people.items() if people.approved)
+    def has_room(self, pending: list[Pending]) -> bool:
+        """Whether the limit allows another code beside these of a channel."""
+        oldest = min((entry.created_at for entry in pending), default=0.0)
+        return len(pending) < MAX_PENDING or self.now() - oldest >= REPLACEABLE_AFTER_S
 
     def load(self) -> PairingState:
         """Read the whole state, without expired codes. Raises StorageError for an unusable file."""
-        state, now = _load(self.path), self.now()
+        state, now = self._read(), self.now()
         state.pending = {code: entry for code, entry in state.pending.items() if entry.is_valid(now)}
         return state
 
@@ -281,17 +255,17 @@ class PairingStore:
         None if the sender has a code already or has no valid id, or the channel is at its limit.
         """
         with self._transaction() as state:
-            now = self.now()
             pending = [entry for entry in state.pending.values() if entry.channel == channel]
             if not sender.key or not is_well_formed(sender.id) or any(entry.is_from(sender) for entry in pending):
                 return None
-            if not _has_room(pending, now):
+            if not self.has_room(pending):
                 return None
             if len(pending) >= MAX_PENDING:
                 del state.pending[min(pending, key=lambda entry: entry.created_at).code]
             while (code := "".join(secrets.choice(ALPHABET) for _ in range(LENGTH))) in state.pending:
                 pass
-            state.pending[code] = Pending(code, channel, sender.id, now, now + VALID_S, name, chat_id)
+            now = self.now()
+            state.pending[code] = Pending(channel, sender.id, now, now + VALID_S, name, chat_id, code)
             return state.pending[code]
 
     def approve(self, code: str, *, owner: bool = False) -> Pending:
@@ -320,7 +294,7 @@ class PairingStore:
         with self._transaction() as state:
             role = state.people().get(channel, NOBODY).role_of(sender)
             if role is None:
-                raise _not_paired(state, channel, sender)
+                raise NotPairedError(channel, sender.id)
             state.remove(channel, sender)
         return role
 
@@ -329,37 +303,51 @@ class PairingStore:
         return self._clock.now().timestamp()
 
     def _reload(self) -> None:
-        """Read the file if it has changed."""
-        stamp = _file_stamp(self.path)
-        if stamp is not None and stamp == self._stamp:
+        """Read the file if it has changed, and log who was let in or removed: by a chat, a terminal or an editor."""
+        before, stamp = self._stamp, file_stamp(self.path)
+        if stamp == before:
             return
+        self._stamp = stamp
         try:
-            self._state, problem = _load(self.path), ""
+            state, problem = self._read(), ""
         except StorageError as error:
-            self._state, problem = PairingState(), str(error)
+            state, problem = PairingState(), str(error)
             if problem != self.problem:
                 log.error("Paired senders are not allowed until this is fixed: %s", problem)  # noqa: TRY400
         else:
-            if self.problem:
-                log.info("%s can be used again", self.path)
-            if self._last_valid is not None:
-                _log_changes(self._last_valid, self._state)
-            self._last_valid = self._state
-        self._people, self._stamp, self.problem = self._state.people(), stamp, problem
+            if before != ():
+                _log_changes(self._state, state)
+        self._state, self._people, self.problem = state, state.people(), problem
+
+    def _read(self) -> PairingState:
+        """Read the file; an empty state without one. Raises StorageError for an unusable file."""
+        try:
+            if not stat.S_ISREG(self.path.stat().st_mode):  # opening a pipe would block
+                reason = "it is not a regular file"
+            else:
+                return PairingState.model_validate_json(self.path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+        except FileNotFoundError:
+            return PairingState()
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise StorageError(
+            f"{self.path} cannot be used ({reason}). It is left unchanged; until it is fixed only senders in "
+            "`allowFrom` are allowed. Fix it, or move it away and pair again."
+        )
 
     @contextmanager
     def _transaction(self) -> Iterator[PairingState]:
         """Read the state under the lock, and write it at the end if the block changed it and did not raise."""
-        try:
-            with file_lock(self._lock):
-                state = self.load()
-                before = state.to_json()
-                yield state
-                if (text := state.to_json()) != before:
-                    make_private_folder(self.path.parent)
-                    write_atomic(self.path, text, mode=PRIVATE_FILE)
-        except OSError as error:
-            raise storage_error(f"{self.path} cannot be changed", error) from error
+        with storage_errors(f"{self.path} cannot be changed"), file_lock(self._lock):
+            state = self.load()
+            before = state.to_json()
+            yield state
+            if (text := state.to_json()) != before:
+                make_private_folder(self.path.parent)
+                write_atomic(self.path, text, mode=PRIVATE_FILE)
 
 
 class PairingRateLimiter:
@@ -385,65 +373,14 @@ class PairingRateLimiter:
         put_bounded(self._senders, sender, (count + 1, self._clock.monotonic() + wait), MAX_SENDERS)
 
 
-def _load(path: Path) -> PairingState:
-    """Read the file; an empty state without one. Raises StorageError for an unusable file."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
-            reason = "it is not a regular file"
-        else:
-            return PairingState.model_validate_json(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
-    except FileNotFoundError:
-        return PairingState()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        reason = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-    raise StorageError(
-        f"{path} cannot be used ({reason}). It is left unchanged; until it is fixed only senders in `allowFrom` are "
-        "allowed. Fix it, or move it away and pair again."
-    )
-
-
-def _file_stamp(path: Path) -> _Stamp | None:
-    """A value that changes with the file. None if unknown, also right after a change.
-
-    File times have a coarse resolution: two changes within one tick may have the same time.
-    """
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return (0, 0, 0, 0)
-    except OSError:
-        return None
-    if time.time_ns() - status.st_mtime_ns < _TICK_NS:
-        return None
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
-
-
 def _log_changes(before: PairingState, after: PairingState) -> None:
-    """Log who was let in and who was removed: in a chat, in the terminal or in the file."""
-    for channel in sorted({**before.people(), **after.people()}):
-        was, now = before.everyone(channel), after.everyone(channel)
-        for sender_id in [sender_id for sender_id in now if sender_id not in was]:
-            role = "owner" if sender_id in after.owners.get(channel, ()) else "guest"
-            log.info("%s: paired %s as %s", channel, f"{sender_id!r} {after.name_of(channel, sender_id)}".strip(), role)
-        for sender_id in [sender_id for sender_id in was if sender_id not in now]:
-            who = f"{sender_id!r} {before.name_of(channel, sender_id)}".strip()
-            log.info("%s: %s is no longer paired", channel, who)
-
-
-def _has_room(pending: Collection[Pending], now: float) -> bool:
-    return len(pending) < MAX_PENDING or any(now - entry.created_at >= REPLACEABLE_AFTER_S for entry in pending)
-
-
-def _not_paired(state: PairingState, channel: str, sender: Sender) -> NotPairedError:
-    paired = state.everyone(channel)
-    if not paired:
-        channels = ", ".join(sorted(state.people()))
-        hint = f"; there are paired senders on {channels}" if channels else ", nor on any other channel"
-        return NotPairedError(f"Nobody has paired on {channel!r}{hint}. See `nanobot pairing list`.")
-    return NotPairedError(f"{sender.id!r} has not paired on {channel}; paired: {', '.join(map(repr, paired))}.")
+    was, now = ({(paired.channel, paired.sender_id): paired for paired in state.paired()} for state in (before, after))
+    for key, paired in sorted({**was, **now}.items(), key=lambda item: item[0]):
+        who = f"{paired.sender_id!r} {paired.name}".strip()
+        if key not in now:
+            log.info("%s: %s is no longer paired", paired.channel, who)
+        elif key not in was:
+            log.info("%s: paired %s as %s", paired.channel, who, "owner" if paired.is_owner else "guest")
 
 
 def _normalize_code(text: str) -> bytes:
@@ -451,5 +388,9 @@ def _normalize_code(text: str) -> bytes:
     return re.sub(r"[\s-]", "", text).upper().encode("utf-8", "backslashreplace")
 
 
+def _key(sender_id: str) -> str:
+    return Sender.of(sender_id).key
+
+
 def _keys(ids: Iterable[str]) -> frozenset[str]:
-    return frozenset(Sender.of(sender_id).key for sender_id in ids) - {""}
+    return frozenset(map(_key, ids)) - {""}

@@ -10,20 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot import __version__
 from nanobot.agent.approval.pending import PendingApprovals
 from nanobot.agent.approval.policy import ApprovalMode, CallPolicy
 from nanobot.agent.approval.router import ApprovalCommands, ApprovalRouter
-from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.feed import Feed
-from nanobot.agent.goals import goal
-from nanobot.agent.goals.command import GoalCommand
+from nanobot.agent.goals.command import goal_command
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks import Hook
-from nanobot.agent.hooks.runner import HookRunner
+from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.memory import due
 from nanobot.agent.memory.service import MemoryService
@@ -33,7 +30,7 @@ from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
 from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
 from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
-from nanobot.agent.subagent import tasks, team
+from nanobot.agent.subagent import team
 from nanobot.agent.subagent.command import tasks_command
 from nanobot.agent.subagent.manager import SubagentManager
 from nanobot.agent.subagent.spawn import SpawnTool
@@ -43,6 +40,7 @@ from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
 from nanobot.agent.undo import FileUndo
+from nanobot.agent.work import SCHEMA as WORK_SCHEMA
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
@@ -51,7 +49,7 @@ from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import ProviderChains
 from nanobot.providers.metering import Spending
-from nanobot.runtime import audience
+from nanobot.runtime.audience import ChatPrivacy, has_other_writers, is_group
 from nanobot.runtime.background import BackgroundWork
 from nanobot.runtime.monthly_archives import keep_packing
 from nanobot.runtime.policies import loop_policy, turn_timeouts
@@ -73,12 +71,11 @@ from nanobot.utils.workspace import open_workspace
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
-    from nanobot.runtime.plugins import Plugins
 
 
 log = logging.getLogger(__name__)
 
-DATABASE_SCHEMA = ledger.SCHEMA + tasks.SCHEMA + team.SCHEMA + goal.SCHEMA + due.SCHEMA + SKILL_SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + due.SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
 
 
@@ -108,8 +105,7 @@ class Runtime:
     """Which files hold untrusted content."""
     questions: PendingApprovals
     """Open questions to the owner, for the user interfaces."""
-    may_speak: Callable[[str, str, str], bool]
-    """Whether this sender may write in this chat of a channel. Raises NanobotError if that cannot be decided."""
+    privacy: ChatPrivacy
     toolbox: Toolbox
     archive: ScopedArchive
     """Search over past conversations and memory."""
@@ -169,174 +165,156 @@ async def build_runtime(
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
     clock = clock or SystemClock(find_zone(config.agents.defaults.timezone))
-    services = Services.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
+    services = Services(config, data_dir, workspace, os.environ if environ is None else environ, clock)
     defaults, places, pairing, sessions = config.agents.defaults, services.places, services.pairing, services.sessions
-    files, status, bus = services.file_provenance, AgentStatus(clock), bus or MessageBus()
-    own_database = Database(places.database, DATABASE_SCHEMA) if database is None else None
-    database = database or own_database
-    assert database is not None  # noqa: S101 one of them is
-    lease = ProcessLease(places.leases)
+    files, privacy, status, bus = services.file_provenance, services.privacy, AgentStatus(clock), bus or MessageBus()
 
-    # tools, context, models and memory
-    toolbox = Toolbox(services)
-    tools = toolbox.tools
-    context = ContextBuilder(
-        workspace,
-        clock=clock,
-        name=defaults.bot_name,
-        paths=toolbox.policies.paths,
-        memory_budget_bytes=defaults.memory_budget_bytes,
-        skills=skills_loader(config, places, workspace, toolbox.policies.paths),
-        database=places.database,
-    )
-    archive = ScopedArchive(config, pairing, places, workspace, opener=context.files.descriptor, provenance_of=files.of)
-    spending = Spending(config, places, clock, database)
-    offer_image_tool(services, toolbox, spending)
-    chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
-    models = SessionModels(config, chains, model, provider, spending.add_meter)
-    memory = MemoryService(
-        config,
-        places,
-        context.memory,
-        sessions,
-        models,
-        status,
-        clock,
-        others_write=partial(audience.has_other_writers, config, pairing),
-        scope_of=partial(audience.scope_of_row, config, pairing),
-    )
-    undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
+    async with AsyncExitStack() as stack:  # closes what was opened last first: the loop before what it uses
+        stack.enter_context(secrets_scope(services.secrets))
+        lease = ProcessLease(places.leases)
+        stack.callback(lease.release)
+        if database is None:
+            database = Database(places.database, DATABASE_SCHEMA)
+            stack.push_async_callback(database.close)
 
-    # background work
-    subagents = SubagentManager(database, lease, defaults, bus, context, toolbox.policies)
-    goals = GoalService(goal.GoalStore(database, lease), defaults, bus, lambda: toolbox.policies.paths, subagents)
-    for tool in (SessionSearchTool(archive), SpawnTool(subagents), GoalTool(goals, tools.get)):
-        tools.register(tool)
+        # tools, context, models and memory
+        toolbox = Toolbox(services)
+        tools = toolbox.tools
+        stack.callback(services.worker.close)
+        stack.push_async_callback(tools.close)
+        context = ContextBuilder(
+            workspace,
+            clock=clock,
+            name=defaults.bot_name,
+            paths=toolbox.policies.paths,
+            memory_budget_bytes=defaults.memory_budget_bytes,
+            skills=skills_loader(config, places, workspace, toolbox.policies.paths),
+            database=places.database,
+        )
+        archive = ScopedArchive(
+            config, pairing, places, workspace, opener=context.files.descriptor, provenance_of=files.of
+        )
+        stack.callback(archive.close)
+        spending = Spending(config, places, clock, database)
+        stack.push_async_exit(spending)
+        offer_image_tool(services, toolbox, spending)
+        chains = chains or ProviderChains(services.environ, places.state, add_meter=spending.add_meter)
+        models = SessionModels(config, chains, model, provider, spending.add_meter)
+        stack.push_async_callback(models.close)
+        traces = TraceRecorder(TraceStore(places.traces), clock, workspace)
+        stack.push_async_callback(traces.close)
+        memory = MemoryService(
+            config,
+            places,
+            context.memory,
+            sessions,
+            models,
+            status,
+            clock,
+            partial(has_other_writers, config, pairing),
+            privacy.scope_of_row,
+        )
+        stack.push_async_callback(memory.close)
+        undo = FileUndo(places.undo, lambda: toolbox.policies.paths)
 
-    # what judges and watches tool calls
-    questions, grants = PendingApprovals(clock), Grants(places.database, clock)
-    router = ApprovalRouter(
-        questions,
-        partial(audience.has_no_owner, pairing),
-        audience.is_group,
-        lambda context: goals.on_behalf(subagents.on_behalf(context)),
-    )
+        # background work
+        subagents = SubagentManager(database, lease, defaults, bus, context, lambda: toolbox.policies.paths)
+        stack.push_async_callback(subagents.release)
+        goals = GoalService(database, lease, defaults, bus, lambda: toolbox.policies.paths, subagents)
+        stack.push_async_callback(goals.wait_closed)
+        background = BackgroundWork(bus, goals, subagents)
+        for tool in (SessionSearchTool(archive), SpawnTool(subagents), GoalTool(goals, tools.get)):
+            tools.register(tool)
 
-    def call_policy() -> CallPolicy:
-        mode = ApprovalMode(config.tools.approval)
-        return CallPolicy(mode, grants, router, files)
+        # what judges and watches tool calls
+        questions, grants = PendingApprovals(clock), Grants(places.database, clock)
+        router = ApprovalRouter(
+            questions,
+            privacy.has_no_owner,
+            is_group,
+            lambda context: goals.on_behalf(subagents.on_behalf(context)),
+        )
 
-    tool_policies: list[ToolPolicy] = [
-        *hooks,
-        memory,
-        call_policy(),
-        SkillUsageRecorder(context.skills, SkillUsage(places.database)),
-        undo,
-    ]
-    plugins = await _load_plugins(services, tools)
-    guarded = plugins.hooks if plugins is not None else []
-    if config.plugins.commands:
-        from nanobot.runtime.plugins import command_hooks  # imported only if used
+        def call_policy() -> CallPolicy:
+            return CallPolicy(ApprovalMode(config.tools.approval), grants, router, files)
 
-        guarded += command_hooks(config.plugins, data_dir, services.environ)
-    hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
+        skill_usage = SkillUsageRecorder(context.skills, SkillUsage(places.database))
+        tool_policies: list[ToolPolicy] = [*hooks, memory, call_policy(), skill_usage, undo]
+        guarded, plugin_problems = await _load_plugins(services, tools)
+        hook_runner = HookRunner(guarded, config.plugins.hook_timeout_s).with_hooks(own_hooks)
 
-    def troubles() -> list[str]:
-        return [*(plugins.troubles() if plugins else ()), *hook_runner.problems()]
+        def problems() -> list[str]:
+            return [*plugin_problems(), *hook_runner.problems()]
 
-    def mcp_status() -> str:
-        return redact_named(toolbox.servers.report()) if toolbox.servers is not None else ""
-
-    commands = SlashCommands(
-        CommandContext(
+        commands = SlashCommands(
             sessions,
             models,
             context,
             tools,
             status,
-            __version__,
             spending,
-            pairing=PairingCommands(pairing, bus),
-            approvals=ApprovalCommands(grants, questions),
-            mcp_status=mcp_status,
+            PairingCommands(pairing, bus),
+            ApprovalCommands(grants, questions),
+            memory,
+            background,
+            scope_of=privacy.scope_of,
+            mcp_status=lambda: redact_named(toolbox.servers.report()) if toolbox.servers is not None else "",
+            problems=problems,
             restart=restart,
-            scope_of=services.scope_of,
-            stop_subagents=subagents.stop_for,
-            forget_subagents=subagents.forget_session,
-            goals=goals,
-            memory=memory,
-            extra_commands={
+            more={
                 **memory.commands(),
                 "skills": skills_command(context.skills),
                 "cron": cron_command(toolbox),
                 "undo": undo.command,
                 "search": search_command(archive),
                 "tasks": tasks_command(subagents, status, clock),
-                "goal": GoalCommand(goals, models).entry,
+                "goal": goal_command(goals, models),
             },
-            problems=troubles,
         )
-    )
-    traces = TraceRecorder(TraceStore(places.traces), clock, workspace)
-    consolidation = memory.consolidation
-    deps = TurnDeps(
-        sessions=sessions,
-        models=models,
-        prompt=context,
-        tools=tools,
-        commands=commands,
-        status=status,
-        clock=clock,
-        workspace=workspace,
-        turns_folder=places.turns,
-        traces=traces,
-        timeouts=timeouts or turn_timeouts(config),
-        roll_over=RollOver(
-            defaults.session_max_mb << 20, defaults.session_max_days, on_archived=consolidation.on_session_archived
-        ),
-        tool_policies=tool_policies,
-        hook_runner=hook_runner,
-        approval_router=router,
-        scope_of=services.scope_of,
-        memory=memory,
-        review=defaults.review,
-        subagents=subagents,
-        goals=goals,
-        reminder_answer=partial(reminder_answer, toolbox),
-        feed=feed,
-        options_of=options_of,
-    )
-    loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
-    subagents.join(loop, deps, goals.id_of)
-    goals.join(loop, deps)
-
-    async def renew() -> None:
-        models.renew()
-        spending.renew(config)
-        await toolbox.renew()
-        offer_image_tool(services, toolbox, spending)
-        tool_policies[:] = [call_policy() if isinstance(policy, CallPolicy) else policy for policy in tool_policies]
-        subagents.renew(toolbox.policies)
-        deps.timeouts.extend(turn_timeouts(config))
-
-    async with AsyncExitStack() as stack:  # closes the loop first, then what it uses
-        stack.enter_context(secrets_scope(services.secrets))
-        freeze_imports()
-        stack.callback(lease.release)
-        if own_database is not None:
-            stack.push_async_callback(own_database.close)
-        stack.callback(archive.close)
-        stack.callback(services.worker.close)
-        stack.push_async_callback(tools.close)
-        stack.push_async_exit(spending)
-        stack.push_async_callback(models.close)
-        stack.push_async_callback(traces.close)
-        stack.push_async_callback(memory.close)
-        stack.push_async_callback(subagents.release)
-        stack.push_async_callback(goals.wait_closed)
+        consolidation = memory.consolidation
+        deps = TurnDeps(
+            sessions=sessions,
+            models=models,
+            prompt=context,
+            tools=tools,
+            commands=commands,
+            status=status,
+            clock=clock,
+            workspace=workspace,
+            turns_folder=places.turns,
+            traces=traces,
+            timeouts=timeouts or turn_timeouts(config),
+            roll_over=RollOver(
+                defaults.session_max_mb << 20, defaults.session_max_days, on_archived=memory.on_session_archived
+            ),
+            tool_policies=tool_policies,
+            hook_runner=hook_runner,
+            approval_router=router,
+            scope_of=privacy.scope_of,
+            memory=memory,
+            review=defaults.review,
+            subagents=subagents,
+            goals=goals,
+            reminder_answer=partial(reminder_answer, toolbox),
+            feed=feed,
+            options_of=options_of,
+        )
+        loop = AgentLoop(bus, deps, loop_policy(config, services.environ, streams))
+        subagents.join(loop, deps, goals.id_of)
+        goals.join(loop, deps)
         stack.push_async_callback(loop.stop)
         stack.callback(subagents.close)
         stack.callback(goals.close)
+
+        async def renew() -> None:
+            models.renew()
+            spending.renew(config)
+            await toolbox.renew()
+            offer_image_tool(services, toolbox, spending)
+            tool_policies[:] = [call_policy() if isinstance(policy, CallPolicy) else policy for policy in tool_policies]
+            deps.timeouts.extend(turn_timeouts(config))
+
+        freeze_imports()
         yield Runtime(
             config=config,
             data_dir=data_dir,
@@ -355,30 +333,33 @@ async def build_runtime(
             status=status,
             file_provenance=files,
             questions=questions,
-            may_speak=toolbox.may_speak,
+            privacy=privacy,
             toolbox=toolbox,
             archive=archive,
             keep_packing=partial(keep_packing, services, consolidation.pending_archived),
             traces=traces,
             subagents=subagents,
             goals=goals,
-            background=BackgroundWork(bus, goals, subagents),
+            background=background,
             memory=memory,
-            troubles=troubles,
+            troubles=problems,
             renew=renew,
         )
 
 
-async def _load_plugins(services: Services, tools: ToolRegistry) -> "Plugins | None":
-    """Load the enabled plugins and register their tools; None if none is enabled."""
+async def _load_plugins(
+    services: Services, tools: ToolRegistry
+) -> tuple[list[GuardedHook], Callable[[], Sequence[str]]]:
+    """Load the enabled plugins and register their tools. Return the hooks of plugins and programs, and a function that
+    returns the problems of plugins.
+    """
     settings = services.config.plugins
-    if not settings.enabled:
-        return None
-    from nanobot.runtime.plugins import load_packages  # imported only if enabled
+    if not settings.enabled and not settings.commands:
+        return [], tuple
+    from nanobot.runtime.plugins import command_hooks, load_packages  # imported only if used
 
-    with secrets_scope(services.secrets):  # errors may quote them
-        plugins = await asyncio.to_thread(load_packages, settings, services.worker)
+    plugins = await asyncio.to_thread(load_packages, settings, services.worker)
     plugins.offer(tools)
     for trouble in plugins.troubles():
         log.warning("Plugin %s.", trouble)
-    return plugins
+    return [*plugins.hooks, *command_hooks(settings, services.data_dir, services.environ)], plugins.troubles

@@ -6,7 +6,6 @@ running process with the package's name.
 
 import inspect
 import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,8 +90,8 @@ def command_hooks(config: PluginsConfig, folder: Path, environ: Mapping[str, str
 
 
 def load_packages(config: PluginsConfig, worker: WorkerThread, timeout_s: float = LOAD_TIMEOUT_S) -> Plugins:
-    """Load the enabled packages in parallel, to run in `worker`. Blocks for at most `timeout_s`; never raises for a
-    package. If none is enabled, installed packages are not looked up.
+    """Load the enabled packages, to run in `worker`. Blocks for at most `timeout_s` a package; never raises for one.
+    If none is enabled, installed packages are not looked up.
     """
     if not config.enabled:
         return Plugins()
@@ -102,22 +101,17 @@ def load_packages(config: PluginsConfig, worker: WorkerThread, timeout_s: float 
         if names(config.enabled, offer.package) and not names(config.disabled, offer.package):
             by_package.setdefault(plain(offer.package), []).append(offer)
     order = {plain(name): position for position, name in enumerate(config.enabled)}
-    packages: list[PluginPackage] = []
-    threads: list[threading.Thread] = []
+    packages = []
     for name in sorted(by_package, key=lambda name: order.get(name, len(order))):
         package = PluginPackage(by_package[name][0].package, by_package[name][0].version)
-        arguments = (package, by_package[name], config, worker)
         # A daemon thread: importing a package runs arbitrary code, which may never end.
-        thread = threading.Thread(target=_load_package, args=arguments, name=f"loading {package.name}", daemon=True)
+        thread = threading.Thread(target=_load_package, args=(package, by_package[name], config, worker), daemon=True)
         thread.start()
-        packages.append(package)
-        threads.append(thread)
-    deadline = time.monotonic() + timeout_s
-    for index, thread in enumerate(threads):
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(timeout_s)
         if thread.is_alive():  # it may still change the package
             problem = f"it was skipped: loading it took more than {timeout_s:g} s"
-            packages[index] = PluginPackage(packages[index].name, packages[index].version, problems=[problem])
+            package = PluginPackage(package.name, package.version, problems=[problem])
+        packages.append(package)
     installed = {plain(offer.package) for offer in every}
     available = ", ".join(sorted(installed)) or "none"
     text = f"plugins.enabled lists it, but no installed package of that name provides plugins. Available: {available}"

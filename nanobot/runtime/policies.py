@@ -1,9 +1,10 @@
-"""The policies of tools, turns and the loop, from the config."""
+"""The policies of tools, turns and the loop, and the tools of MCP servers and of the workspace, from the config."""
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.loop import LoopPolicy
@@ -17,9 +18,14 @@ from nanobot.bus.events import FEED_CHANNELS, Address
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.net.egress import NetworkPolicy
-from nanobot.runtime.sandbox import path_policy
+from nanobot.runtime.sandbox import named_places, path_policy
 from nanobot.security.secrets import find_secret
-from nanobot.utils.clock import find_zone
+from nanobot.utils.clock import Clock, find_zone
+from nanobot.utils.worker_thread import WorkerThread
+
+if TYPE_CHECKING:
+    from nanobot.agent.tools.mcp.source import McpServers
+    from nanobot.agent.tools.own import OwnTools
 
 _SPARE_S = 300.0
 """Added to the longest configured timeout of a model or server: that one has to expire first, since it names what was
@@ -110,6 +116,28 @@ def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> Inbo
         return MailReader(lambda: config.channels.email, find_zone(config.agents.defaults.timezone))
 
     return InboxPolicy(open_mailbox, is_private)
+
+
+def own_tools(config: Config, workspace: Path, worker: WorkerThread) -> "OwnTools":
+    """Return the custom tools of the workspace, not loaded yet."""
+    from nanobot.agent.tools.own import OwnTools  # imported only if used
+
+    return OwnTools(workspace, worker, named_places(config.tools.allowed_paths))
+
+
+def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -> "McpServers | None":
+    """Return the configured MCP servers, not started yet; None if there are none."""
+    if not config.tools.mcp_servers:
+        return None
+    from nanobot.agent.tools.mcp.source import McpServers  # imported only if used
+
+    return McpServers(
+        config.tools.mcp_servers,
+        state_dir=DataPaths(data_dir).mcp,
+        workspace=workspace,
+        clock=clock,
+        network=network_policy(config),
+    )
 
 
 def loop_policy(config: Config, environ: Mapping[str, str], streams: Callable[[str], bool]) -> LoopPolicy:

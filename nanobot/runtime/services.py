@@ -1,15 +1,12 @@
 """The services that all parts of a bot share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from nanobot.agent.scope import Scope
-from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime import audience
+from nanobot.runtime.audience import ChatPrivacy
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.security.secrets import named_secrets
 from nanobot.session.manager import SessionManager
@@ -17,43 +14,24 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.worker_thread import WorkerThread
 
 
-@dataclass(frozen=True, slots=True)
 class Services:
-    """The config, the places and the stores of a bot."""
+    """The config, the places and the stores of a bot. Nothing is read yet."""
 
-    config: Config
-    data_dir: Path
-    workspace: Path
-    environ: Mapping[str, str]
-    clock: Clock
-    places: DataPaths
-    sessions: SessionManager
-    pairing: PairingStore
-    file_provenance: ProvenanceStore
-    worker: WorkerThread = field(default_factory=WorkerThread)
-    """Where tools and hooks of plugins and the user's own tools run."""
-
-    @classmethod
-    def of(
-        cls, config: Config, data_dir: Path, workspace: Path, environ: Mapping[str, str], clock: Clock
-    ) -> "Services":
-        """Create the services. Nothing is read yet."""
-        places = DataPaths(data_dir)
-        return cls(
-            config,
-            data_dir,
-            workspace,
-            environ,
-            clock,
-            places,
-            SessionManager(workspace, old_folder=places.legacy_sessions),
-            PairingStore(places, clock),
-            ProvenanceStore(places.file_provenance, places.media, workspace),
-        )
-
-    async def scope_of(self, message: InboundMessage) -> Scope:
-        """Whose memory the turn of this message may read."""
-        return await audience.scope_of(self.config, self.pairing, self.sessions, message)
+    def __init__(
+        self, config: Config, data_dir: Path, workspace: Path, environ: Mapping[str, str], clock: Clock
+    ) -> None:
+        self.config = config
+        self.data_dir = data_dir
+        self.workspace = workspace
+        self.environ = environ
+        self.clock = clock
+        self.places = DataPaths(data_dir)
+        self.sessions = SessionManager(workspace, old_folder=self.places.legacy_sessions)
+        self.pairing = PairingStore(self.places, clock)
+        self.privacy = ChatPrivacy(config, self.pairing, self.sessions)
+        self.file_provenance = ProvenanceStore(self.places.file_provenance, self.places.media, workspace)
+        self.worker = WorkerThread()
+        """Where tools and hooks of plugins and the user's own tools run."""
 
     def secrets(self) -> dict[str, str]:
         """Return all secret values, each with its name."""

@@ -1,10 +1,8 @@
 """The tools of a bot that need none of its other parts."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
@@ -20,19 +18,13 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.shell import ExecTool
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import DataPaths
-from nanobot.config.schema import Config
 from nanobot.cron.commands import ANSWERS, CHANGES, parse_answer, run_command
 from nanobot.errors import StorageError
 from nanobot.providers.images import choose_image_model
 from nanobot.providers.metering import Spending
 from nanobot.providers.resilience import Candidate, ChosenProvider, ResilientProvider
-from nanobot.runtime import audience
-from nanobot.runtime.policies import network_policy, tool_policies
+from nanobot.runtime.policies import mcp_servers, network_policy, own_tools, tool_policies
 from nanobot.runtime.services import Services
-from nanobot.runtime.tool_sources import mcp_servers, own_tools
-from nanobot.session.manager import SessionManager
-from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
@@ -59,18 +51,34 @@ class Toolbox:
         self._builtin: list[Tool] = []
         self._own: OwnTools | None = None
         self._renew_builtin()
-        self.tools.register(CronTool(lambda: cron_tool_backend(self.cron, self.may_speak)))
+        self.tools.register(CronTool(self.cron_backend))
         self._renew_own(self.policies)
         self._add_servers()
 
     @cached_property
     def cron(self) -> "CronService":
-        services = self.services
-        return cron_service(services.config, services.workspace, services.places, services.clock, services.sessions)
+        """The jobs of the workspace, with those of earlier releases. None runs before it is started."""
+        from nanobot.cron.service import CronService  # imported on first use: 40 ms
 
-    def may_speak(self, channel: str, sender: str, chat: str) -> bool:
-        """Whether this sender may write in this chat of a channel. Raises NanobotError if that cannot be decided."""
-        return audience.is_allowed(self.services.config, self.services.pairing, channel, sender, chat)
+        services, config = self.services, self.services.config
+        cron = CronService(
+            services.workspace / "cron" / "jobs.json",
+            clock=services.clock,
+            timezone=config.agents.defaults.timezone,
+            channels={**config.channels.enabled_by_name(), "web": config.gateway.web.enabled},
+            was_started=lambda job, due: is_accepted(
+                services.places.turns, services.sessions, job.run_session, due.message_id
+            ),
+            data_dir=services.places.data,
+        )
+        cron.adopt(services.places.legacy_jobs)
+        return cron
+
+    def cron_backend(self) -> "CronToolBackend":
+        """Return the jobs as the `cron` tool uses them."""
+        from nanobot.cron.tool_backend import CronToolBackend  # imported on first use
+
+        return CronToolBackend(self.cron, self.services.privacy.is_allowed)
 
     async def renew(self) -> None:
         """Replace the tools after a change of the config. Running turns keep their tools."""
@@ -111,10 +119,9 @@ class Toolbox:
 
 
 def _policies(services: Services) -> ToolPolicies:
-    config = services.config
-    is_private = partial(audience.is_owners_own, config, services.pairing, services.sessions)
+    is_private, environ = services.privacy.is_owners_own, services.environ
     policies = tool_policies(
-        config, services.data_dir, services.workspace, is_private=is_private, environ=services.environ
+        services.config, services.data_dir, services.workspace, is_private=is_private, environ=environ
     )
     return replace(policies, marks=services.file_provenance)
 
@@ -130,31 +137,6 @@ def offer_image_tool(services: Services, toolbox: Toolbox, spending: Spending) -
         toolbox.tools.register(ImageTool(provider, toolbox.policies.paths))
 
 
-def cron_service(
-    config: Config, workspace: Path, places: DataPaths, clock: Clock, sessions: SessionManager
-) -> "CronService":
-    """Create the cron service of the workspace and adopt jobs of earlier releases. No job runs before it is started."""
-    from nanobot.cron.service import CronService  # imported on first use: 40 ms
-
-    service = CronService(
-        workspace / "cron" / "jobs.json",
-        clock=clock,
-        timezone=config.agents.defaults.timezone,
-        channels={**config.channels.enabled_by_name(), "web": config.gateway.web.enabled},
-        was_started=lambda job, due: is_accepted(places.turns, sessions, job.run_session, due.message_id),
-        data_dir=places.data,
-    )
-    service.adopt(places.legacy_jobs)
-    return service
-
-
-def cron_tool_backend(service: "CronService", may_speak: Callable[[str, str, str], bool]) -> "CronToolBackend":
-    """Return the jobs as the `cron` tool uses them."""
-    from nanobot.cron.tool_backend import CronToolBackend
-
-    return CronToolBackend(service, may_speak)
-
-
 def cron_command(toolbox: Toolbox) -> CommandEntry:
     """`/cron`: the jobs of the chat and answers to its reminders; for the owner, all jobs."""
 
@@ -164,8 +146,7 @@ def cron_command(toolbox: Toolbox) -> CommandEntry:
             return "Only an owner may change jobs."
         if word in ANSWERS and call.message.origin not in TYPED:
             return "Only a person may answer a reminder."
-        backend = cron_tool_backend(toolbox.cron, toolbox.may_speak)
-        return await asyncio.to_thread(run_command, backend, call.argument, call.scope.chat)
+        return await asyncio.to_thread(run_command, toolbox.cron_backend(), call.argument, call.scope.chat)
 
     return CommandEntry(answer, "jobs and reminders", "remove | enable | disable | run")
 

@@ -188,8 +188,7 @@ class Nanobot:
 
     async def run_streamed(self, message: str, **options: Unpack[RunOptions]) -> OriginalStream:
         """The original's `stream`, with its names of events."""
-        stream = self.stream(message, **options)
-        return OriginalStream(stream, stream.result)
+        return OriginalStream(self.stream(message, **options))
 
     def answer(self, question: str, answer: Answer) -> bool:
         """Answer the approval question of an attended run as the owner. Return False if it is not open."""

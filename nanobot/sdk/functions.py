@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -33,7 +34,7 @@ _SECTION = re.compile(r"(?:Args|Arguments|Parameters|Params):?\s*$")
 _NEXT_SECTION = re.compile(r"[A-Z][A-Za-z ]+:?\s*$")
 _SPHINX = re.compile(r":param (?:[\w.\[\], |]+ )?\*{0,2}(\w+):\s*(.*)")
 _GOOGLE = re.compile(r"\*{0,2}(\w+)(?: ?\([^)]*\))?: (.*)")
-_NUMPY = re.compile(r"\*{0,2}(\w+)(?: : .*)?")
+_NUMPY = re.compile(r"\*{0,2}(\w+)(?: : .*)?()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,11 @@ class FunctionTool(Tool):
         self._context_name, self._arguments = _arguments_of(function, self.name)
         summary, texts = parse_docstring(inspect.getdoc(function) or "")
         self.description = summary or self.name.replace("_", " ")
-        self._schema = _with_texts(_without_titles(self._arguments.json_schema()), texts)
-        self.parameters = normalize_schema(self._schema)
+        schema = self._arguments.json_schema(schema_generator=_WithoutTitles)
+        for name, field in schema.get("properties", {}).items():  # the texts of the signature count more
+            if name in texts:
+                field.setdefault("description", texts[name])
+        self._schema, self.parameters = schema, normalize_schema(schema)
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
         """Return what does not fit the schema, else what pydantic objects to."""
@@ -135,15 +139,14 @@ class FunctionTool(Tool):
 
     async def execute(self, *, ctx: ToolContext | None = None, **arguments: Any) -> ToolResult:
         """Call the function. Cancelling drops the result of one that runs in a thread; `ctx.is_stopped` tells it."""
-        stopped = threading.Event()
-        values = self._values(arguments)
+        stopped, values = threading.Event(), self._values(arguments)
         if self._context_name is not None:
             if ctx is None:
                 return ToolResult.failed(f"{self.name} works in a turn only.")
             ask: Callable[..., Any] = functools.partial(ctx.ask, tool=self.name)
-            if not self._is_async:
-                ask = _blocking(ask)
-            values[self._context_name] = replace(ctx, is_stopped=stopped.is_set, ask=ask)
+            values[self._context_name] = replace(
+                ctx, is_stopped=stopped.is_set, ask=ask if self._is_async else _blocking(ask)
+            )
         try:
             async with asyncio.timeout(self._settings.timeout) as limit:
                 if self._is_async:
@@ -199,6 +202,13 @@ class _ReadingFunction(FunctionTool):
     effect = Effect.READ
 
 
+class _WithoutTitles(GenerateJsonSchema):
+    """Without the titles that pydantic makes of names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[str | None, TypeAdapter[Any]]:
     """Return the name of the parameter that takes the ToolContext, and an adapter for all others."""
     signature = inspect.signature(function)
@@ -224,24 +234,6 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[str | None, 
     return context_name, adapter
 
 
-def _with_texts(schema: dict[str, Any], texts: dict[str, str]) -> dict[str, Any]:
-    """Return the schema with descriptions from the docstring; those of the signature count more."""
-    properties = schema.get("properties", {})
-    described = {name: {"description": texts[name]} for name in texts.keys() & properties.keys()}
-    return {**schema, "properties": {name: described.get(name, {}) | value for name, value in properties.items()}}
-
-
-def _without_titles(schema: Any) -> Any:
-    """Return the schema without the titles that pydantic makes of names."""
-    if isinstance(schema, list):
-        return [_without_titles(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _without_titles(part) for key, part in schema.items() if not (key == "title" and isinstance(part, str))
-    }
-
-
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     """Return the first paragraph, and the descriptions of parameters in Google's, NumPy's or Sphinx's style."""
     summary = " ".join(re.split(r"\n\s*\n|\n(?=\s*:\w)", text.strip())[0].split())
@@ -249,21 +241,18 @@ def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     name, indent, is_open = "", 0, False
     for line in text.splitlines():
         stripped, depth = line.strip(), len(line) - len(line.lstrip())
-        if (match := _SPHINX.match(stripped)) is not None:
-            name, indent, is_open = match[1], depth, False
-            texts[name] = match[2]
-        elif _SECTION.match(stripped):
-            name, is_open = "", True
-        elif not stripped or set(stripped) == {"-"}:
+        if not stripped or set(stripped) == {"-"}:
             continue
-        elif name and depth > indent:
+        match = _SPHINX.match(stripped)
+        if _SECTION.match(stripped):
+            name, is_open = "", True
+        elif match is None and name and depth > indent:
             texts[name] = f"{texts[name]} {stripped}".strip()
-        elif is_open and (match := _GOOGLE.fullmatch(stripped)) is not None:
-            name, indent = match[1], depth
-            texts[name] = match[2]
-        elif is_open and not _NEXT_SECTION.match(stripped) and (match := _NUMPY.fullmatch(stripped)) is not None:
-            name, indent = match[1], depth
-            texts[name] = ""
         else:
-            name, is_open = "", False
+            if match is None and is_open:
+                is_other = _NEXT_SECTION.match(stripped)
+                match = _GOOGLE.fullmatch(stripped) or (None if is_other else _NUMPY.fullmatch(stripped))
+            name, indent, is_open = match[1] if match is not None else "", depth, is_open and match is not None
+            if match is not None:
+                texts[name] = match[2] or ""
     return summary, {name: text for name, text in texts.items() if text}

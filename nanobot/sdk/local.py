@@ -47,12 +47,7 @@ class LocalBot:
 
             text = await transcribe_media(text, media, self.runtime.config, os.environ)
         message = InboundMessage.from_owner(
-            request.channel,
-            request.chat_id,
-            text,
-            session_key=request.session,
-            origin=Origin.API,
-            media=media,
+            request.channel, request.chat_id, text, session_key=request.session, origin=Origin.API, media=media
         )
         message.sender_id, message.metadata = request.sender_id, dict(request.attributes)
         output = request.output
@@ -65,12 +60,7 @@ class LocalBot:
             format_problem=output.problem if output is not None else None,
         )
         await self.runtime.loop.run_turn(
-            message,
-            sink,
-            attended=request.is_attended,
-            hooks=request.hooks,
-            model=request.model,
-            options=options,
+            message, sink, attended=request.is_attended, hooks=request.hooks, model=request.model, options=options
         )
 
     async def stop(self, session: str) -> bool:

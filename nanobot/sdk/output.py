@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -73,7 +74,7 @@ class OutputFormat:
     def complete(self, result: RunResult[Any]) -> RunResult[Any]:
         """Return the result with its typed answer; without one if the turn has no answer. Raises OutputInvalid."""
         try:
-            return result.with_output(self.parse(result.text)) if result.text else result
+            return replace(result, parsed=self.parse(result.text)) if result.text else result
         except ValueError as error:
             if result.outcome is TurnOutcome.ANSWERED:
                 raise OutputInvalid(result, _problems(error)) from error

@@ -6,7 +6,7 @@ import json
 import mimetypes
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -37,18 +37,10 @@ class _RemoteBot(ABC):
     def __init__(self) -> None:
         self._questions: set[str] = set()
         """Approval questions that are open."""
-        self._running: dict[str, str] = {}
-        """The turns of this bot, by their sessions."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def _follow(
-        self,
-        request: RunRequest,
-        turn_id: str,
-        frames: Callable[[RemoteTurn], AsyncGenerator[Frame, None]],
-        stop: Callable[[], Awaitable[bool]],
-        sink: EventSink,
-    ) -> None:
+    async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
+        """Run the turn. Raises GatewayError if the gateway is gone or refuses, and ValueError for what it cannot do."""
         if request.tools or request.hooks:
             raise ValueError(_FUNCTIONS)
 
@@ -56,9 +48,18 @@ class _RemoteBot(ABC):
             if isinstance(event, ApprovalAsked):
                 self._questions.add(event.question)
             sink(event)
+            if isinstance(event, ApprovalAsked) and not request.is_attended:
+                self.answer(event.question, Answer.NO)
 
-        turn = RemoteTurn(watch, turn_id)
-        await follow_turn(turn, partial(frames, turn), stop)
+        await self._follow(request, RemoteTurn(watch, secrets.token_hex(8)))
+
+    @abstractmethod
+    async def _follow(self, request: RunRequest, turn: RemoteTurn) -> None:
+        """Send the request and pass on its events. `turn` has a new id."""
+
+    @abstractmethod
+    def _send_answer(self, question: str, answer: Answer) -> Coroutine[Any, Any, object]:
+        """Send the answer to the gateway. Raises NanobotError."""
 
     def answer(self, question: str, answer: Answer) -> bool:
         """Answer a question of a run of this bot. Return False if it is not open."""
@@ -74,10 +75,6 @@ class _RemoteBot(ABC):
         task.add_done_callback(self._tasks.discard)
         return True
 
-    @abstractmethod
-    def _send_answer(self, question: str, answer: Answer) -> Coroutine[Any, Any, object]:
-        """Send the answer to the gateway. Raises NanobotError."""
-
 
 class SocketBot(_RemoteBot):
     """A gateway of this machine."""
@@ -87,26 +84,19 @@ class SocketBot(_RemoteBot):
         self.workspace = workspace
         self._state = state
 
-    async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
-        """Run the turn. Raises GatewayError if the gateway is gone or refuses, and ValueError for tools and hooks."""
-        turn_id = secrets.token_hex(8)
+    async def _follow(self, request: RunRequest, turn: RemoteTurn) -> None:
+        options = {name: getattr(request, name) for name in ("instructions", "model", "budget_usd", "ephemeral")}
         frame = {
             "do": "turn",
-            "turn": turn_id,
+            "turn": turn.turn_id,
             "text": request.message,
             "session": request.session,
             "media": request.paths,
             "attended": request.is_attended,
-            "options": {
-                "instructions": request.instructions,
-                "model": request.model,
-                "budget_usd": request.budget_usd,
-                "ephemeral": request.ephemeral,
-                "schema": request.output.schema if request.output is not None else None,
-            },
+            "options": {**options, "schema": request.schema},
         }
-        frames, stop = partial(socket_frames, self._state, frame), partial(self.stop, request.session, turn_id)
-        await self._follow(request, turn_id, frames, stop, sink)
+        stop = partial(self.stop, request.session, turn.turn_id)
+        await follow_turn(turn, lambda: socket_frames(self._state, frame, turn), stop)
 
     async def stop(self, session: str, turn_id: str | None = None) -> bool:
         """Stop the session's running turn. Return False if none runs."""
@@ -117,16 +107,15 @@ class SocketBot(_RemoteBot):
 
 
 class HttpBot(_RemoteBot):
-    """A gateway anywhere, through its API."""
+    """A gateway anywhere, through its API. A session is there a name of the key's own, without `sdk:`."""
 
     def __init__(self, client: "httpx.AsyncClient") -> None:
         super().__init__()
         self._client = client
+        self._running: dict[str, str] = {}
+        """The turns of this bot, by their sessions."""
 
-    async def run_turn(self, request: RunRequest, sink: EventSink) -> None:
-        """Run the turn. Raises GatewayError if the gateway is gone or refuses, and ValueError for options that need
-        the machine of the gateway.
-        """
+    async def _follow(self, request: RunRequest, turn: RemoteTurn) -> None:
         name = request.session.removeprefix("sdk:")
         if request.budget_usd is not None or ":" in name:
             raise ValueError(
@@ -134,11 +123,15 @@ class HttpBot(_RemoteBot):
                 "sessions of chats are reached on the machine of the gateway."
             )
         body = await asyncio.to_thread(_body, request)
-        headers = {"Idempotency-Key": secrets.token_hex(8), "X-Nanobot-Session": name}
+        headers = {"Idempotency-Key": turn.turn_id, "X-Nanobot-Session": name}
 
-        async def frames(turn: RemoteTurn) -> AsyncGenerator[Frame, None]:
+        async def send() -> str:
+            """Send the request, or send it again: that gets the same turn. Return its id."""
             answer = await self._send("/responses", body, headers)
-            self._running[request.session] = turn_id = answer["nanobot"]["turn_id"]
+            return str(answer["nanobot"]["turn_id"])
+
+        async def frames() -> AsyncGenerator[Frame, None]:
+            self._running[request.session] = turn_id = await send()
             yield {"type": "sent"}
             with _connecting():
                 async with self._client.stream("GET", f"/turns/{turn_id}/events?seen={turn.seen}") as stream:
@@ -148,16 +141,10 @@ class HttpBot(_RemoteBot):
                             yield json.loads(line.removeprefix("data: "))
 
         async def stop() -> bool:
-            answer = await self._send("/responses", body, headers)  # the same request, so the same turn
-            return bool((await self._send(f"/turns/{answer['nanobot']['turn_id']}/stop"))["stopped"])
-
-        def watch(event: TurnEvent) -> None:
-            sink(event)
-            if isinstance(event, ApprovalAsked) and not request.is_attended:
-                self.answer(event.question, Answer.NO)
+            return bool((await self._send(f"/turns/{await send()}/stop"))["stopped"])
 
         try:
-            await self._follow(request, "", frames, stop, watch)
+            await follow_turn(turn, frames, stop)
         finally:
             self._running.pop(request.session, None)
             if request.ephemeral:
@@ -194,8 +181,8 @@ def _body(request: RunRequest) -> dict[str, Any]:
             case _:
                 content.append({"type": "input_file", "filename": path.name, "file_data": url})
     body: dict[str, Any] = {"input": [{"role": "user", "content": content}], "background": True}
-    if request.output is not None:
-        body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": request.output.schema}}
+    if request.schema is not None:
+        body["text"] = {"format": {"type": "json_schema", "name": "output", "schema": request.schema}}
     return body | {name: value for name in ("instructions", "model") if (value := getattr(request, name))}
 
 

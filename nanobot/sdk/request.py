@@ -105,6 +105,11 @@ class RunRequest:
         return self.attended or self.approve is not None
 
     @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the answer; None for text."""
+        return self.output.schema if self.output is not None else None
+
+    @property
     def paths(self) -> list[str]:
         """The absolute paths of the files. Relative ones start in the current folder."""
         return [str(Path(path).expanduser().absolute()) for path in self.media]

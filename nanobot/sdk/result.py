@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nanobot.agent.events import ApprovalAsked, TurnOutcome
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage
-from nanobot.sdk.aliases import OriginalResult, OriginalUsage
 
 T = TypeVar("T")
 
@@ -17,7 +16,7 @@ _NO_OUTPUT = object()
 
 
 @dataclass(frozen=True)
-class Usage(OriginalUsage):
+class Usage:
     """Tokens of all model calls of a run."""
 
     prompt_tokens: int = 0
@@ -36,6 +35,15 @@ class Usage(OriginalUsage):
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
+
+    def keys(self) -> list[str]:
+        """The names of the counts: `dict(usage)` and `usage["prompt_tokens"]` work as in the original, a dict."""
+        return [*self.__dataclass_fields__, "total_tokens"]
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self.keys():
+            raise KeyError(name)
+        return int(getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class OutputInvalid(NanobotError):  # noqa: N818 as above
 
 
 @dataclass(frozen=True)
-class RunResult(OriginalResult, Generic[T]):
+class RunResult(Generic[T]):
     """How a run ended. `str` gives its text."""
 
     text: str
@@ -120,19 +128,19 @@ class RunResult(OriginalResult, Generic[T]):
             raise TurnFailed(self)
         return self
 
-    def with_output(self, output: Any) -> "RunResult[T]":
-        """Return a copy with its typed answer."""
-        return replace(self, parsed=output)
-
     @property
     def new_messages(self) -> list[ChatMessage]:
         """The chat messages of the run, from the question on."""
         rows: list[ChatMessage] = [{"role": "user", "content": self.message}]
-        for step in self.steps:
+        for step in self.steps or (Step(self.text),):
             row: ChatMessage = {"role": "assistant", "content": step.text or None}
             if step.calls:
                 row["tool_calls"] = [
-                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _json(call)}}
+                    {
+                        "id": call.id,
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                    }
                     for call in step.calls
                 ]
             rows.append(row)
@@ -140,13 +148,27 @@ class RunResult(OriginalResult, Generic[T]):
                 {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": call.text}
                 for call in step.calls
             ]
-        if not self.steps:
-            rows.append({"role": "assistant", "content": self.text})
         return rows
 
+    @property
+    def content(self) -> str:
+        """The original's name for `text`."""
+        return self.text
 
-def _json(call: Call) -> str:
-    return json.dumps(call.arguments, ensure_ascii=False)
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """The original's name for `new_messages`."""
+        return self.new_messages
+
+    @property
+    def stop_reason(self) -> str:
+        """`completed`, or the outcome of a run that did not."""
+        return "completed" if self.ok else self.outcome.value
+
+    @property
+    def tools_used(self) -> list[str]:
+        """The name of each tool call, in order."""
+        return [call.name for step in self.steps for call in step.calls]
 
 
 @dataclass(frozen=True, slots=True)

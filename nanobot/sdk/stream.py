@@ -128,7 +128,10 @@ class RunStream(Generic[T]):
                 turn = self._turn = asyncio.create_task(backend.run_turn(self._request, sink), name="sdk run")
                 turn.add_done_callback(lambda _: queue.put_nowait(None))
                 turn.add_done_callback(lambda _: self._ended.set())
-                timer = self._start_timer()
+                timer = None
+                if self._request.timeout is not None:
+                    loop = asyncio.get_running_loop()
+                    timer = loop.call_later(self._request.timeout, self._end, TimeoutError.__name__)
                 try:
                     while (event := await queue.get()) is not None:
                         yield event
@@ -158,7 +161,7 @@ class RunStream(Generic[T]):
         await self._ended.wait()
         result = self._recorder.result(self._end_reason)
         output = self._request.output
-        return result.with_output(None) if output is None else output.complete(result)
+        return replace(result, parsed=None) if output is None else output.complete(result)
 
     async def stop(self) -> RunResult[T]:
         """Stop the turn and return its result. What was done and said so far stays in the session."""
@@ -168,12 +171,6 @@ class RunStream(Generic[T]):
             self._ended.set()
         await self._ended.wait()
         return self._recorder.result(self._end_reason)
-
-    def _start_timer(self) -> asyncio.TimerHandle | None:
-        seconds = self._request.timeout
-        if seconds is None:
-            return None
-        return asyncio.get_running_loop().call_later(seconds, self._end, TimeoutError.__name__)
 
     def _end(self, reason: str) -> None:
         self._end_reason = self._end_reason or reason
@@ -192,14 +189,14 @@ class RunStream(Generic[T]):
                     self._start(returned)
 
     def _start(self, work: Awaitable[Any]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        async def contained() -> None:
+            try:
+                await work
+            except Exception:
+                log.exception("a hook of %s failed", self._request.session)
 
-    def _forget(self, task: "asyncio.Future[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a hook of %s failed", self._request.session, exc_info=error)
+        self._tasks.add(task := asyncio.create_task(contained()))
+        task.add_done_callback(self._tasks.discard)
 
     async def _decide(self, approve: Approve, event: ApprovalAsked, backend: Backend) -> None:
         request = ApprovalRequest.of(event, self._request.session)

@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 PARTIAL_EVERY_S = 0.1
 """How often streamed text is written; at most that much is lost."""
-_EMPTY_FILE_S = 3600
-"""Age at which a file without a complete line is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +71,21 @@ class Checkpoint:
         self._every_s = every_s
         self._key = key
         self._path = folder / f"{hashed_stem(key)}.jsonl"
-        self._written_at = time.monotonic()
-        self._unwritten: list[str] = []
-        self._after = 0
         self._descriptor: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_failed = False
         self._closed = False
+        self._has_failed = False
         self._has_started = False
+        self._after = 0
+        self._unwritten: list[str] = []
+        self._written_at = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
 
     def accept(self, turn_id: str, message: Row) -> None:
         """Record that a turn starts or resumes with this message. Never raises.
 
         If the disk fails there is no file, and after a crash each call counts as possibly started.
         """
-        self._write({"key": self._key, "turn": turn_id, "message": message})
+        self._try_append({"turn": turn_id, "message": message})
 
     def partial(self, text: str) -> None:
         """Record streamed text of the current step. Never raises."""
@@ -111,7 +109,7 @@ class Checkpoint:
         """
         if self._has_started:
             self._has_started = False
-            self._write({"key": self._key, "step": True})
+            self._try_append({"step": True})
 
     async def calls_start(self, call_ids: Sequence[str], *, durable: bool) -> None:
         """Record that these calls start; synced to the disk if `durable`.
@@ -121,38 +119,29 @@ class Checkpoint:
         if self._has_failed and self._descriptor is None:
             return
         with storage_errors("The start of a tool call cannot be recorded"):
-            self._append({"key": self._key, "started": list(call_ids)})
+            self._append({"started": list(call_ids)})
             self._has_started = True
             if durable and self._descriptor is not None:
                 await asyncio.to_thread(sync_data, self._descriptor)
 
     def load(self) -> InterruptedTurns:
         """Read what a crash left; an incomplete last line is ignored. Never raises."""
-        try:
-            rows = json_objects(self._path.read_bytes())
-        except FileNotFoundError:
-            return InterruptedTurns()
-        except OSError as error:
-            log.warning("the checkpoint cannot be read: %s", error)
-            return InterruptedTurns()
         accepted: list[AcceptedMessage] = []
-        text: list[str] = []
-        after = 0
+        text, after = "", 0
         started: set[str] = set()
-        for row in rows:
-            if isinstance(message := row.get("message"), dict):
-                accepted.append(AcceptedMessage(str(row.get("turn", "")), message))
-            if isinstance(part := row.get("text"), str):
-                if (at := row.get("after", 0)) != after:
-                    text.clear()
-                    after = at
-                text.append(part)
-            if row.get("step") is True:
-                started.clear()
-            if isinstance(ids := row.get("started"), list):
-                started.update(map(str, ids))
+        for row in _read_rows(self._path):
+            match row:
+                case {"message": dict() as message}:
+                    accepted.append(AcceptedMessage(str(row.get("turn", "")), message))
+                case {"text": str() as part}:
+                    text = text + part if row.get("after", 0) == after else part
+                    after = row.get("after", 0)
+                case {"step": True}:
+                    started.clear()
+                case {"started": list() as ids}:
+                    started.update(map(str, ids))
         self._has_started = bool(started)
-        return InterruptedTurns(tuple(accepted), "".join(text), after, frozenset(started) if accepted else None)
+        return InterruptedTurns(tuple(accepted), text, after, frozenset(started) if accepted else None)
 
     def discard(self) -> None:
         """Delete the checkpoint at the end of the turn. Never raises."""
@@ -167,7 +156,6 @@ class Checkpoint:
         """Close the file and keep it for the next start. Nothing more is written."""
         if self._unwritten:
             self._write_partial()
-        self._forget_partial()
         self._closed = True
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -175,7 +163,7 @@ class Checkpoint:
 
     def _write_partial(self) -> None:
         self._written_at = time.monotonic()
-        self._write({"key": self._key, "after": self._after, "text": "".join(self._unwritten)})
+        self._try_append({"after": self._after, "text": "".join(self._unwritten)})
         self._forget_partial()
 
     def _forget_partial(self) -> None:
@@ -184,7 +172,7 @@ class Checkpoint:
             self._timer.cancel()
             self._timer = None
 
-    def _write(self, row: Row) -> None:
+    def _try_append(self, row: Row) -> None:
         try:
             self._append(row)
         except OSError as error:
@@ -198,18 +186,23 @@ class Checkpoint:
         if self._descriptor is None:
             self._descriptor = open_for_append(self._path)
             write_whole(self._descriptor, missing_newline(self._descriptor))
-        write_whole(self._descriptor, encode(row))
+        write_whole(self._descriptor, encode({"key": self._key, **row}))
 
 
 def interrupted_keys(folder: Path) -> Iterator[str]:
-    """Yield the keys of sessions with a checkpoint: turns in progress, also of other processes, and interrupted ones.
-
-    A file without a complete line is deleted after an hour.
-    """
+    """Yield the keys of sessions with a checkpoint: of interrupted turns, and of those in progress in any process."""
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
-        with suppress(OSError):
-            key = next((row.get("key") for row in json_objects(path.read_bytes())), None)
-            if isinstance(key, str):
-                yield key
-            elif time.time() - path.stat().st_mtime > _EMPTY_FILE_S:
-                path.unlink()
+        key = next((row.get("key") for row in _read_rows(path)), None)
+        if isinstance(key, str):
+            yield key
+
+
+def _read_rows(path: Path) -> Iterator[Row]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("the checkpoint cannot be read: %s", error)
+        return
+    yield from json_objects(data)

@@ -6,7 +6,7 @@ import re
 _UNSAFE = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f\ud800-\udfff]')
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?\Z", re.IGNORECASE)
 _LONGEST = 160
-"""Bytes; a name may have 255 including `.jsonl.corrupt`, a time or a hash."""
+"""Bytes; a name may have 255 including `.jsonl.utf-16`, a time or a hash."""
 
 
 def stem_of(key: str) -> str:

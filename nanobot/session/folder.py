@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from glob import escape
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -50,12 +51,18 @@ class SessionFolder:
         self._archive = self.path / "archive"
         self._old = None if old is None else Path(os.path.realpath(old))
         self._reserved: dict[str, str] = {}
+        """The keys of this process by the names of their files, which may not exist yet."""
 
     def file_of(self, key: str) -> Path:
         """Return the file of a key, existing or not, and reserve its name for the key. Raises StorageError."""
         path = self._choose(key)
         self._reserved[path.stem.casefold()] = key
         return path
+
+    def claim(self, path: Path, key: str) -> Path:
+        """Return the file to create for a key that reserved `path`: another process may have created that meanwhile."""
+        self._reserved.pop(path.stem.casefold(), None)
+        return self.file_of(key)
 
     def write_locked(self) -> AbstractContextManager[None]:
         """Lock against writers in all processes, for the time of one write. Raises OSError."""
@@ -79,11 +86,9 @@ class SessionFolder:
 
     def files(self) -> Iterator[tuple[Path, bool]]:
         """Yield every file, and whether it is archived. Raises StorageError."""
-        folders = [(self.path, False), (self._archive, True)]
-        if self._old is not None and self._old != self.path:
-            folders.append((self._old, False))
         seen = set()
-        for folder, archived in folders:
+        for folder in filter(None, (self.path, self._archive, self._old)):
+            archived = folder == self._archive
             with storage_errors(f"{folder} cannot be read"):
                 paths = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file()] if folder.is_dir() else []
             for path in paths:
@@ -91,38 +96,22 @@ class SessionFolder:
                     seen.add((path.name, archived))
                     yield path, archived
 
-    def is_taken_over(self, path: Path, key: str) -> bool:
-        """Whether another process gave this file to another key since it was reserved here."""
-        owner = owner_of(path)
-        if owner in {None, key}:
-            return False
-        self._reserved[path.stem.casefold()] = str(owner)
-        return True
-
-    def find_orphan(self, key: str) -> tuple[Path, str] | None:
-        """Return a file that has this key's name but names another key, and that key; None if there is none."""
-        path = self.path / f"{stem_of(key)}.jsonl"
-        owner = owner_of(path)
-        if owner in {None, key} or path.stem in {stem_of(str(owner)), hashed_stem(str(owner))}:
-            return None
-        return path, str(owner)
-
     def convert_utf16(self, path: Path) -> Path | None:
         """Convert a file that an editor saved in UTF-16 to UTF-8. Return the copy of the original, None for others.
 
         Raises OSError.
         """
-        if not path.exists() or _encoding_of(path) is None:
-            return None
         with self.write_locked():
-            encoding = _encoding_of(path)
-            if encoding is None:
-                return None  # another process converted it
             data = read_own(path)
-            copy = path.with_name(f"{path.name}.utf-16")
-            replace_own(copy, data)
-            replace_own(path, data.decode(encoding, "replace").removeprefix("\ufeff"))
-        return copy
+            for encoding, mark in (("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE)):
+                if data.removeprefix(mark).startswith('{"'.encode(encoding)):
+                    copy = path.with_name(f"{path.name}.utf-16")
+                    replace_own(copy, data)
+                    replace_own(path, data.decode(encoding, "replace").removeprefix("\ufeff"))
+                    return copy
+        return None
+
+    # --- the archive
 
     def move_to_archive(self, path: Path) -> Path | None:
         """Move a file to the archive. Return its new path, None if there was no file. Raises OSError."""
@@ -142,11 +131,7 @@ class SessionFolder:
 
     def copy_to_archive(self, path: Path) -> None:
         """Put a copy into the archive, for a caller that replaces the file. Raises OSError."""
-        target = self._free_path(path)
-        try:
-            os.link(path, target, follow_symlinks=os.link not in os.supports_follow_symlinks)
-        except OSError:  # the file system has no hard links
-            replace_own(target, read_own(path))
+        replace_own(self._free_path(path), read_own(path))
 
     def pack(self, month: str, paths: list[Path]) -> None:
         """Move archived files into the archive of a month, such as `2026-10`. Raises OSError.
@@ -198,34 +183,27 @@ class SessionFolder:
             stray.unlink()
 
     def _choose(self, key: str) -> Path:
-        path = self.path / f"{stem_of(key)}.jsonl"
-        other = self.path / f"{hashed_stem(key)}.jsonl"
+        """Return the file of a key: the one named after it, or one with a hash if that belongs to another key."""
+        path, other = (self.path / f"{stem}.jsonl" for stem in (stem_of(key), hashed_stem(key)))
         with storage_errors(f"Session {key} cannot be opened"):
-            if self._is_taken(path, key) or (other.exists() and not path.exists()):
-                path = other
-            if self._old is not None and not path.exists():
-                self._migrate(self._old / path.name, path, key)
+            exists, owner = path.exists(), self._reserved.get(path.stem.casefold())
+            if owner != key:
+                owner = (owner_of(path) if exists else None) or owner or key
+            if owner != key or (not exists and other.exists()):
+                return other
+            if not exists and self._old is not None:
+                old = self._old / path.name
+                if old.is_file() and owner_of(old) in {None, key}:
+                    with storage_errors(f"{old} could not be moved to {path}"):
+                        move_in(old, path)
         return path
-
-    def _is_taken(self, path: Path, key: str) -> bool:
-        """Whether the file belongs to another key, or its name is reserved for one."""
-        reserved = self._reserved.get(path.stem.casefold())
-        if reserved == key:
-            return False
-        owner = owner_of(path) if path.exists() else reserved
-        return owner not in {None, key}
-
-    def _migrate(self, old: Path, path: Path, key: str) -> None:
-        if old.is_file() and owner_of(old) in {None, key}:
-            with storage_errors(f"{old} could not be moved to {path}"):
-                move_in(old, path)
 
     def _free_path(self, path: Path) -> Path:
         """Return an unused path in the archive: the file's name with the time appended."""
         with own_folder(self._archive):
             pass
         stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        names = (f"{stem}.jsonl", *(f"{stem}-{number}.jsonl" for number in range(2, 10_000)))
+        names = (f"{stem}{f'-{number}' if number > 1 else ''}.jsonl" for number in count(1))
         return next(target for name in names if not (target := self._archive / name).exists())
 
 
@@ -259,13 +237,3 @@ def _rewrite(path: Path, *, leave_out: Collection[str], add: Mapping[str, bytes]
         unlink_own(path)
     else:
         replace_own(path, data.getvalue())
-
-
-def _encoding_of(path: Path) -> str | None:
-    """Return the UTF-16 encoding of a file of JSON lines; None for UTF-8 and anything else."""
-    with open(open_own(path, os.O_RDONLY), "rb") as file:
-        head = file.read(6)
-    for encoding, mark in (("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE)):
-        if head.removeprefix(mark).startswith('{"'.encode(encoding)):
-            return encoding
-    return None

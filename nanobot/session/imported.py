@@ -16,7 +16,7 @@ from nanobot.messages.repair import legalise
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance
 from nanobot.session import original_state
 from nanobot.session.file_names import key_of
-from nanobot.session.lines import DecodedLines, Row, parse_time
+from nanobot.session.lines import Row, decode_lines, parse_time
 from nanobot.session.types import Session
 from nanobot.utils.storage_error import storage_errors
 from nanobot.utils.text import count_noun, decode
@@ -46,10 +46,14 @@ class ImportedConversation:
     """Lines and messages that could not be read, and system prompts."""
 
     def as_session(self, key: str) -> Session:
-        """Build a session of that key."""
-        rows = [*self.rows, *_final_answer(self.rows)]
-        last = parse_time(rows[-1].get("timestamp")) or self.created_at
-        return Session(key, rows, self.created_at, last, dict(self.metadata), min(self.consolidated, len(self.rows)))
+        """Build a session of that key. An unfinished conversation gets a final answer: it is not resumed here, and its
+        calls do not run.
+        """
+        rows, last = [*self.rows], self.rows[-1]
+        if last["role"] != "assistant" or last.get("tool_calls") or last.get("error") == INTERRUPTED:
+            rows.append(cast("ChatMessage", {**_NO_ANSWER, "timestamp": last.get("timestamp")}))
+        updated = parse_time(last.get("timestamp")) or self.created_at
+        return Session(key, rows, self.created_at, updated, dict(self.metadata), min(self.consolidated, len(self.rows)))
 
 
 def read_conversations(source: Path) -> tuple[list[ImportedConversation], list[NanobotError]]:
@@ -59,18 +63,15 @@ def read_conversations(source: Path) -> tuple[list[ImportedConversation], list[N
     """
     if not source.is_dir():
         return [_read(source)], []
-    files = sorted(path for path in source.glob("*.jsonl") if path.is_file())
-    if not files:
-        raise NotAConversationError(f"{source} has no session files (*.jsonl).")
     conversations: list[ImportedConversation] = []
     errors: list[NanobotError] = []
-    for path in files:
+    for path in sorted(path for path in source.glob("*.jsonl") if path.is_file()):
         try:
             conversations.append(_read(path))
         except NanobotError as error:
             errors.append(error)
     if not conversations:
-        raise errors[0]
+        raise errors[0] if errors else NotAConversationError(f"{source} has no session files (*.jsonl).")
     return conversations, errors
 
 
@@ -83,38 +84,28 @@ def _read(path: Path) -> ImportedConversation:
         document = json.loads(text) if text[:1] in ("[", "{") else None
     except (ValueError, RecursionError):
         document = None
-    record: Row = {}
-    damaged, is_ours, default_key = 0, True, f"cli:{path.stem}"
-    if isinstance(document, list):
-        found, is_ours = document, False
-    elif isinstance(document, dict) and isinstance(document.get("messages"), list):
-        record, found = document, document["messages"]
-        is_ours = isinstance(document.get("key"), str)
-    else:
-        lines = DecodedLines()
-        lines.add_all(data)
-        record, found, damaged, default_key = lines.record or {}, lines.rows, len(lines.damaged), key_of(path.stem)
-    rows, prompts = _check_messages(path, found)
-    key, cursor = record.get("key"), record.get("last_consolidated")
+    record: Row = document if isinstance(document, dict) else {}
+    messages = record.get("messages") if record else document
+    damaged, is_ours, default_key = 0, isinstance(record.get("key"), str), f"cli:{path.stem}"
+    if not isinstance(messages, list):
+        lines = decode_lines(data.split(b"\n"))
+        record, messages, damaged = lines.record or {}, lines.rows, lines.damaged
+        is_ours, default_key = True, key_of(path.stem)
+    rows = _check_messages(path, messages)
+    prompts = len(messages) - len(rows)
+    key, cursor, metadata = record.get("key"), record.get("last_consolidated"), record.get("metadata")
     return ImportedConversation(
         key if isinstance(key, str) and key.strip() else default_key,
-        _with_defaults(rows if is_ours else legalise(rows), changed),
+        [_with_defaults(row, changed) for row in (rows if is_ours else legalise(rows))],
         parse_time(record.get("created_at")) or parse_time(rows[0].get("timestamp")) or changed,
-        _portable(record.get("metadata")),
+        {name: metadata[name] for name in metadata if name not in _NOT_PORTABLE} if isinstance(metadata, dict) else {},
         cursor if is_ours and isinstance(cursor, int) and cursor > 0 and not prompts else 0,
         damaged + prompts,
     )
 
 
-def _final_answer(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Return a final answer for an unfinished conversation: it is not resumed here, and its calls do not run."""
-    last = rows[-1]
-    is_over = last["role"] == "assistant" and not last.get("tool_calls") and last.get("error") != INTERRUPTED
-    return [] if is_over else [cast("ChatMessage", {**_NO_ANSWER, "timestamp": last.get("timestamp")})]
-
-
-def _check_messages(path: Path, messages: Sequence[object]) -> tuple[list[ChatMessage], int]:
-    """Return the messages, and how many system prompts were skipped. Raises NotAConversationError."""
+def _check_messages(path: Path, messages: Sequence[object]) -> list[ChatMessage]:
+    """Return the messages without system prompts. Raises NotAConversationError."""
     rows: list[ChatMessage] = []
     for number, message in enumerate(messages, 1):
         role = message.get("role") if isinstance(message, dict) else None
@@ -127,21 +118,13 @@ def _check_messages(path: Path, messages: Sequence[object]) -> tuple[list[ChatMe
             rows.append(cast("ChatMessage", message))
     if not rows:
         raise NotAConversationError(f"{path} has no chat messages. Expected {EXPECTED}.")
-    return rows, len(messages) - len(rows)
+    return rows
 
 
-def _with_defaults(rows: Sequence[ChatMessage], changed: datetime) -> list[ChatMessage]:
-    """Add missing timestamps and provenances; the provenance of an import is a file."""
+def _with_defaults(row: ChatMessage, changed: datetime) -> ChatMessage:
+    """Add what is missing of timestamp and provenance; the provenance of an import is a file."""
     defaults = {"timestamp": changed.isoformat(), "provenance": Provenance.FILE}
-    return [
-        cast("ChatMessage", {**row, **{name: defaults[name] for name in defaults if not row.get(name)}}) for row in rows
-    ]
-
-
-def _portable(metadata: object) -> dict[str, Any]:
-    if not isinstance(metadata, dict):
-        return {}
-    return {name: value for name, value in metadata.items() if name not in _NOT_PORTABLE}
+    return cast("ChatMessage", {**row, **{name: value for name, value in defaults.items() if not row.get(name)}})
 
 
 def describe_import(conversation: ImportedConversation) -> str:

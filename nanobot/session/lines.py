@@ -1,8 +1,8 @@
 """The lines of a session file: encode rows, and decode any bytes to the valid rows in them. Pure, no I/O."""
 
 import json
-import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from sys import intern
@@ -15,9 +15,9 @@ Row = dict[str, Any]
 _OBJECT = re.compile(r'\{\s*"')
 _MAX_ATTEMPTS = 1000
 """Positions tried in one damaged line, to bound the time."""
-_COMMON_VALUES = {
-    word: word for word in ("system", "user", "assistant", "tool", "function", *map(str, (*Origin, *Provenance)))
-}
+_PADDING = "\ufeff\x00 \t\r\n"
+_ROLES = ("system", "user", "assistant", "tool", "function")
+_COMMON_VALUES = {word: word for word in (*_ROLES, *map(str, (*Origin, *Provenance)))}
 """Values that occur in most rows."""
 
 
@@ -29,55 +29,45 @@ def _intern_strings(row: Row) -> Row:
 
 
 _DECODER = json.JSONDecoder(object_hook=_intern_strings)
-_PADDING = "\ufeff\x00 \t\r\n"
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
 def encode(row: Row) -> bytes:
     """Encode a row as one line. Unknown types become text, lone surrogates their escapes."""
-    try:
-        text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str)
-    except ValueError:
-        text = json.dumps(_without_nan(row), ensure_ascii=False, default=str)
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    return _ENCODER.encode(row).encode("utf-8", "backslashreplace") + b"\n"
 
 
 @dataclass(slots=True)
 class DecodedLines:
-    """The content of some lines. `record` is the last metadata record."""
+    """The messages and the last metadata record of some lines."""
 
     rows: list[Row] = field(default_factory=list)
     record: Row | None = None
-    damaged: list[bytes] = field(default_factory=list)
+    damaged: int = 0
+    """Number of lines that have anything else."""
 
-    def add(self, line: bytes) -> None:
-        """Decode one more line. Never raises."""
-        if not line.strip(b"\r\n\t \x00"):
-            return
-        rows, sound = decode(line)
-        if not sound:
-            self.damaged.append(line.rstrip(b"\r\n"))
+
+def decode_lines(lines: Iterable[bytes]) -> DecodedLines:
+    """Decode lines, such as those of an open file. Never raises, except for what reading them raises."""
+    decoded = DecodedLines()
+    for line in lines:
+        rows, is_sound = decode(line)
+        decoded.damaged += not is_sound
         for row in rows:
             if is_record(row):
-                self.record = row
+                decoded.record = row
             else:
-                self.rows.append(row)
-
-    def add_all(self, data: bytes) -> None:
-        """Decode the lines of these bytes."""
-        for line in data.split(b"\n"):
-            if line:
-                self.add(line)
+                decoded.rows.append(row)
+    return decoded
 
 
 def decode(line: bytes) -> tuple[list[Row], bool]:
-    """Return the valid objects of a line, and whether the line has nothing else. Never raises."""
+    """Return the valid objects of a line, and whether it has nothing else. Never raises."""
     try:
         value = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):
         return _salvage(line)
-    if is_row(value):
-        return [value], True
-    return [], False
+    return ([value], True) if is_row(value) else ([], False)
 
 
 def is_row(value: object) -> bool:
@@ -103,13 +93,12 @@ def _salvage(line: bytes) -> tuple[list[Row], bool]:
     """Return the whole objects in a damaged line: several in one line, or one after a truncated one or zeros."""
     text = line.decode(errors="replace")
     rows: list[Row] = []
-    is_clean = "\ufffd" not in text
-    at = 0
+    junk, at = "", 0
     for _ in range(_MAX_ATTEMPTS):
         start = _OBJECT.search(text, at)
         if start is None:
             break
-        is_clean = is_clean and not text[at : start.start()].strip(_PADDING)
+        junk += text[at : start.start()]
         try:
             value, at = _DECODER.raw_decode(text, start.start())
         except ValueError:
@@ -119,16 +108,6 @@ def _salvage(line: bytes) -> tuple[list[Row], bool]:
         if is_row(value):
             rows.append(value)
         else:
-            is_clean = False
-    return rows, is_clean and bool(rows) and not text[at:].strip(_PADDING)
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace numbers that JSON does not have by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _without_nan(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(inner) for inner in value]
-    return value
+            junk += start[0]
+    junk += text[at:]
+    return rows, not junk.strip(_PADDING) and "\ufffd" not in text

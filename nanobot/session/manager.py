@@ -1,18 +1,18 @@
 """SessionManager: sessions as append-only JSON Lines files. A turn costs its own bytes, however long the session."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from glob import escape
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from secrets import token_hex
+from sys import maxsize
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -24,15 +24,15 @@ from nanobot.session.lines import Row, encode, parse_time
 from nanobot.session.reader import (
     Cursor,
     FileFingerprint,
+    StoredFile,
     find_cursor,
     list_entry,
-    open_end,
+    open_session,
     owner_of,
-    read_all,
     read_from,
     session_key,
 )  # fmt: skip
-from nanobot.session.types import AUDIENCE, Audience, Session, StoredFile
+from nanobot.session.types import AUDIENCE, Audience, Session, record_of
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
 from nanobot.utils.open_no_follow import open_own, replace_own, unlink_own
@@ -52,13 +52,11 @@ _HEAD = 1 << 16
 """Bytes at the start of an archived session that are searched for group messages."""
 _YIELD_S = 0.25
 """Longer than the polling interval of a process that waits for a session."""
+_IN_DOUBT = b"?"
+"""For `StoredFile.written` after a failed write: write the metadata record again, without a count."""
 
 _CONVERTED = (
     "{file} was saved in UTF-16. It was converted to UTF-8 with all its content; the original is kept in {copy}."
-)
-_FOREIGN_FILE = (
-    "{file} belongs to the session {owner}, so this conversation continues in a new file, {here}. To see the other: "
-    "nanobot sessions show {name}"
 )
 
 log = logging.getLogger(__name__)
@@ -99,7 +97,7 @@ class SessionManager:
         with self._recent_lock:
             self._recent.pop(key, None)
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def hold(self, key: str, on_wait: Callable[[], None] | None = None) -> AsyncIterator[Session]:
         """Hold a session exclusively for a turn, across all processes. Callers in this process wait in order; calls
         `on_wait` once if another process holds it. Raises StorageError if it cannot be locked.
@@ -134,58 +132,54 @@ class SessionManager:
         the write is completed before the cancellation is raised.
         """
         new = session.add_rows(messages)
-        moved = session.stored is None or session.last_consolidated != session.stored.cursor.count
+        stored = session.stored
         try:
-            if moved or session.is_cleared or session.was_changed():
+            if stored is None or session.last_consolidated != stored.cursor.count or _needs_rewrite(session):
                 await finish(asyncio.to_thread(self.save, session))
-                return
-            append = self._next_append(session)
+            elif (append := self._next_append(session)) is not None:
+                with storage_errors(f"Session {session.key} could not be saved"):
+                    await finish(self._submit(session, append))
         except StorageError:
             session.drop_rows(new)
             raise
-        if append is None:
-            return
-        with storage_errors(f"Session {session.key} could not be saved"):
-            await finish(self._submit(session, append))
 
     def save(self, session: Session) -> None:
         """Write what is not on the disk yet. If saved messages were replaced or removed, writes a new file and archives
         the old one, so nothing is ever destroyed. Raises StorageError; nothing is lost in memory.
         """
         with storage_errors(f"Session {session.key} could not be saved"):
-            self._claim(session)
-            if session.is_cleared:
-                path = _stored(session).path
-                self._files.move_to_archive(path)
-                session.stored, session.is_cleared = StoredFile(path), False
-            if session.was_changed() or (_is_new(_stored(session)) and session.last_consolidated):
+            stored = session.stored
+            if stored is None or session.is_cleared:
+                stored = stored or StoredFile(self._files.file_of(session.key))
+                self._files.move_to_archive(stored.path)
+                session.stored, session.is_cleared = StoredFile(stored.path), False
+                self._live[session.key] = session
+            if _needs_rewrite(session):
                 self._rewrite(session)
                 return
-        append = self._next_append(session)
-        if append is None:
-            return
-        rows = session.unsaved
-        session.mark_writing(rows)
-        append_all(self._files.write_lock, [append])
-        if append.error is not None:
-            session.unmark_writing(rows)
-            _mark_uncertain(_stored(session))
-            raise storage_error(f"Session {session.key} could not be saved", append.error) from append.error
-        self._update_stored(session, append)
+            append = self._next_append(session)
+            if append is None:
+                return
+            rows = session.unsaved
+            append_all(self._files.write_lock, [append])
+            if append.error is not None:
+                _mark_in_doubt(_stored(session))
+                raise append.error
+            session.mark_saved(rows)
+            _update_stored(_stored(session), append)
 
     def read_unconsolidated(self, session: Session, limit: int) -> list[ChatMessage]:
         """Return at most `limit` of the oldest messages past the cursor, reading and keeping no more than these.
 
         Raises StorageError.
         """
-        try:
-            stored = _stored(session)
-            stored.cursor = cursor = self._cursor(session)
-            return cast("list[ChatMessage]", read_from(stored.path, cursor.offset or 0, limit))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise storage_error(f"The older messages of session {session.key} cannot be read", error) from error
+        stored = _stored(session)
+        with storage_errors(f"The older messages of session {session.key} cannot be read"):
+            _update_cursor(session)
+            try:
+                return cast("list[ChatMessage]", read_from(stored.path, stored.cursor.offset, limit))
+            except FileNotFoundError:
+                return []
 
     async def move_cursor(self, session: Session, count: int) -> None:
         """Advance the cursor by `count` messages, durably. Raises StorageError; the cursor is then unchanged.
@@ -208,13 +202,10 @@ class SessionManager:
             self.save(session)
         with storage_errors(f"Session {key} could not be archived"):
             path = self._files.move_to_archive(_stored(session).path)
-        self.invalidate(key)
         session.clear()
         session.metadata = {name: value for name, value in session.metadata.items() if name == AUDIENCE}
         session.created_at = datetime.now()
-        session.stored = StoredFile(self._files.file_of(key))
-        session.mark_rewritten()
-        self._live[key] = session
+        session.stored, session.is_cleared = StoredFile(self._files.file_of(key)), False
         return path
 
     def reopen(self, session: Session, stem: str) -> Path | None:
@@ -225,9 +216,8 @@ class SessionManager:
         if archived is None or owner_of(archived) != session.key:
             raise StorageError(f"{stem} is no archived conversation of {session.key}.")
         former = self.archive(session.key)
-        stored = _stored(session)
         with storage_errors(f"Session {stem} could not be reopened"):
-            self._files.move_from_archive(archived, stored.path)
+            self._files.move_from_archive(archived, _stored(session).path)
         self._load(session)
         return former
 
@@ -248,9 +238,8 @@ class SessionManager:
                 raise StorageError(f"Session {key} has no turn {at}.")
             del rows[ends[-1] :]
         metadata = {name: value for name, value in source.metadata.items() if name not in ("title", "pinned")}
-        copy = Session(new_key, rows, metadata={**metadata, "branch_of": key})
-        copy.last_consolidated = min(source.last_consolidated, len(rows))
-        self.save(copy)
+        cursor = min(source.last_consolidated, len(rows))
+        self.save(Session(new_key, rows, metadata={**metadata, "branch_of": key}, last_consolidated=cursor))
         return new_key
 
     # --- sessions on the disk
@@ -312,7 +301,7 @@ class SessionManager:
     def _archived_heads(self, key: str) -> Iterator[bytes]:
         """Yield the first bytes of this key's archived sessions."""
         for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
-            with contextlib.suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
+            with suppress(OSError), open(open_own(path, os.O_RDONLY), "rb") as file:
                 yield file.read(_HEAD)
         for _, data in self.packed_files(f"{stem_of(key)}-"):
             yield data[:_HEAD]
@@ -322,40 +311,26 @@ class SessionManager:
         path = path_or_key if isinstance(path_or_key, Path) else self.find(path_or_key)
         if path is None:
             return None
-        with storage_errors(f"{path} cannot be read"):
-            self._files.convert_utf16(path)
-            lines = read_all(path)
-        record = lines.record or {}
-        session = Session(session_key(record, path), cast("list[ChatMessage]", lines.rows))
-        _apply_record(session, record, lines.rows)
-        cursor = record.get("last_consolidated")
-        session.last_consolidated = min(cursor, len(lines.rows)) if isinstance(cursor, int) and cursor > 0 else 0
+        session = Session("")
+        session.stored = StoredFile(path)
+        self._load(session)
+        session.key = session_key(_stored(session).record, path)
+        _ = session.messages  # loads all of them
+        session.stored = None
         return session
 
     def delete(self, key_or_stem: str) -> bool:
-        """Delete a session's file and its damaged lines. Return whether there was one."""
+        """Delete a session's file. Return whether there was one."""
         path = self.find(key_or_stem)
         if path is None:
             return False
         with storage_errors(f"{path} could not be deleted"), self._files.write_locked():
             unlink_own(path)
-            with contextlib.suppress(FileNotFoundError):
-                unlink_own(path.with_name(path.name + ".corrupt"))
             self._files.discard_packed(path.stem)  # after a crash it may be in both places
         for key, session in list(self._live.items()):
             if session.stored is not None and session.stored.path == path:
                 self.invalidate(key)
         return True
-
-    def _claim(self, session: Session) -> None:
-        """Claim the file name of a session without a file; another process may have taken it."""
-        if session.stored is None:  # created by a caller: an existing file of its key is archived
-            session.stored = StoredFile(self._files.file_of(session.key))
-            self._files.move_to_archive(session.stored.path)
-            self._live[session.key] = session
-        stored = session.stored
-        if _is_new(stored) and self._files.is_taken_over(stored.path, session.key):
-            session.stored = StoredFile(self._files.file_of(session.key))
 
     # --- disk to memory
 
@@ -369,27 +344,23 @@ class SessionManager:
             return False
 
     def _load(self, session: Session) -> None:
-        stored = _stored(session)
+        path = _stored(session).path
         try:
-            if (copy := self._files.convert_utf16(stored.path)) is not None:
-                _report(session, _CONVERTED.format(file=stored.path, copy=copy))
-            opened = open_end(stored.path)
+            stored, rows, skipped = open_session(path)
+            if not stored.record and (copy := self._files.convert_utf16(path)) is not None:
+                session.notices.append(_CONVERTED.format(file=path, copy=copy))
+                log.warning("%s", session.notices[-1])
+                stored, rows, skipped = open_session(path)
         except FileNotFoundError:
-            session.stored = StoredFile(stored.path)
+            session.stored = StoredFile(path)
             session.load([], 0)
-            if (orphan := self._files.find_orphan(session.key)) is not None:
-                path, owner = orphan
-                _report(session, _FOREIGN_FILE.format(file=path, owner=owner, name=path.stem, here=stored.path.name))
             return
         except OSError as error:
-            raise storage_error(f"{stored.path} cannot be read", error) from error
-        session.last_consolidated = opened.cursor.count
-        _apply_record(session, opened.record, opened.rows)
-        record = _changeable_part(session) if opened.record else b""
-        session.stored = StoredFile(
-            stored.path, opened.fingerprint, record, opened.record_at, opened.cursor, opened.rows_at
-        )
-        session.load(cast("list[ChatMessage]", opened.rows), opened.skipped)
+            raise storage_error(f"{path} cannot be read", error) from error
+        session.stored, session.last_consolidated = stored, stored.cursor.count
+        _apply_record(session, stored.record, rows)
+        stored.written = _changeable_part(session) if stored.record else b""
+        session.load(cast("list[ChatMessage]", rows), skipped)
 
     def _is_outdated(self, session: Session) -> bool:
         stored = _stored(session)
@@ -423,33 +394,24 @@ class SessionManager:
     # --- memory to disk
 
     def _next_append(self, session: Session) -> Append | None:
-        """Build the append that brings the file up to date; None if it is."""
-        with storage_errors(f"Session {session.key} could not be saved"):
-            self._claim(session)
-            stored = _stored(session)
-            record = _changeable_part(session)
-            data = b"".join(encode(cast(Row, row)) for row in session.unsaved)
-            if _is_new(stored):
-                stored.record = record
-                return Append(stored.path, data, _record_of(session, 0, Cursor()))
-            end = stored.fingerprint.size if stored.fingerprint is not None else stored.record_at
-            if record != stored.record or end + len(data) - stored.record_at > _RECORD_EVERY:
-                stored.cursor = self._cursor(session)
-                count = None if stored.fingerprint is None else session.message_count
-                data += _record_of(session, count, stored.cursor)
-                stored.record, stored.record_at = record, end + len(data)
-            return Append(stored.path, data, _record_of(session, 0, Cursor())) if data else None
-
-    def _cursor(self, session: Session) -> Cursor:
-        """Return where the messages past the cursor start in the file."""
+        """Build the append that brings the file up to date; None if it is. Raises StorageError."""
         stored = _stored(session)
-        known = stored.cursor
-        if session.last_consolidated == known.count and known.offset is not None:
-            return known
-        try:
-            return find_cursor(stored.path, known, session.last_consolidated)
-        except FileNotFoundError:
-            return Cursor()
+        with storage_errors(f"Session {session.key} could not be saved"):
+            if stored.is_new:
+                stored.path = self._files.claim(stored.path, session.key)
+            data = b"".join(map(encode, cast("list[Row]", session.unsaved)))
+            written = _changeable_part(session)
+            if not stored.is_new:
+                end = stored.fingerprint.size if stored.fingerprint is not None else stored.record_at
+                if written != stored.written or end + len(data) - stored.record_at > _RECORD_EVERY:
+                    _update_cursor(session)
+                    count = None if stored.fingerprint is None else session.message_count
+                    stored.record_at = end + len(data)
+                    data += _record_of(session, count, stored.cursor)
+                if not data:
+                    return None
+            stored.written = written
+            return Append(stored.path, data, _record_of(session, 0, Cursor()))
 
     def _submit(self, session: Session, append: Append) -> "asyncio.Future[None]":
         """Submit the unsaved rows. The future ends once they are on the disk, or with the error."""
@@ -460,61 +422,65 @@ class SessionManager:
             if done.cancelled():  # the loop is closing
                 return
             if done.exception() is None:
-                self._update_stored(session, append)
+                _update_stored(stored, append)
             else:  # memory must not contain what may not be on the disk
                 session.drop_rows(rows)
-                _mark_uncertain(stored)
+                _mark_in_doubt(stored)
 
-        session.mark_writing(rows)
+        session.mark_saved(rows)
         stored.writing += 1
         done = self._commits.submit(append)
         done.add_done_callback(written)
         return done
 
-    def _update_stored(self, session: Session, append: Append) -> None:
-        """Update what is known of the file after an append. After a foreign write it is read again next time."""
-        stored = _stored(session)
-        before, after = stored.fingerprint, append.fingerprint
-        if before is None or after is None:
-            is_ours = append.created
-        else:
-            is_ours = before.inode == after.inode and append.start - before.size in {0, 1}
-        stored.fingerprint = append.fingerprint if is_ours else None
-
     def _rewrite(self, session: Session) -> None:
-        """Replace the file, and archive the old one. Messages that another process wrote are kept."""
-        stored = _stored(session)
+        """Replace the file, and archive the old one. Keeps what another process appended to it. Raises OSError."""
+        path, seen = _stored(session).path, _stored(session).fingerprint
         with self._files.write_locked():
-            self._files.sweep(stored.path)
-            if stored.path.exists():
-                saved = Counter(encode(cast(Row, row)) for row in session.saved_rows())
-                foreign_rows = [row for row in read_all(stored.path).rows if not _take(saved, encode(row))]
-                self._files.copy_to_archive(stored.path)
-                session.add_rows(cast("list[ChatMessage]", foreign_rows))
+            self._files.sweep(path)
+            if path.exists():
+                self._files.copy_to_archive(path)
+                if seen is not None and path.stat().st_ino == seen.inode:
+                    session.add_rows(cast("list[ChatMessage]", read_from(path, seen.size, maxsize)))
             lines = [encode(cast(Row, row)) for row in session.messages]
             session.last_consolidated = consolidated = min(session.last_consolidated, len(lines))
             head = _record_of(session, 0, Cursor())
             cursor = Cursor(consolidated, len(head) + sum(map(len, lines[:consolidated])))
             body = head + b"".join(lines)
-            replace_own(stored.path, body + _record_of(session, len(lines), cursor))
-            fingerprint = FileFingerprint.of(stored.path.stat())
-        session.stored = StoredFile(stored.path, fingerprint, _changeable_part(session), len(body), cursor)
+            replace_own(path, body + _record_of(session, len(lines), cursor))
+            fingerprint = FileFingerprint.of(path.stat())
+        session.stored = StoredFile(path, fingerprint, record_at=len(body), cursor=cursor)
+        session.stored.written = _changeable_part(session)
         session.mark_rewritten()
 
 
-def _report(session: Session, text: str) -> None:
-    log.warning("%s", text)
-    session.notices.append(text)
+def _needs_rewrite(session: Session) -> bool:
+    """Whether appending does not do: messages were changed, or a new session begins with consolidated ones."""
+    return session.is_cleared or session.was_changed() or (_stored(session).is_new and session.last_consolidated > 0)
 
 
-def _mark_uncertain(stored: StoredFile) -> None:
-    """After a failed write the file is in doubt: write the metadata record again, without a count."""
-    stored.record, stored.fingerprint = b"?", None
+def _update_stored(stored: StoredFile, append: Append) -> None:
+    """Update what is known of the file after an append. After a foreign write it is read again next time."""
+    before, after = stored.fingerprint, append.fingerprint
+    if before is None or after is None:
+        is_ours = append.created
+    else:
+        is_ours = before.inode == after.inode and append.start - before.size in {0, 1}
+    stored.fingerprint = after if is_ours else None
 
 
-def _is_new(stored: StoredFile) -> bool:
-    """Whether the session has no file yet."""
-    return stored.fingerprint is None and not stored.record
+def _mark_in_doubt(stored: StoredFile) -> None:
+    stored.written, stored.fingerprint = _IN_DOUBT, None
+
+
+def _update_cursor(session: Session) -> None:
+    """Find where the messages past the cursor start in the file. Raises OSError."""
+    stored = _stored(session)
+    if session.last_consolidated != stored.cursor.count:
+        try:
+            stored.cursor = find_cursor(stored.path, stored.cursor, session.last_consolidated)
+        except FileNotFoundError:
+            stored.cursor = Cursor()
 
 
 def _apply_record(session: Session, record: Row, rows: list[Row]) -> None:
@@ -534,15 +500,7 @@ def _changeable_part(session: Session) -> bytes:
 
 def _record_of(session: Session, messages: int | None, cursor: Cursor) -> bytes:
     """Encode a record. `messages` is the number of messages before it, None if unknown."""
-    record: Row = {
-        "_type": "metadata",
-        "key": session.key,
-        "created_at": session.created_at.isoformat(),
-        "updated_at": session.updated_at.isoformat(),
-        "metadata": session.metadata,
-        "last_consolidated": cursor.count,
-        "offset": cursor.offset,
-    }
+    record = {**record_of(session), "last_consolidated": cursor.count, "offset": cursor.offset}
     return encode(record if messages is None else {**record, "messages": messages})
 
 
@@ -550,9 +508,3 @@ def _stored(session: Session) -> StoredFile:
     if session.stored is None:
         raise ValueError("a session without a file")
     return session.stored
-
-
-def _take(counts: Counter[bytes], line: bytes) -> bool:
-    """Take one off the count of a line. Return False if none was left."""
-    counts[line] -= 1
-    return counts[line] >= 0

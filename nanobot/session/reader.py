@@ -6,18 +6,18 @@ counted without parsing them.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import key_of
-from nanobot.session.lines import DecodedLines, Row, decode, is_record, parse_time
-from nanobot.utils.open_no_follow import append_own, open_own, read_own
+from nanobot.session.lines import Row, decode, is_record, parse_time
+from nanobot.utils.open_no_follow import open_own
 
 TAIL_ROWS = 500
 """Messages loaded when a session is opened."""
@@ -44,42 +44,46 @@ class Cursor:
     """Where the messages start that are not in memory yet: behind `count` others, at the byte `offset`."""
 
     count: int = 0
-    offset: int | None = 0
-    """None if it is not known yet."""
+    offset: int = 0
 
 
 @dataclass(slots=True)
-class SessionEnd:
-    """What the end of a session file says, and its last messages. `skipped` messages precede `rows`."""
+class StoredFile:
+    """What is known of a session's file."""
 
-    fingerprint: FileFingerprint
+    path: Path
+    fingerprint: FileFingerprint | None = None
+    """The file as last seen; None if there is none yet, or if another process wrote to it since."""
     record: Row = field(default_factory=dict)
+    """The metadata record as it was read."""
     record_at: int = 0
     messages: int = 0
-    """Number of messages in the file."""
+    """Number of messages in the file when it was read."""
     cursor: Cursor = Cursor()
-    rows: list[Row] = field(default_factory=list)
-    skipped: int = 0
     rows_at: int = 0
-    """Offset of the first of `rows`."""
+    """Offset of the first row that is loaded."""
+    written: bytes = b""
+    """The part of the last record whose change requires a new record; empty if there is no record."""
+    writing: int = 0
+    """Appends in flight."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no file yet."""
+        return self.fingerprint is None and not self.written
 
 
-def open_end(path: Path, limit: int = TAIL_ROWS) -> SessionEnd:
-    """Load what a model may see of a session: about the last `limit` messages past the cursor, starting at a user
-    message. Damaged lines among them are saved beside the file. Raises OSError.
+def open_session(path: Path) -> tuple[StoredFile, list[Row], int]:
+    """Load what a model may see of a session: about the last messages past the cursor, starting at a user message.
+
+    Also return how many messages precede them. Raises OSError.
     """
     with _open(path) as file:
-        end = _read_record(file)
-        cursor, first = end.cursor, end.cursor.offset or 0
-        if cursor.offset is None:
-            limit = min(limit, end.messages - cursor.count)
-        end.rows, end.rows_at, damaged = _read_back(file, end.fingerprint.size, first, limit)
-    if end.rows_at > first:
-        end.skipped = max(end.messages - len(end.rows), 0 if cursor.offset is None else cursor.count)
-    elif first:
-        end.skipped = cursor.count
-    save_damaged_lines(path, damaged)
-    return end
+        stored = _read_record(path, file)
+        stored.cursor = cursor = _find_stored_cursor(file, stored)
+        rows, stored.rows_at = _read_back(file, _size_of(file), cursor.offset, TAIL_ROWS)
+    skipped = max(stored.messages - len(rows), cursor.count) if stored.rows_at > cursor.offset else cursor.count
+    return stored, rows, skipped
 
 
 def read_before(path: Path, end: int, limit: int) -> tuple[list[Row], int]:
@@ -87,32 +91,14 @@ def read_before(path: Path, end: int, limit: int) -> tuple[list[Row], int]:
     offset. Raises OSError.
     """
     with _open(path) as file:
-        rows, start, damaged = _read_back(file, end, 0, limit)
-    save_damaged_lines(path, damaged)
-    return rows, start
-
-
-def read_all(path: Path) -> DecodedLines:
-    """Load every valid message of a file, and save damaged lines beside it. Raises OSError."""
-    lines = DecodedLines()
-    with _open(path) as file:
-        for line in file:
-            lines.add(line)
-    save_damaged_lines(path, lines.damaged)
-    return lines
+        return _read_back(file, end, 0, limit)
 
 
 def read_from(path: Path, start: int, limit: int) -> list[Row]:
     """Return at most `limit` messages from the offset `start` on, reading no more of the file. Raises OSError."""
-    lines = DecodedLines()
     with _open(path) as file:
         file.seek(start)
-        for line in file:
-            lines.add(line)
-            if len(lines.rows) >= limit:
-                break
-    save_damaged_lines(path, lines.damaged)
-    return lines.rows[:limit]
+        return list(islice((row for line in file for row in decode(line)[0] if not is_record(row)), limit))
 
 
 def find_cursor(path: Path, known: Cursor, count: int) -> Cursor:
@@ -120,36 +106,8 @@ def find_cursor(path: Path, known: Cursor, count: int) -> Cursor:
 
     If several messages share a damaged line, it is the start of the line: rather repeat a message than lose one.
     """
-    if count < known.count:
-        known = Cursor()
     with _open(path) as file:
-        messages, at = known.count, known.offset
-        if at is None:
-            messages = at = 0
-            while messages < known.count and (line := file.readline()):
-                messages += _count(line)
-                at += len(line)
-        file.seek(at)
-        for line in file:
-            more = len([row for row in decode(line)[0] if not is_record(row)]) if messages < count else 0
-            if messages >= count or messages + more > count:
-                break
-            messages, at = messages + more, at + len(line)
-    return Cursor(messages, at)
-
-
-def save_damaged_lines(path: Path, damaged: list[bytes]) -> None:
-    """Append damaged lines to a file beside the session, each once. On failure they stay in the session file only."""
-    if not damaged:
-        return
-    damaged_file = path.with_name(path.name + ".corrupt")
-    try:
-        saved = set(read_own(damaged_file).split(b"\n")) if damaged_file.exists() else set()
-        new = [line for line in dict.fromkeys(damaged) if line not in saved]
-        if new:
-            append_own(damaged_file, b"\n".join(new) + b"\n")
-    except OSError:
-        return
+        return _skip(file, known if known.count <= count else Cursor(), count, lambda line: len(_messages_of(line)))
 
 
 # --- what a file says of itself
@@ -175,26 +133,23 @@ def list_entry(path: Path, archived: bool) -> dict[str, Any] | None:
     """Describe a session for `list_sessions`; None if it cannot be read."""
     try:
         with _open(path) as file:
-            end = _read_record(file)
-            size = end.fingerprint.size
-            file.seek(max(0, size - _BLOCK))
+            stored = _read_record(path, file)
+            state = FileFingerprint.of(os.fstat(file.fileno()))
+            file.seek(max(0, state.size - _BLOCK))
             _, _, last = file.read(_BLOCK).rpartition(b'"timestamp"')
     except OSError:
         return None
-    record = end.record
-    last_time = last[:64].split(b'"')[1:2]  # of the last message
-    modified = datetime.fromtimestamp(end.fingerprint.mtime_ns / 1e9)
-    created = parse_time(record.get("created_at")) or modified
-    updated = parse_time(b"".join(last_time).decode(errors="replace")) or parse_time(record.get("updated_at"))
-    key = session_key(record, path)
+    record, key = stored.record, session_key(stored.record, path)
+    modified = datetime.fromtimestamp(state.mtime_ns / 1e9)
+    last_time = b"".join(last[:64].split(b'"')[1:2]).decode(errors="replace")  # of the last message
     return {
         "name": path.stem if archived else key,
         "key": key,
-        "created_at": created.isoformat(),
-        "updated_at": (updated or modified).isoformat(),
+        "created_at": (parse_time(record.get("created_at")) or modified).isoformat(),
+        "updated_at": (parse_time(last_time) or parse_time(record.get("updated_at")) or modified).isoformat(),
         "path": str(path),
         "archived": archived,
-        "messages": end.messages,
+        "messages": stored.messages,
         "metadata": metadata if isinstance(metadata := record.get("metadata"), dict) else {},
     }
 
@@ -211,11 +166,10 @@ def session_title(path: Path, metadata: Mapping[str, Any]) -> str:
             head = file.read(_BLOCK)
     except OSError:  # deleted since it was listed
         return ""
-    rows = [row for line in head.splitlines() for row in decode(line)[0]]
+    rows = (row for line in head.splitlines() for row in decode(line)[0])
     users = (row for row in rows if row.get("role") == "user" and not row.get("_command"))
     lines = (visible_text(cast(ChatMessage, row)).strip().partition("\n")[0] for row in users)
-    texts = (" ".join(line.split()) for line in lines)
-    title = next(filter(None, texts), "")
+    title = next(filter(None, (" ".join(line.split()) for line in lines)), "")
     return title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS].rstrip()}…"
 
 
@@ -223,30 +177,26 @@ def session_title(path: Path, metadata: Mapping[str, Any]) -> str:
 
 
 def _open(path: Path) -> BinaryIO:
-    descriptor = open_own(path, os.O_RDONLY)
-    try:
-        return open(descriptor, "rb")
-    except OSError:  # a folder
-        os.close(descriptor)
-        raise
+    return open(open_own(path, os.O_RDONLY), "rb")
 
 
-def _read_record(file: BinaryIO) -> SessionEnd:
+def _size_of(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _read_record(path: Path, file: BinaryIO) -> StoredFile:
     """Find the last metadata record, and count the messages that it does not count."""
-    status = os.fstat(file.fileno())
-    end = SessionEnd(FileFingerprint.of(status))
-    end.record, end.record_at, record_end = _last_record(file)
-    before = _number(end.record, "messages")
+    fingerprint = FileFingerprint.of(os.fstat(file.fileno()))
+    record, begin, end = _last_record(file)
+    before = _number(record, "messages")
     if before is None:
-        before = _count_between(file, 0, end.record_at)
-    end.messages = before + _count_between(file, record_end, status.st_size)
-    end.cursor = _cursor_of(file, end)
-    return end
+        before = _count_between(file, 0, begin)
+    return StoredFile(path, fingerprint, record, begin, before + _count_between(file, end, fingerprint.size))
 
 
 def _last_record(file: BinaryIO) -> tuple[Row, int, int]:
     """Find the last metadata record and where its line starts and ends; an empty one at the start if there is none."""
-    for start, data in _blocks_before(file, os.fstat(file.fileno()).st_size):
+    for start, data in _blocks_before(file, _size_of(file)):
         hit = len(data)
         while (hit := data.rfind(_MARK, 0, hit)) >= 0:
             begin = data.rfind(b"\n", 0, hit) + 1
@@ -257,37 +207,49 @@ def _last_record(file: BinaryIO) -> tuple[Row, int, int]:
     return {}, 0, 0
 
 
-def _cursor_of(file: BinaryIO, end: SessionEnd) -> Cursor:
-    """Return the cursor of a file; its offset is believed if a line starts there."""
-    count = min(_number(end.record, "last_consolidated") or 0, end.messages)
-    offset = _number(end.record, "offset") if count else 0
-    if offset is not None and 0 < offset <= end.record_at:
+def _find_stored_cursor(file: BinaryIO, stored: StoredFile) -> Cursor:
+    """Return the cursor of a file. Its offset is believed if a line starts there; else lines are counted."""
+    count = min(_number(stored.record, "last_consolidated") or 0, stored.messages)
+    offset = _number(stored.record, "offset") or 0
+    if count and 0 < offset <= stored.record_at:
         file.seek(offset - 1)
-        offset = offset if file.read(1) == b"\n" else None
-    elif offset != 0:
-        offset = None
-    return Cursor(count, offset)
+        if file.read(1) == b"\n":
+            return Cursor(count, offset)
+    return _skip(file, Cursor(), count, _count)
 
 
-def _read_back(file: BinaryIO, end: int, first: int, limit: int) -> tuple[list[Row], int, list[bytes]]:
-    """Read the last lines between two offsets: `limit` visible messages, and back to a user's.
+def _skip(file: BinaryIO, known: Cursor, count: int, count_in: Callable[[bytes], int]) -> Cursor:
+    """Return the cursor behind `count` messages, or before the line that has more than that."""
+    messages, at = known.count, known.offset
+    file.seek(at)
+    while messages < count and (line := file.readline()):
+        more = count_in(line)
+        if messages + more > count:
+            break
+        messages, at = messages + more, at + len(line)
+    return Cursor(messages, at)
 
-    Return their rows, their offset, and damaged lines.
+
+def _read_back(file: BinaryIO, end: int, first: int, limit: int) -> tuple[list[Row], int]:
+    """Read the last lines between two offsets: `limit` visible messages, and back to a user's. Return the messages and
+    their offset.
     """
-    parts: list[DecodedLines] = []
+    rows: list[Row] = []
     start, visible, is_enough = end, 0, False
     for start, data in _blocks_before(file, end, first):  # noqa: B007 used below
-        lines = DecodedLines()
-        lines.add_all(data)
-        parts.insert(0, lines)
-        for row in reversed(lines.rows):
+        block = [row for line in data.split(b"\n") if line for row in _messages_of(line)]
+        rows[:0] = block
+        for row in reversed(block):
             if not row.get("_command"):
                 visible += 1
                 is_enough = is_enough or (visible >= limit and row.get("role") == "user")
         if is_enough:
             break
-    rows = list(chain.from_iterable(lines.rows for lines in parts))
-    return rows, start, list(chain.from_iterable(lines.damaged for lines in parts))
+    return rows, start
+
+
+def _messages_of(line: bytes) -> list[Row]:
+    return [row for row in decode(line)[0] if not is_record(row)]
 
 
 def _blocks_before(file: BinaryIO, end: int, first: int = 0) -> Iterator[tuple[int, bytes]]:

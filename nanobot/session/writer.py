@@ -5,10 +5,10 @@ once for all. The folder's lock excludes other writers during the writes, not du
 """
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,12 @@ from nanobot.utils.locks import file_lock
 from nanobot.utils.open_no_follow import open_own
 
 _SYNCS_AT_ONCE = 4
+"""The file system combines concurrent syncs: 100 files took 0.3 s one after another, and take 0.02 s."""
 
 
 @dataclass(slots=True)
 class Append:
-    """Lines to append, and the result: `start` is their offset, `error` why they were not written."""
+    """Lines to append, and the result: their offset, or why they were not written."""
 
     path: Path
     data: bytes
@@ -30,6 +31,7 @@ class Append:
     """First line of a file that does not exist yet."""
     start: int = 0
     fingerprint: FileFingerprint | None = None
+    """The file after the write."""
     created: bool = False
     error: OSError | None = None
 
@@ -37,6 +39,14 @@ class Append:
 def append_all(lock: Path, appends: Sequence[Append]) -> None:
     """Write and sync appends. Each is written completely or not at all; failures are in `error`."""
     opened: dict[Path, int] = {}
+    failed: dict[Path, OSError] = {}
+
+    def sync(path: Path) -> None:
+        try:
+            sync_data(opened[path])
+        except OSError as error:
+            failed[path] = error
+
     try:
         with file_lock(lock, open_own):
             for append in appends:
@@ -44,13 +54,39 @@ def append_all(lock: Path, appends: Sequence[Append]) -> None:
                     _write(append, opened)
                 except OSError as error:
                     append.error = error
-        _sync(appends, opened)
+        if len(opened) == 1:
+            sync(*opened)
+        elif opened:
+            with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync") as threads:
+                list(threads.map(sync, opened))
+        for append in appends:
+            append.error = append.error or failed.get(append.path)
+        for folder in {append.path.parent for append in appends if append.created and append.error is None}:
+            sync_folder(folder)
     except OSError as error:
         for append in appends:
             append.error = append.error or error
     finally:
         for descriptor in opened.values():
             os.close(descriptor)
+
+
+def _write(append: Append, opened: dict[Path, int]) -> None:
+    """Write one append; the caller has the lock. A file that ends in an incomplete line gets a line break first."""
+    descriptor = opened.get(append.path)
+    if descriptor is None:
+        descriptor = opened[append.path] = open_own(append.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    append.created = end == 0
+    before = append.header if append.created else missing_newline(descriptor)
+    try:
+        write_whole(descriptor, before + append.data)
+    except OSError:
+        with suppress(OSError):  # otherwise the next append starts a new line
+            os.ftruncate(descriptor, end)
+        raise
+    append.start = end + (0 if append.created else len(before))
+    append.fingerprint = FileFingerprint.of(os.fstat(descriptor))
 
 
 class GroupCommit:
@@ -86,44 +122,3 @@ class GroupCommit:
                 problem = failure or append.error
                 if not done.done():
                     done.set_result(None) if problem is None else done.set_exception(problem)
-
-
-def _write(append: Append, opened: dict[Path, int]) -> None:
-    """Write one append; the caller has the lock. A file that ends in an incomplete line gets a line break first."""
-    descriptor = opened.get(append.path)
-    if descriptor is None:
-        descriptor = opened[append.path] = open_own(append.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    end = os.lseek(descriptor, 0, os.SEEK_END)
-    append.created = end == 0
-    before = append.header if append.created else missing_newline(descriptor)
-    try:
-        write_whole(descriptor, before + append.data)
-    except OSError:
-        with contextlib.suppress(OSError):  # otherwise the next append starts a new line
-            os.ftruncate(descriptor, end)
-        raise
-    append.start = end + (0 if append.created else len(before))
-    append.fingerprint = FileFingerprint.of(os.fstat(descriptor))
-
-
-def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:
-    """Sync all files at once, so that the file system can combine their commits: one after another, 100 files took
-    0.3 s, concurrently 0.02 s.
-    """
-    failed: dict[Path, OSError] = {}
-
-    def sync(path: Path) -> None:
-        try:
-            sync_data(opened[path])
-        except OSError as error:
-            failed[path] = error
-
-    if len(opened) == 1:
-        sync(*opened)
-    elif opened:
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync") as threads:
-            list(threads.map(sync, opened))
-    for append in appends:
-        append.error = append.error or failed.get(append.path)
-    for folder in {append.path.parent for append in appends if append.created and append.error is None}:
-        sync_folder(folder)

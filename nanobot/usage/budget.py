@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -119,19 +119,19 @@ class _Spent:
         return sum(usd for day, usd in self.by_day.items() if day.startswith(cap.period))
 
 
+@dataclass(eq=False)
 class Budget:
     """Enforces the limits for all sessions of a process. Warns the owner at 80 % and at the limit, once per period."""
 
-    def __init__(self, limits: SpendingLimits, ledger: Ledger, clock: Clock) -> None:
-        self.limits = limits
-        self._ledger = ledger
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self._call_ended = asyncio.Event()
-        self._in_flight: list[BudgetedCall] = []
-        self._raised: Additions = {}
-        self._reported: dict[str, tuple[str, float, str]] = {}
-        """The last notification by key: period, limit, level."""
+    limits: SpendingLimits
+    ledger: Ledger
+    clock: Clock
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _call_ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _in_flight: list[BudgetedCall] = field(default_factory=list)
+    _raised: Additions = field(default_factory=dict)
+    _reported: dict[str, tuple[str, float, str]] = field(default_factory=dict)
+    """The last notification by key: period, limit, level."""
 
     async def reserve(self, call: BudgetedCall) -> None:
         """Reserve the most a call may use; wait while calls in flight may use up the rest. `settle` must follow.
@@ -171,7 +171,7 @@ class Budget:
             for cap in near:
                 added = cap.limit / 2 if usd is None else usd
                 self._raised[cap.key, cap.period] = self._raised.get((cap.key, cap.period), 0.0) + added
-                await self._ledger.database.ask(partial(raise_limit, key=cap.key, period=cap.period, usd=added))
+                await self.ledger.database.ask(partial(raise_limit, key=cap.key, period=cap.period, usd=added))
             self._wake_waiting()
             now = {cap.key: cap for cap in self._caps()}
             return [now[cap.key].raised_text(spent.of(cap)) for cap in near]
@@ -223,30 +223,30 @@ class Budget:
         return must_wait
 
     def _caps(self) -> list[_Cap]:
-        return _caps(self.limits, self._raised, self._clock.now())
+        return _caps(self.limits, self._raised, self.clock.now())
 
     async def limits_now(self) -> SpendingLimits:
         """Return the limits including what `/raise` added."""
         if self.limits.in_dollars:
             await self._read()
-        return limits_as_raised(self.limits, self._raised, self._clock.now())
+        return limits_as_raised(self.limits, self._raised, self.clock.now())
 
     async def _read(self, turn_id: str = "") -> _Spent:
         """What all processes spent this month, and what this turn has used. Own calls in flight are not part of it.
 
         Rows that the disk refuses count, so that limits hold within this process.
         """
-        month = f"{self._clock.now():%Y-%m}"
+        month = f"{self.clock.now():%Y-%m}"
 
         def select(db: "Connection") -> tuple[list[tuple[str, float, float, int]], Additions]:
-            return db.execute(_SPENT, (turn_id, turn_id, month, self._ledger.process)).fetchall(), read_additions(db)
+            return db.execute(_SPENT, (turn_id, turn_id, month, self.ledger.process)).fetchall(), read_additions(db)
 
         try:
-            rows, self._raised = await self._ledger.database.ask(select, is_synced=False)
+            rows, self._raised = await self.ledger.database.ask(select, is_synced=False)
         except StorageError as error:
             log.warning("Past spending cannot be read, only this process counts: %s", error)
             rows = []
-        for row in self._ledger.unwritten:
+        for row in self.ledger.unwritten:
             if row["outcome"] != "unfinished":
                 usd, tokens = row["usd"] or 0.0, row["prompt_tokens"] + row["completion_tokens"]
                 rows.append((row["sent_at"][:10], usd, *((usd, tokens) if row["turn"] == turn_id else (0.0, 0))))
@@ -263,7 +263,7 @@ class Budget:
         self._reported[cap.key] = (cap.period, cap.limit, level)  # before another task can ask
         values = (cap.key, cap.period, cap.limit, level)
         try:
-            return await self._ledger.database.ask(lambda db: db.execute(_REPORT, values).rowcount > 0)
+            return await self.ledger.database.ask(lambda db: db.execute(_REPORT, values).rowcount > 0)
         except StorageError as error:
             log.warning("The notification about %s cannot be stored: %s", cap.key, error)
             return True

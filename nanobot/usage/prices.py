@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -89,7 +89,7 @@ def matching_price(prices: Mapping[str, Price], model: str) -> Price | None:
 
     The prefix of the model before a slash is optional.
     """
-    names = list(_names(model, []))
+    names = list(_names(model, ()))
     exact = (prices[name] for name in names if name in prices)
     matching = (price for pattern, price in prices.items() if any(fnmatchcase(name, pattern) for name in names))
     return next(exact, None) or next(matching, None)
@@ -138,50 +138,41 @@ class PriceTable:
         key = (model, *prefixes)
         if key not in self._cache:
             self.load()
+            rows = self._rows or {}
+            names = [*_names(model, prefixes), *_names(_DATE.sub("", model), prefixes)]
+            name = next((name for name in names if name in rows), None)
+            if name is None:
+                others = _other_names(tuple(rows))
+                name = next((others[_plain(name)] for name in names if _plain(name) in others), None)
             try:
-                self._cache[key] = self._find(key)
+                self._cache[key] = None if name is None else _parse_price(rows[name])
             except (AttributeError, KeyError, TypeError, ValueError):  # the copy was edited
                 log.warning("The price of %s in %s cannot be read", model, self._copy)
                 self._cache[key] = None
         return self._cache[key]
 
-    def _find(self, key: tuple[str, ...]) -> Price | None:
-        model, *prefixes = key
-        rows = self._rows or {}
-        names = [*_names(model, prefixes), *_names(_DATE.sub("", model), prefixes)]
-        for name in names:
-            if name in rows:
-                return _parse_price(rows[name])
-        other_names = _other_names(tuple(rows))
-        for name in names:
-            if (other := other_names.get(_plain(name))) is not None:
-                return _parse_price(rows[other])
-        return None
-
     def _read(self) -> dict[str, Any]:
         try:
-            source = self._source or litellm_table()
-            if source is None:
+            if (source := self._source or litellm_table()) is None:
                 return {}
             state = source.stat()
+            made_of = (_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns)
             if self._copy is not None:
                 with suppress(OSError, ValueError, RecursionError, TypeError, KeyError):  # missing or edited
                     data = json.loads(self._copy.read_bytes())
-                    rows: dict[str, Any] = data["models"]
-                    made_of = [_COPY_VERSION, str(source), state.st_size, state.st_mtime_ns]
-                    if data["made_of"] == made_of and isinstance(rows, dict):
-                        return rows
-            rows, copied = _reduce_table(source, state.st_size, state.st_mtime_ns)
+                    if tuple(data["made_of"]) == made_of and isinstance(data["models"], dict):
+                        return dict(data["models"])
+            rows = _reduce_table(made_of)
             if self._copy is not None:
                 with suppress(OSError):  # it is created again next time
-                    write_in_place(self._copy, copied)
+                    write_in_place(self._copy, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":")))
             return rows
         except (OSError, ValueError, RecursionError) as error:
             log.warning("Model prices cannot be read: %s", error)
             return {}
 
 
-def _names(model: str, prefixes: list[str]) -> Iterator[str]:
+def _names(model: str, prefixes: Sequence[str]) -> Iterator[str]:
     for prefix in prefixes:
         if prefix:
             yield f"{prefix}/{model}"
@@ -207,25 +198,20 @@ def _plain(name: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _reduce_table(source: Path, size: int, changed_ns: int) -> tuple[dict[str, Any], str]:
-    """The rows of chat models with a price, and the text of the copy; several bots may share a process."""
+def _reduce_table(made_of: tuple[int, str, int, int]) -> dict[str, Any]:
+    """The rows of chat models with a price; several bots may share a process."""
 
     def reduce(entry: dict[str, Any]) -> dict[str, Any] | None:
-        """Reduce the entry of a model while the table is being parsed: the whole of it would take 10 MB."""
+        """Reduce an entry while the table is being parsed: the whole of it would take 10 MB."""
         if "mode" not in entry:
             return entry
         return _reduce_entry(entry) if entry["mode"] in _CHAT_MODES else None
 
-    table = json.loads(source.read_text(encoding="utf-8"), object_hook=reduce)
-    rows = {
-        name: row
-        for name, entry in (table.items() if isinstance(table, dict) else ())
-        if isinstance(entry, dict) and (row := entry if "rates" in entry else _reduce_entry(entry)) is not None
-    }
-    encode = json.JSONEncoder(separators=(",", ":")).encode  # row by row: the whole at once would take 5 MB
-    made_of = encode([_COPY_VERSION, str(source), size, changed_ns])
-    models = ",".join(f"{encode(name)}:{encode(row)}" for name, row in rows.items())
-    return rows, f'{{"made_of":{made_of},"models":{{{models}}}}}'
+    table = json.loads(Path(made_of[1]).read_text(encoding="utf-8"), object_hook=reduce)
+    entries = table.items() if isinstance(table, dict) else ()
+    models = ((name, entry) for name, entry in entries if isinstance(entry, dict))
+    rows = {name: entry if "rates" in entry else _reduce_entry(entry) for name, entry in models}
+    return {name: row for name, row in rows.items() if row is not None}
 
 
 def _reduce_entry(entry: Mapping[str, Any]) -> dict[str, Any] | None:

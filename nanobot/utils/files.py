@@ -136,6 +136,15 @@ def write_in_place(path: Path, data: bytes | str) -> None:
         os.close(descriptor)
 
 
+def file_stamp(path: Path) -> tuple[int, ...] | None:
+    """A value that changes with the file; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
 def open_nonblocking(path: str, flags: int) -> int:
     """An opener that does not block: a pipe without a writer reads as empty."""
     return os.open(path, flags | O_BINARY | getattr(os, "O_NONBLOCK", 0))

@@ -1,34 +1,30 @@
-"""Chatting: sessions and their messages, new messages, stop, and answers to approval questions."""
+"""Chatting: the messages of a session, new ones, stop, and answers to approval questions."""
 
 import asyncio
-import json
 import re
-from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
-from starlette.requests import Request
-from starlette.responses import Response
 
 from nanobot.agent.commands.help import TERMINAL_ONLY
 from nanobot.agent.engine.interruption import is_continuation
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.events import WEB_CHANNEL, InboundMessage
-from nanobot.channels.media import Attachment
-from nanobot.config.paths import DataPaths
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, ToolCall, text_of
-from nanobot.security.credentials import Credential
-from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.providers.base import parse_arguments
+from nanobot.security.http_access import HttpError, json_response
+from nanobot.security.http_view import route
 from nanobot.session.lines import parse_time
 from nanobot.session.types import Session
 from nanobot.usage.ledger import SCHEMA as LEDGER_SCHEMA
 from nanobot.usage.sums import turn_sums
 from nanobot.utils.database import reading
-from nanobot.webui.files import FileEndpoints
+from nanobot.webui.files import FilesView
 from nanobot.webui.services import WebServices
+from nanobot.webui.view import WebView
 
 _MAX_ROWS = 200
 _MAX_FILES = 10
@@ -56,114 +52,103 @@ class _NewAnswer(BaseModel):
     answer: Literal["no", "once", "always"]
 
 
-class ChatEndpoints:
-    """The endpoints of a chat view."""
+class ChatView(WebView):
+    """A chat."""
 
-    def __init__(self, services: WebServices, files: FileEndpoints) -> None:
-        self._services = services
+    def __init__(self, services: WebServices, files: FilesView) -> None:
+        super().__init__(services)
         self._files = files
-        self._database = DataPaths(services.runtime.data_dir).database
 
-    def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
-        return [
-            Endpoint("/api/sessions/{key:path}/messages", self.send, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/sessions/{key:path}/stop", self.stop, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/sessions/{key:path}/rows", self.rows, Requires.DEVICE),
-            Endpoint("/api/approvals/{question}", self.answer, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/commands", self.commands, Requires.DEVICE),
-        ]
-
-    async def rows(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/api/sessions/{key:path}/rows")
+    async def rows(
+        self, key: str, limit: Annotated[int, Field(ge=1, le=_MAX_ROWS)] = 50, before: int | None = None
+    ) -> Any:
         """Stored messages, the running turns, and the position in the feed from which to follow both."""
-        key, query = request.path_params["key"], request.query_params
-        try:
-            limit = min(max(int(query.get("limit", "50")), 1), _MAX_ROWS)
-            before = int(query["before"]) if "before" in query else None
-        except ValueError as error:
-            raise HttpError(400, "`limit` and `before` are numbers.") from error
-        position = self._services.feed.cursor  # before the rows: what is stored meanwhile comes twice, not never
-        live = [self._live(view.to_json()) for view in self._services.feed.views(key)]
-        session = await asyncio.to_thread(self._services.runtime.sessions.get_or_create, key)
-        first, rows = await asyncio.to_thread(session.page, before, limit)
-        shown = await asyncio.to_thread(lambda: [self.row(first + at, row) for at, row in enumerate(rows)])
-        turns = await asyncio.to_thread(self._turns, key, rows)
-        return json_response(
-            {
-                "session": key,
-                "answers_in": channel if (channel := key.partition(":")[0]) in self._chat_apps() else None,
-                "branch_of": session.metadata.get("branch_of"),
-                "rows": shown,
-                "turns": turns,
-                "live": live,
-                "feed": position,
-            }
-        )
+        position = self.feed.cursor  # before the rows: what is stored meanwhile comes twice, not never
+        live = [view.to_json() for view in self.feed.views(key)]
+        for turn in live:
+            turn["started"] = self.event(turn["started"])
+        channel = key.partition(":")[0]
+        stored = await asyncio.to_thread(self._stored, key, limit, before)
+        return {
+            "session": key,
+            "answers_in": channel if channel in self.runtime.config.channels.enabled else None,
+            **stored,
+            "live": live,
+            "feed": position,
+        }
 
-    async def send(self, request: Request, caller: Credential | None) -> Response:
+    def _stored(self, key: str, limit: int, before: int | None) -> dict[str, Any]:
+        """Messages as the page shows them; model, tokens and cost of their turns, by turn id."""
+        session = self.sessions.get_or_create(key)
+        first, rows = session.page(before, limit)
+        turns: dict[str, dict[str, Any]] = {}
+        if since := next((str(row["timestamp"])[:10] for row in rows if "timestamp" in row), None):
+            with reading(self.paths.database, LEDGER_SCHEMA) as db:
+                for turn, (model, total) in turn_sums(db, key, since).items():
+                    turns[turn] = {"model": model, "usd": total.usd, "prompt_tokens": total.prompt_tokens,
+                                   "completion_tokens": total.completion_tokens}  # fmt: skip
+        shown = [self.row(first + at, row) for at, row in enumerate(rows)]
+        return {"branch_of": session.metadata.get("branch_of"), "rows": shown, "turns": turns}
+
+    @route("POST", "/api/sessions/{key:path}/messages", status=202)
+    async def send(self, key: str, body: _NewMessage) -> Any:
         """Accept a message: it is on disk before the answer, and heard once however often it is sent."""
-        key = request.path_params["key"]
-        new = await read_json(request, _NewMessage)
+        if not body.text.strip() and not body.files:
+            raise HttpError(400, "A message needs text or a file.")
+        attachments = [await asyncio.to_thread(self._files.attachment, each) for each in body.files]
+        if (branch := body.branch_from) is not None:
+            await self._branch(branch, key)
+        address = await asyncio.to_thread(self._address, key)
+        message = InboundMessage.from_owner(*address[:2], body.text, session_key=key, origin=Origin.USER)
+        message = replace(message, message_id=body.id, thread_id=address[2], attended=True)
+        inbox = self.services.channel.inbox
+        assert inbox is not None  # noqa: S101 the gateway has attached the channel
+        return {"message_id": body.id, "accepted": await inbox.put(message, attachments)}
+
+    def _address(self, key: str) -> tuple[str, str, str | None]:
+        """Channel, chat and thread that answer a session. Ids may contain colons, so its messages tell them apart."""
         channel, _, chat_id = key.partition(":")
-        if channel not in self._chat_apps():
+        if channel not in self.runtime.config.channels.enabled:
             # No chat app takes the answer of a chat of the page, a terminal or a program: it is read in the feed.
             channel, chat_id = WEB_CHANNEL, key.removeprefix(f"{WEB_CHANNEL}:")
-        if not new.text.strip() and not new.files:
-            raise HttpError(400, "A message needs text or a file.")
-        attachments: list[Attachment] = [await asyncio.to_thread(self._files.attachment, each) for each in new.files]
-        if (branch := new.branch_from) is not None:
-            await self._branch(branch, key)
-        chat_id, thread_id = await asyncio.to_thread(self._chat_and_thread, key, chat_id)
-        message = InboundMessage.from_owner(channel, chat_id, new.text, session_key=key, origin=Origin.USER)
-        message = replace(message, message_id=new.id, thread_id=thread_id, attended=True)
-        inbox = self._services.channel.inbox
-        assert inbox is not None  # noqa: S101 the gateway has attached the channel
-        accepted = await inbox.put(message, attachments)
-        return json_response({"message_id": new.id, "accepted": accepted}, 202)
-
-    async def _branch(self, branch: _Branch, key: str) -> None:
-        """Make the session `key`, unless it exists. Raises ConfigError if there is no such model."""
-        runtime = self._services.runtime
-        if await asyncio.to_thread(runtime.sessions.find, key) is not None:
-            return
-        if branch.model:
-            await runtime.models.choose(Session(key), branch.model)
-        await asyncio.to_thread(lambda: runtime.sessions.branch(branch.session, before=branch.before, new_key=key))
-        if branch.model:
-            async with runtime.sessions.hold(key) as session:
-                session.metadata["model"] = branch.model
-                await runtime.sessions.append(session)
-
-    def _chat_apps(self) -> Collection[str]:
-        return self._services.runtime.config.channels.enabled
-
-    def _chat_and_thread(self, key: str, chat_id: str) -> tuple[str, str | None]:
-        """The chat and the thread of a session `channel:chat:thread`: ids may contain colons, so its messages tell."""
-        rows = self._services.runtime.sessions.get_or_create(key).page(None, _MAX_ROWS)[1] if ":" in chat_id else ()
+        rows = self.sessions.get_or_create(key).page(None, _MAX_ROWS)[1] if ":" in chat_id else ()
         for row in reversed(rows):
             chat = str(row.get("inbound", "")).rpartition(":")[0]
             if chat and key.startswith(f"{chat}:"):
-                return chat.partition(":")[2], key.removeprefix(f"{chat}:")
-        return chat_id, None
+                return channel, chat.partition(":")[2], key.removeprefix(f"{chat}:")
+        return channel, chat_id, None
 
-    async def stop(self, request: Request, caller: Credential | None) -> Response:
-        stopped = await self._services.runtime.loop.stop_turn(request.path_params["key"])
-        return json_response({"stopped": stopped})
+    async def _branch(self, branch: _Branch, key: str) -> None:
+        """Make the session `key`, unless it exists. Raises ConfigError if there is no such model."""
+        if await asyncio.to_thread(self.sessions.find, key) is not None:
+            return
+        if branch.model:
+            await self.runtime.models.choose(Session(key), branch.model)
+        await asyncio.to_thread(self.sessions.branch, branch.session, before=branch.before, new_key=key)
+        if branch.model:
+            async with self.sessions.hold(key) as session:
+                session.metadata["model"] = branch.model
+                await self.sessions.append(session)
 
-    async def answer(self, request: Request, caller: Credential | None) -> Response:
+    @route("POST", "/api/sessions/{key:path}/stop")
+    async def stop(self, key: str) -> Any:
+        return {"stopped": await self.runtime.loop.stop_turn(key)}
+
+    @route("POST", "/api/approvals/{question}")
+    async def answer(self, question: str, body: _NewAnswer) -> Any:
         """Answer an approval question. 409 if it was answered already, with that answer."""
-        questions, question = self._services.runtime.questions, request.path_params["question"]
-        new = await read_json(request, _NewAnswer)
-        if questions.answer(question, Answer(new.answer)):
-            return json_response({"answer": new.answer})
+        questions = self.runtime.questions
+        if questions.answer(question, Answer(body.answer)):
+            return {"answer": body.answer}
         settled = questions.settled_answer(question)
         return json_response({"error": "This question is no longer open.", "answer": settled}, 409)
 
-    async def commands(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/api/commands")
+    async def commands(self) -> Any:
         """The slash commands, without those that only a terminal has."""
-        names = self._services.runtime.loop.commands.names()
-        commands = [{"name": name, "text": text} for name, text in names.items() if name not in TERMINAL_ONLY]
-        return json_response({"commands": commands})
+        names = self.runtime.loop.commands.names()
+        return {"commands": [{"name": name, "text": text} for name, text in names.items() if name not in TERMINAL_ONLY]}
 
     def event(self, event: dict[str, Any]) -> dict[str, Any]:
         """A turn event as the page shows it: its files have ids."""
@@ -171,19 +156,6 @@ class ChatEndpoints:
             return event
         media = event.pop("media")
         return {**event, **_with_files(event.get("text", ""), media), "files": list(map(self._files.describe, media))}
-
-    def _live(self, view: dict[str, Any]) -> dict[str, Any]:
-        return {**view, "started": self.event(view["started"])}
-
-    def _turns(self, key: str, rows: list[ChatMessage]) -> dict[str, dict[str, Any]]:
-        """Model, tokens and cost of the turns of these rows, by turn id."""
-        since = next((str(row["timestamp"])[:10] for row in rows if "timestamp" in row), None)
-        if since is None:
-            return {}
-        with reading(self._database, LEDGER_SCHEMA) as db:
-            sums = turn_sums(db, key, since)
-        names = ("usd", "prompt_tokens", "completion_tokens")
-        return {turn: {"model": model} | {n: getattr(total, n) for n in names} for turn, (model, total) in sums.items()}
 
     def row(self, number: int, row: ChatMessage) -> dict[str, Any]:
         """A stored message as the page shows it."""
@@ -211,21 +183,16 @@ class ChatEndpoints:
         return shown
 
     def _call(self, call: ToolCall) -> dict[str, Any]:
-        function = call["function"]
-        try:
-            arguments = json.loads(function["arguments"])
-        except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict):
-            arguments = {"": function["arguments"]}
-        shown = {"call_id": call["id"], "name": function["name"], "arguments": arguments}
-        if function["name"] == MessageTool.name and not arguments.get("channel") and not arguments.get("chat_id"):
+        name, text = call["function"]["name"], call["function"]["arguments"]
+        arguments, problem = parse_arguments(text)
+        shown: dict[str, Any] = {"call_id": call["id"], "name": name, "arguments": {"": text} if problem else arguments}
+        if name == MessageTool.name and not arguments.get("channel") and not arguments.get("chat_id"):
             shown["posted"] = self._posted(arguments)
         return shown
 
     def _posted(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the message tool has sent to this chat. Only files of the workspace: a model wrote the paths."""
-        workspace = self._services.runtime.workspace.resolve()
+        workspace = self.runtime.workspace.resolve()
         media = arguments.get("media")
         paths = [(workspace / str(path)).resolve() for path in (media if isinstance(media, list) else ())]
         files = [self._files.describe(str(path)) for path in paths if path.is_relative_to(workspace)]

@@ -12,11 +12,12 @@ from starlette.responses import FileResponse, Response
 
 from nanobot.channels.media import Attachment, MediaLimits
 from nanobot.channels.media_kinds import MediaKind, detect_file_kind, kind_by_suffix
-from nanobot.security.credentials import Credential
-from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response
+from nanobot.security.http_access import HttpError
+from nanobot.security.http_view import route
 from nanobot.utils.bounded_dict import put_bounded
 from nanobot.utils.text import human_size
 from nanobot.webui.services import WebServices
+from nanobot.webui.view import WebView
 
 _MAX_KNOWN = 20_000
 _DAY_S = 86_400
@@ -29,21 +30,14 @@ def is_inline_picture(name: str) -> bool:
     return name.lower().endswith(_INLINE)
 
 
-class FileEndpoints:
+class FilesView(WebView):
     """Uploads and downloads. Only files that a message names, or that were uploaded, have an id."""
 
     def __init__(self, services: WebServices) -> None:
-        self._services = services
+        super().__init__(services)
         self._known: dict[str, Path] = {}
         self._unused: dict[Path, float] = {}
         """Uploads that no message has named yet, and when they came."""
-
-    def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
-        return [
-            Endpoint("/api/files", self.upload, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/files/{id}", self.download, Requires.DEVICE),
-        ]
 
     def describe(self, path: str) -> dict[str, Any]:
         """A file as the page shows it: `{id, name, kind, size}`, or `{url, name}` for a file elsewhere."""
@@ -52,12 +46,11 @@ class FileEndpoints:
         file = Path(path)
         file_id = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         put_bounded(self._known, file_id, file, _MAX_KNOWN)
-        kind = kind_by_suffix(file.suffix.lower()) or MediaKind.FILE
+        shown = {"name": file.name, "kind": kind_by_suffix(file.suffix.lower()) or MediaKind.FILE}
         try:
-            size = file.stat().st_size
+            return {"id": file_id, **shown, "size": file.stat().st_size}
         except OSError:
-            return {"name": file.name, "kind": kind, "is_gone": True}
-        return {"id": file_id, "name": file.name, "kind": kind, "size": size}
+            return {**shown, "is_gone": True}
 
     def attachment(self, file_id: str) -> Attachment:
         """The file of this id, as an attachment. Raises HttpError."""
@@ -72,31 +65,33 @@ class FileEndpoints:
             raise HttpError(404, "This file is not kept any more. Attach it again.")
         return path
 
-    async def upload(self, request: Request, caller: Credential | None) -> Response:
+    @route("POST", "/api/files", status=201)
+    async def upload(self, request: Request) -> Any:
         """Store the body of the request as a file."""
-        name = unquote(request.headers.get("x-file-name", ""))[:200] or None
-        content_type, length = request.headers.get("content-type", ""), request.headers.get("content-length", "")
-        size, largest = int(length) if length.isdecimal() else None, MediaLimits().largest
+        headers, largest = request.headers, MediaLimits().largest
+        name, content_type = unquote(headers.get("x-file-name", ""))[:200] or None, headers.get("content-type", "")
+        size = int(length) if (length := headers.get("content-length", "")).isdecimal() else None
         if size is not None and size > largest:
             raise HttpError(413, f"A file may have at most {human_size(largest)}.")
         attachment = Attachment(MediaKind.of_type(content_type), name=name, content_type=content_type, size=size)
-        stored = await self._services.channel.services.media.store(attachment, request.stream)
+        stored = await self.services.channel.services.media.store(attachment, request.stream)
         if stored.path is None:
             raise HttpError(400, "The file could not be stored: it is empty, too large, or the disk refuses it.")
         await asyncio.to_thread(self._add_unused, stored.path)
-        return json_response({**self.describe(str(stored.path)), "kind": stored.kind}, 201)
+        return {**self.describe(str(stored.path)), "kind": stored.kind}
 
     def _add_unused(self, path: Path) -> None:
         """Note an upload, and delete those that were not used for a day."""
-        now = self._services.runtime.clock.now().timestamp()
+        now = self.runtime.clock.now().timestamp()
         for old in [each for each, came_at in self._unused.items() if now - came_at > _DAY_S]:
             old.unlink(missing_ok=True)
             del self._unused[old]
         self._unused[path] = now
 
-    async def download(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/api/files/{file}")
+    def download(self, file: str) -> Response:
         """A file. What could run scripts in the page's origin is only offered for saving."""
-        path = self._path(request.path_params["id"])
+        path = self._path(file)
         content_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         is_inline = is_inline_picture(path.name) or content_type.startswith(("audio/", "video/"))
         return FileResponse(

@@ -5,16 +5,15 @@ from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.requests import Request
-from starlette.responses import Response
 
-from nanobot.agent.goals.goal import Goal, GoalState, read_goals
-from nanobot.config.paths import DataPaths
+from nanobot.agent.goals.goal import Goal
+from nanobot.agent.work import WorkState, read_work
 from nanobot.pairing.commands import PairingCommands
 from nanobot.security.credentials import Credential, CredentialKind
-from nanobot.security.http_access import Endpoint, HttpError, Requires, json_response, read_json
+from nanobot.security.http_access import HttpError
+from nanobot.security.http_view import route
 from nanobot.utils.qr_code import qr_rows
-from nanobot.webui.services import WebServices
+from nanobot.webui.view import WebView
 
 
 class _Approval(BaseModel):
@@ -26,129 +25,101 @@ class _Person(BaseModel):
     sender: str
 
 
-class OverviewEndpoints:
-    """The endpoints of the inbox, of Now, of people and of devices."""
+class OverviewView(WebView):
+    """The inbox, Now, people and devices."""
 
-    def __init__(self, services: WebServices) -> None:
-        self._services = services
-        self._places = DataPaths(services.runtime.data_dir)
-
-    def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
-        return [
-            Endpoint("/api/now", self.now, Requires.DEVICE),
-            Endpoint("/api/inbox", self.inbox, Requires.DEVICE),
-            Endpoint("/api/goals", self.goals, Requires.DEVICE),
-            Endpoint("/api/people", self.people, Requires.DEVICE),
-            Endpoint("/api/people/revoke", self.revoke, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/pairing/{code}/approve", self.approve, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/pairing/{code}/deny", self.deny, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/devices", self.devices, Requires.DEVICE),
-            Endpoint("/api/devices", self.new_link, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/devices/{name:path}", self.sign_out, Requires.DEVICE, ("DELETE",)),
-        ]
-
-    async def now(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/api/now")
+    async def now(self) -> Any:
         """The health report, the running and waiting turns, the next jobs, and the money spent."""
-        runtime = self._services.runtime
-        report, usage = await self._services.report(), await self._usage()
-        jobs = await asyncio.to_thread(runtime.cron().list_jobs)
-        return json_response(
-            {
-                "report": report,
-                "turns": [view.to_json() for view in self._services.feed.views()],
-                "jobs": [
-                    {"id": job.id, "name": job.name, "next_ms": job.state.next_run_at_ms}
-                    for job in jobs[:5]
-                    if job.state.next_run_at_ms is not None
-                ],
-                "usage": {name: usage[name] for name in ("today", "month", "limits")},
-            }
-        )
+        usage, jobs = await self._usage(), await asyncio.to_thread(self.runtime.cron().list_jobs)
+        return {
+            "report": await self.services.report(),
+            "turns": [view.to_json() for view in self.feed.views()],
+            "jobs": [
+                {"id": job.id, "name": job.name, "next_ms": job.state.next_run_at_ms}
+                for job in jobs[:5]
+                if job.state.next_run_at_ms is not None
+            ],
+            "usage": {name: usage[name] for name in ("today", "month", "limits")},
+        }
 
-    async def inbox(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/api/inbox")
+    async def inbox(self) -> Any:
         """Everything that waits for the owner. `approvals` are questions as in the feed."""
-        report, pairing = await self._services.report(), await asyncio.to_thread(self._services.runtime.pairing.load)
-        now, usage = self._services.runtime.pairing.now(), await self._usage()
-        goals = await asyncio.to_thread(read_goals, self._places.database)
-        return json_response(
-            {
-                "approvals": [
-                    {**part, "session": view.session, "channel": view.channel}
-                    for view in self._services.feed.views()
-                    for part in view.parts
-                    if part["type"] == "approval" and "answer" not in part
-                ],
-                "pairing": [asdict(pending) for pending in pairing.pending.values() if pending.is_valid(now)],
-                "goals": [_shown_goal(goal) for goal in goals if goal.state in (GoalState.ASKING, GoalState.WAITING)],
-                "limits": [name for name, left in usage["limits"].items() if name.startswith("left") and left == 0],
-                "problems": report["problems"],
-                "dead_letters": report["deadLetters"],
-            }
-        )
-
-    async def goals(self, request: Request, caller: Credential | None) -> Response:
-        goals = await asyncio.to_thread(read_goals, self._places.database)
-        return json_response({"goals": [_shown_goal(goal) for goal in goals]})
-
-    async def people(self, request: Request, caller: Credential | None) -> Response:
-        """Who is paired, by channel."""
-        state = await asyncio.to_thread(self._services.runtime.pairing.load)
-        people = [
-            {"channel": paired.channel, "sender": paired.sender_id, "name": paired.name, "owner": paired.is_owner}
-            for paired in state.paired()
-        ]
-        return json_response({"people": people})
-
-    async def revoke(self, request: Request, caller: Credential | None) -> Response:
-        person = await read_json(request, _Person)
-        await asyncio.to_thread(self._services.runtime.pairing.revoke, person.channel, person.sender)
-        self._services.feed.changed("inbox")
-        return json_response({"revoked": person.sender})
-
-    async def approve(self, request: Request, caller: Credential | None) -> Response:
-        """Let the person with this code talk to the bot, as its owner or not. They are told."""
-        approval, code = await read_json(request, _Approval), request.path_params["code"]
-        commands = PairingCommands(self._services.runtime.pairing, self._services.runtime.bus)
-        pending = await commands.approve(code, owner=approval.owner)
-        self._services.feed.changed("inbox")
-        return json_response({"channel": pending.channel, "sender": pending.sender_id})
-
-    async def deny(self, request: Request, caller: Credential | None) -> Response:
-        pending = await asyncio.to_thread(self._services.runtime.pairing.deny, request.path_params["code"])
-        self._services.feed.changed("inbox")
-        return json_response({"channel": pending.channel, "sender": pending.sender_id})
-
-    async def devices(self, request: Request, caller: Credential | None) -> Response:
-        """The signed-in browsers; `current` is the one that asks."""
-        devices = await self._services.credentials.list(CredentialKind.DEVICE)
-        return json_response(
-            {
-                "devices": [
-                    {
-                        "name": device.name,
-                        "role": device.role,
-                        "used_at": device.used_at,
-                        "current": caller is not None and device.name == caller.name,
-                    }
-                    for device in devices
-                ]
-            }
-        )
-
-    async def new_link(self, request: Request, caller: Credential | None) -> Response:
-        """A one-time link for another browser, such as a phone's, with the rows of its QR code."""
-        url = await self._services.new_link()
-        return json_response({"url": url, "qr": qr_rows(url)}, 201)
-
-    async def sign_out(self, request: Request, caller: Credential | None) -> Response:
-        name = request.path_params["name"]
-        if not await self._services.credentials.revoke(CredentialKind.DEVICE, name):
-            raise HttpError(404, "There is no such device.")
-        return json_response({"signed_out": name})
+        report, usage = await self.services.report(), await self._usage()
+        goals = await asyncio.to_thread(read_work, self.paths.database, Goal)
+        pairing, now = await asyncio.to_thread(self.runtime.pairing.load), self.runtime.pairing.now()
+        return {
+            "approvals": [
+                {**part, "session": view.session, "channel": view.channel}
+                for view in self.feed.views()
+                for part in view.parts
+                if part["type"] == "approval" and "answer" not in part
+            ],
+            "pairing": [asdict(pending) for pending in pairing.pending.values() if pending.is_valid(now)],
+            "goals": [_shown_goal(goal) for goal in goals if goal.state in (WorkState.ASKING, WorkState.WAITING)],
+            "limits": [name for name, left in usage["limits"].items() if name.startswith("left") and left == 0],
+            "problems": report["problems"],
+            "dead_letters": report["deadLetters"],
+        }
 
     async def _usage(self) -> dict[str, Any]:
-        return (await self._services.runtime.spending.report("day", 1)).to_json()
+        return (await self.runtime.spending.report("day", 1)).to_json()
+
+    @route("GET", "/api/goals")
+    def goals(self) -> Any:
+        return {"goals": [_shown_goal(goal) for goal in read_work(self.paths.database, Goal)]}
+
+    @route("GET", "/api/people")
+    def people(self) -> Any:
+        """Who is paired, by channel."""
+        paired = self.runtime.pairing.load().paired()
+        return {
+            "people": [
+                {"channel": each.channel, "sender": each.sender_id, "name": each.name, "owner": each.is_owner}
+                for each in paired
+            ]
+        }
+
+    @route("POST", "/api/people/revoke", changed="inbox")
+    def revoke(self, body: _Person) -> Any:
+        self.runtime.pairing.revoke(body.channel, body.sender)
+        return {"revoked": body.sender}
+
+    @route("POST", "/api/pairing/{code}/approve", changed="inbox")
+    async def approve(self, code: str, body: _Approval) -> Any:
+        """Let the person with this code talk to the bot, as its owner or not. They are told."""
+        commands = PairingCommands(self.runtime.pairing, self.runtime.bus)
+        pending = await commands.approve(code, owner=body.owner)
+        return {"channel": pending.channel, "sender": pending.sender_id}
+
+    @route("POST", "/api/pairing/{code}/deny", changed="inbox")
+    def deny(self, code: str) -> Any:
+        pending = self.runtime.pairing.deny(code)
+        return {"channel": pending.channel, "sender": pending.sender_id}
+
+    @route("GET", "/api/devices")
+    async def devices(self, caller: Credential) -> Any:
+        """The signed-in browsers; `current` is the one that asks."""
+        devices = await self.services.credentials.list(CredentialKind.DEVICE)
+        return {
+            "devices": [
+                {"name": each.name, "role": each.role, "used_at": each.used_at, "current": each.name == caller.name}
+                for each in devices
+            ]
+        }
+
+    @route("POST", "/api/devices", status=201)
+    async def new_link(self) -> Any:
+        """A one-time link for another browser, such as a phone's, with the rows of its QR code."""
+        url = await self.services.new_link()
+        return {"url": url, "qr": qr_rows(url)}
+
+    @route("DELETE", "/api/devices/{name:path}")
+    async def sign_out(self, name: str) -> Any:
+        if not await self.services.credentials.revoke(CredentialKind.DEVICE, name):
+            raise HttpError(404, "There is no such device.")
+        return {"signed_out": name}
 
 
 def _shown_goal(goal: Goal) -> dict[str, Any]:

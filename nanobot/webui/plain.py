@@ -1,9 +1,7 @@
 """The chats without JavaScript: a list, and each as HTML, for text browsers and readers' modes."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache
 from html import escape
 from itertools import groupby
@@ -13,15 +11,17 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from nanobot.security.credentials import Credential
-from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires
+from nanobot.security.http_access import HEADERS, HttpError
+from nanobot.security.http_view import route
 from nanobot.session.reader import session_title
-from nanobot.webui.chat import ChatEndpoints
+from nanobot.webui.chat import ChatView
 from nanobot.webui.files import is_inline_picture
 from nanobot.webui.services import WebServices
-from nanobot.webui.static_files import StaticFiles
+from nanobot.webui.static_files import DOCUMENTS, StaticFiles
+from nanobot.webui.view import WebView
 
 if TYPE_CHECKING:
+    from jinja2 import Template
     from markdown_it import MarkdownIt
 
 _ROWS = 100
@@ -29,141 +29,88 @@ _POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {**HEADERS, "Content-Security-Policy": _POLICY, "Vary": "Accept-Language"}
-Words = Mapping[str, str]
+_CONTENTS = ("text", "transcripts", "files", "error", "calls")
 
 
-class PlainEndpoints:
+class PlainView(WebView):
     """The list of chats and a chat, as documents."""
 
-    def __init__(self, services: WebServices, static: StaticFiles, chat: ChatEndpoints) -> None:
-        self._sessions = services.runtime.sessions
+    def __init__(self, services: WebServices, static: StaticFiles, chat: ChatView) -> None:
+        super().__init__(services)
         self._static = static
         self._chat = chat
+        self.error = lambda error: self._document(None, "nanobot", error.status, problem=str(error))
 
-    def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
-        return [
-            Endpoint("/s", self.list_all, Requires.DEVICE, error=self._error),
-            Endpoint("/s/{key:path}", self.show, Requires.DEVICE, error=self._error),
-        ]
-
-    async def list_all(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/s")
+    def list_all(self, request: Request) -> Response:
         """Links to all chats, newest first."""
-        language, words = self._words(request)
-        body = await asyncio.to_thread(self._list, words)
-        return self._document(language, words["view_chats"], f'<a href="/">{escape(words["with_script"])}</a>', body)
+        sessions = self.sessions.list_sessions()
+        chats = [(_address(row["name"]), self._title(row["name"], row["metadata"])) for row in sessions]
+        return self._document(request, "", chats=chats)
 
-    async def show(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/s/{key:path}")
+    def show(self, request: Request, key: str, before: int | None = None) -> Response:
         """The newest messages of a chat, or those before the number `before`."""
-        key, before = request.path_params["key"], request.query_params.get("before", "")
-        language, words = self._words(request)
-        session = await asyncio.to_thread(self._sessions.read, key)
+        session = self.sessions.read(key)
         if session is None:
             raise HttpError(404, f"There is no chat {key!r}.")
-        first, rows = session.page(int(before) if before.isdecimal() else None, _ROWS)
-
-        def body() -> str:
-            shown = [self._chat.row(first + at, row) for at, row in enumerate(rows)]
-            older = f'<p><a href="{_address(key)}?before={first}">{escape(words["older"])}</a></p>' if first else ""
-            return older + _messages(shown, words)
-
-        links = f'<a href="/s">{escape(words["view_chats"])}</a> <a href="/">{escape(words["with_script"])}</a>'
-        title = await asyncio.to_thread(self._title, key, session.metadata)
-        return self._document(language, title, links, await asyncio.to_thread(body))
-
-    def _list(self, words: Words) -> str:
-        links = []
-        for row in self._sessions.list_sessions():
-            title = escape(self._title(row["name"], row["metadata"]))
-            links.append(f'<li class="entry" dir="auto"><a href="{_address(row["name"])}">{title}</a></li>')
-        return f"<ul>{''.join(links)}</ul>" if links else f"<p>{escape(words['chats_none'])}</p>"
+        first, page = session.page(before, _ROWS)
+        rows = [self._chat.row(first + at, row) for at, row in enumerate(page)]
+        return self._document(
+            request,
+            self._title(key, session.metadata),
+            key=key,
+            older=f"{_address(key)}?before={first}" if first else "",
+            messages=_messages(rows),
+            results={
+                row["tool_call_id"]: row["text"] for row in rows if row["role"] == "tool" and "tool_call_id" in row
+            },
+        )
 
     def _title(self, name: str, metadata: Mapping[str, Any]) -> str:
         """The title of a session, else its first words, else its name."""
-        path = self._sessions.find(name)
+        path = self.sessions.find(name)
         return (path and session_title(path, metadata)) or name
 
-    def _error(self, error: HttpError) -> Response:
-        body = f'<p class="error">{escape(str(error))}</p>'
-        return self._document("en", "nanobot", '<a href="/">nanobot</a>', body, error.status)
-
-    def _words(self, request: Request) -> tuple[str, Words]:
-        language = "zh" if request.headers.get("accept-language", "").lower().startswith("zh") else "en"
-        return language, self._static.words(language)
-
-    def _document(self, language: str, title: str, links: str, body: str, status: int = 200) -> Response:
-        document = (
-            f'<!doctype html>\n<html lang="{"zh-Hans" if language == "zh" else "en"}">\n<head>\n'
-            '<meta charset="utf-8">\n<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f'<meta name="color-scheme" content="light dark">\n<title>{escape(title)}</title>\n{self._static.styles}\n'
-            f'</head>\n<body class="plain">\n<header class="column"><nav>{links}</nav>'
-            f'<h1 dir="auto">{escape(title)}</h1></header>\n<main class="column">\n{body}\n</main>\n</body>\n</html>\n'
-        )
-        return HTMLResponse(document, status, _HEADERS)
+    def _document(self, request: Request | None, title: str, status: int = 200, **values: Any) -> Response:
+        languages = request.headers.get("accept-language", "") if request is not None else ""
+        is_chinese = languages.lower().startswith("zh")
+        words, styles = self._static.words("zh" if is_chinese else "en"), self._static.styles
+        values |= {"title": title or words["view_chats"], "language": "zh-Hans" if is_chinese else "en", "words": words}
+        return HTMLResponse(_template().render(styles=styles, **values), status, _HEADERS)
 
 
 def _address(key: str) -> str:
     return f"/s/{quote(key, safe='')}"
 
 
-def _messages(rows: Sequence[dict[str, Any]], words: Words) -> str:
-    """What people wrote, and what each turn did and answered. The result of a call stands with the call."""
-    results = {row["tool_call_id"]: row["text"] for row in rows if row["role"] == "tool" and "tool_call_id" in row}
-    articles = []
-    for role, group in groupby((row for row in rows if row["role"] != "tool"), key=lambda row: row["role"]):
-        shown = [row for row in group if not (role == "user" and row.get("continues"))]
-        texts = [_user(row) if role == "user" else _turn(row, results, words) for row in shown]
-        name = words["you"] if role == "user" else words["answer"]
-        kind = "user" if role == "user" else "turn"
-        if any(texts):
-            time = _time(shown[-1])
-            head = f'<article class="message {kind}"><h2 class="hidden">{escape(name)}</h2>'
-            articles.append(f'<div class="entry">{head}{"".join(texts)}{time}</article></div>')
-    return "\n".join(articles) or f"<p>{escape(words['no_messages'])}</p>"
+def _messages(rows: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """What people wrote, and what each turn did and answered, by role. Results of calls stand with their calls."""
+    is_shown = [
+        row
+        for row in rows
+        if row["role"] != "tool"
+        and any(row.get(name) for name in _CONTENTS)
+        and not (row["role"] == "user" and row.get("continues"))
+    ]
+    return [(role, [*group]) for role, group in groupby(is_shown, key=lambda row: str(row["role"]))]
 
 
-def _time(row: Mapping[str, Any]) -> str:
-    if "timestamp" not in row:
-        return ""
-    at = datetime.fromisoformat(row["timestamp"])
-    return f'<p class="meta"><time datetime="{escape(row["timestamp"])}">{at:%Y-%m-%d %H:%M}</time></p>'
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, pass_context  # only such pages need it
 
+    @pass_context
+    def markdown(context: Any, text: str) -> str:
+        return f'<div class="markdown" dir="auto">{_parser().render(text, {"words": context["words"]})}</div>'
 
-def _user(row: Mapping[str, Any]) -> str:
-    parts = [f'<p class="own-text" dir="auto">{escape(row["text"])}</p>'] if row.get("text") else []
-    parts += [f'<p class="transcript" dir="auto">{escape(text)}</p>' for text in row.get("transcripts", ())]
-    return f'<div class="bubble">{"".join(parts)}{_files(row)}</div>' if parts or row.get("files") else ""
-
-
-def _turn(row: Mapping[str, Any], results: Mapping[str, str], words: Words) -> str:
-    parts = [_markdown(row["text"], words)] if row.get("text") else []
-    if row.get("error"):
-        parts.append(f'<p class="error" dir="auto">{escape(row.get("reply") or row["error"])}</p>')
-    for call in row.get("calls", ()):
-        posted = call.get("posted") or {}
-        detail = json.dumps(call["arguments"], ensure_ascii=False, indent=1)
-        output = results.get(call["call_id"], "")
-        parts.append(
-            f'<details class="step"><summary>{escape(call["name"].replace("_", " "))}</summary><div class="step-body">'
-            f"<pre>{escape(detail)}</pre>{f'<pre>{escape(output)}</pre>' if output else ''}</div></details>"
-        )
-        parts += [_markdown(str(posted["text"]), words)] if posted.get("text") else []
-        parts.append(_files(posted))
-    return "".join(parts) + _files(row)
-
-
-def _files(row: Mapping[str, Any]) -> str:
-    items = []
-    for file in row.get("files", ()):
-        name, address = escape(file["name"]), f"/api/files/{file['id']}" if "id" in file else file.get("url")
-        if "id" in file and is_inline_picture(file["name"]):
-            name = f'<img src="{escape(str(address))}" alt="{name}">'
-        items.append(f'<li><a href="{escape(str(address))}">{name}</a></li>' if address else f"<li>{name}</li>")
-    return f'<ul class="files">{"".join(items)}</ul>' if items else ""
-
-
-def _markdown(text: str, words: Words) -> str:
-    return f'<div class="markdown" dir="auto">{_parser().render(text, {"words": words})}</div>'
+    environment = Environment(loader=FileSystemLoader(DOCUMENTS), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {
+        "markdown": markdown,
+        "is_picture": is_inline_picture,
+        "pretty": lambda value: json.dumps(value, ensure_ascii=False, indent=1),
+    }
+    return environment.get_template("plain.html")
 
 
 @cache

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
@@ -12,18 +12,19 @@ from starlette.responses import Response
 
 from nanobot.agent.scope import OWNERS
 from nanobot.agent.trace.store import TraceStore
-from nanobot.config.paths import DataPaths
 from nanobot.runtime.deletion import delete_session
-from nanobot.security.credentials import Credential
-from nanobot.security.http_access import HEADERS, Endpoint, HttpError, Requires, json_response, read_body, read_json
+from nanobot.security.http_access import HEADERS, HttpError, read_body
+from nanobot.security.http_view import route
 from nanobot.session.conversation import format_markdown, to_jsonl
 from nanobot.session.imported import read_conversations
 from nanobot.session.reader import session_title
 from nanobot.webui.services import WebServices
+from nanobot.webui.view import WebView
 
 _BUSY_S = 5.0
 """How long a change waits for the session's turn."""
 _LARGEST_IMPORT = 64 * 1024 * 1024
+_BUSY = "A turn runs in this session. Try again when it has ended, or stop it first."
 
 
 class _Changes(BaseModel):
@@ -32,136 +33,119 @@ class _Changes(BaseModel):
     pinned: bool | None = None
 
 
-class SessionEndpoints:
-    """The endpoints of the session list."""
+class SessionsView(WebView):
+    """The session list."""
 
     def __init__(self, services: WebServices) -> None:
-        self._services = services
-        self._sessions = services.runtime.sessions
-        self._traces = TraceStore(DataPaths(services.runtime.data_dir).traces)
+        super().__init__(services)
         self._titles: dict[tuple[str, str, str], str] = {}
         """First words by file and time of the last change; reading them takes a moment for each file."""
 
-    def endpoints(self) -> list[Endpoint]:
-        """The endpoints."""
-        return [
-            Endpoint("/api/sessions", self.list_all, Requires.DEVICE),
-            Endpoint("/api/sessions/{key:path}/archive", self.archive, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/sessions/{key:path}/export", self.export, Requires.DEVICE),
-            Endpoint("/api/sessions/{key:path}", self.change, Requires.DEVICE, ("PATCH",)),
-            Endpoint("/api/sessions/{key:path}", self.delete, Requires.DEVICE, ("DELETE",)),
-            Endpoint("/api/import", self.import_, Requires.DEVICE, ("POST",)),
-            Endpoint("/api/search", self.search, Requires.DEVICE),
-        ]
-
-    async def list_all(self, request: Request, caller: Credential | None) -> Response:
+    @route("GET", "/api/sessions")
+    async def list_all(self) -> Any:
         """All sessions, newest first. `name` is what the other endpoints take: archived ones share their key."""
-        feed = self._services.feed
-        position = f"{feed.epoch}.{feed.position}"
-        running = {view.session for view in feed.views()}
+        position, running = self.feed.cursor, {view.session for view in self.feed.views()}
         sessions = await asyncio.to_thread(self._list)
         for session in sessions:
             session["running"] = session["key"] in running and not session["archived"]
-        return json_response({"sessions": sessions, "feed": position})
-
-    async def search(self, request: Request, caller: Credential | None) -> Response:
-        """Messages and memory entries that contain the words."""
-        text = request.query_params.get("q", "").strip()
-        if not text:
-            raise HttpError(400, "Give the words to search for as `q`.")
-        result = await asyncio.to_thread(self._services.runtime.archive.search, OWNERS, text, limit=50)
-        hits = [
-            {"session": hit.name, "time": hit.time, "role": hit.role, "text": hit.text, "number": hit.number}
-            for hit in result.hits
-        ]
-        return json_response({"hits": hits, "is_loose": result.is_loose, "is_whole": result.is_whole})
-
-    async def change(self, request: Request, caller: Credential | None) -> Response:
-        """Rename or pin a session; waits a moment for its turn."""
-        changes = await read_json(request, _Changes)
-        key = self._existing(request)
-        try:
-            async with asyncio.timeout(_BUSY_S), self._sessions.hold(key) as session:
-                for name, value in changes.model_dump(exclude_none=True).items():
-                    session.metadata[name] = value
-                await self._sessions.append(session)
-        except TimeoutError as error:
-            raise HttpError(409, "A turn runs in this session. Try again when it has ended.") from error
-        self._services.feed.changed("sessions")
-        return json_response({"changed": key})
-
-    async def archive(self, request: Request, caller: Credential | None) -> Response:
-        """Move the session to the archive, as `/new` does: its messages go into the memory, and a new one starts."""
-        key = self._existing(request)
-        try:
-            async with asyncio.timeout(_BUSY_S), self._sessions.hold(key):
-                file = await asyncio.to_thread(self._sessions.archive, key)
-        except TimeoutError as error:
-            raise HttpError(409, "A turn runs in this session. Stop it first.") from error
-        if file is not None:
-            await self._services.runtime.memory.on_session_archived(key, file)
-        self._services.feed.changed("sessions")
-        return json_response({"archived": file.stem if file is not None else None})
-
-    async def delete(self, request: Request, caller: Credential | None) -> Response:
-        """Delete a session for good, with the traces of its turns; waits for the one that runs."""
-        name, runtime = self._existing(request), self._services.runtime
-        async with runtime.loop.lane(name):
-            await asyncio.to_thread(delete_session, self._sessions, self._traces, runtime.archive.index, name)
-        self._services.feed.changed("sessions")
-        return json_response({"deleted": name})
-
-    async def export(self, request: Request, caller: Credential | None) -> Response:
-        """The session as a file: Markdown to read, or JSON lines to import elsewhere."""
-        as_markdown = request.query_params.get("format", "markdown") == "markdown"
-        session = await asyncio.to_thread(self._sessions.read, self._existing(request))
-        assert session is not None  # noqa: S101 `_existing` found it
-        data = await asyncio.to_thread(lambda: format_markdown(session).encode() if as_markdown else to_jsonl(session))
-        name = f"{session.key.replace(':', '-')}.{'md' if as_markdown else 'jsonl'}"
-        disposition = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
-        return Response(data, headers={**HEADERS, **disposition}, media_type="application/octet-stream")
-
-    async def import_(self, request: Request, caller: Credential | None) -> Response:
-        """Import a session file or a JSON list of chat messages as `as`. An existing session is never changed."""
-        body = await read_body(request, _LARGEST_IMPORT)
-        key = await asyncio.to_thread(self._import, body, request.query_params.get("as", ""))
-        self._services.feed.changed("sessions")
-        return json_response({"session": key}, 201)
+        return {"sessions": sessions, "feed": position}
 
     def _list(self) -> list[dict[str, Any]]:
         shown = []
-        for row in self._sessions.list_sessions():
+        for row in self.sessions.list_sessions():
             metadata = row["metadata"]
             identity = (row["path"], row["updated_at"], str(metadata.get("title")))
-            title = self._titles.get(identity) or session_title(Path(row["path"]), metadata)
-            self._titles[identity] = title
+            if identity not in self._titles:
+                self._titles[identity] = session_title(Path(row["path"]), metadata)
             shown.append(
-                {
-                    "name": row["name"],
-                    "key": row["key"],
+                {name: row[name] for name in ("name", "key", "updated_at", "messages", "archived")}
+                | {
                     "channel": row["key"].partition(":")[0] if ":" in row["key"] else "cli",
-                    "title": title,
-                    "updated_at": row["updated_at"],
-                    "messages": row["messages"],
-                    "archived": row["archived"],
+                    "title": self._titles[identity],
                     "pinned": metadata.get("pinned") is True,
                 }
             )
         return shown
 
-    def _import(self, body: bytes, key: str) -> str:
+    @route("POST", "/api/sessions/{key:path}/archive", changed="sessions")
+    async def archive(self, key: str) -> Any:
+        """Move the session to the archive, as `/new` does: its messages go into the memory, and a new one starts."""
+        self._check(key)
+        try:
+            async with asyncio.timeout(_BUSY_S), self.sessions.hold(key):
+                file = await asyncio.to_thread(self.sessions.archive, key)
+        except TimeoutError as error:
+            raise HttpError(409, _BUSY) from error
+        if file is not None:
+            await self.runtime.memory.on_session_archived(key, file)
+        return {"archived": file.stem if file is not None else None}
+
+    @route("GET", "/api/sessions/{key:path}/export")
+    def export(self, key: str, format: Literal["markdown", "jsonl"] = "markdown") -> Any:  # noqa: A002
+        """The session as a file: Markdown to read, or JSON lines to import elsewhere."""
+        if (session := self.sessions.read(key)) is None:
+            raise _missing(key)
+        is_markdown = format == "markdown"
+        data = format_markdown(session).encode() if is_markdown else to_jsonl(session)
+        name = quote(f"{session.key.replace(':', '-')}.{'md' if is_markdown else 'jsonl'}", safe="")
+        headers = {**HEADERS, "Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
+        return Response(data, headers=headers, media_type="application/octet-stream")
+
+    @route("PATCH", "/api/sessions/{key:path}", changed="sessions")
+    async def change(self, key: str, body: _Changes) -> Any:
+        """Rename or pin a session; waits a moment for its turn."""
+        self._check(key)
+        try:
+            async with asyncio.timeout(_BUSY_S), self.sessions.hold(key) as session:
+                session.metadata.update(body.model_dump(exclude_none=True))
+                await self.sessions.append(session)
+        except TimeoutError as error:
+            raise HttpError(409, _BUSY) from error
+        return {"changed": key}
+
+    @route("DELETE", "/api/sessions/{key:path}", changed="sessions")
+    async def delete(self, key: str) -> Any:
+        """Delete a session for good, with the traces of its turns; waits for the one that runs."""
+        self._check(key)
+        async with self.runtime.loop.lane(key):
+            traces, index = TraceStore(self.paths.traces), self.runtime.archive.index
+            await asyncio.to_thread(delete_session, self.sessions, traces, index, key)
+        return {"deleted": key}
+
+    @route("POST", "/api/import", status=201, changed="sessions")
+    async def import_file(self, request: Request) -> Any:
+        """Import a session file or a JSON list of chat messages as `as`. An existing session is never changed."""
+        body, name = await read_body(request, _LARGEST_IMPORT), request.query_params.get("as", "")
+        return {"session": await asyncio.to_thread(self._import, body, name)}
+
+    def _import(self, body: bytes, name: str) -> str:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "import.jsonl"
             file.write_bytes(body)
             conversation = read_conversations(file)[0][0]
-        name = key or conversation.key
-        if self._sessions.find(name) is not None:
+        name = name or conversation.key
+        if self.sessions.find(name) is not None:
             raise HttpError(409, f"There is a session {name!r} already; it was not changed. Choose another name.")
-        self._sessions.save(conversation.as_session(name))
+        self.sessions.save(conversation.as_session(name))
         return name
 
-    def _existing(self, request: Request) -> str:
-        name: str = request.path_params["key"]
-        if self._sessions.find(name) is None:
-            raise HttpError(404, f"There is no session {name!r}.")
-        return name
+    @route("GET", "/api/search")
+    async def search(self, q: str = "") -> Any:
+        """Messages and memory entries that contain the words."""
+        if not q.strip():
+            raise HttpError(400, "Give the words to search for as `q`.")
+        result = await asyncio.to_thread(self.runtime.archive.search, OWNERS, q.strip(), limit=50)
+        hits = [
+            {"session": hit.name, "time": hit.time, "role": hit.role, "text": hit.text, "number": hit.number}
+            for hit in result.hits
+        ]
+        return {"hits": hits, "is_loose": result.is_loose, "is_whole": result.is_whole}
+
+    def _check(self, key: str) -> None:
+        """Raises HttpError if there is no such session."""
+        if self.sessions.find(key) is None:
+            raise _missing(key)
+
+
+def _missing(key: str) -> HttpError:
+    return HttpError(404, f"There is no session {key!r}.")

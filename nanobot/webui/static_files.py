@@ -18,6 +18,7 @@ from nanobot.security.credentials import Credential
 from nanobot.security.http_access import HEADERS, Endpoint, Requires
 
 _FOLDER = Path(__file__).parent / "static"
+DOCUMENTS = Path(__file__).parent / "documents"
 _SUFFIXES = (".css", ".js", ".svg")
 _STYLES = ("tokens", "base", "parts")
 _ENTRY = "app/main.js"
@@ -41,30 +42,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-_DOCUMENT = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1, interactive-widget=resizes-content">
-<meta name="color-scheme" content="light dark">
-<meta name="base" content="$base">
-<title>nanobot</title>
-<link rel="icon" href="$base/icon.svg">
-$styles
-<script type="importmap">$import_map</script>
-$preloads
-<script type="module" src="$base/$entry"></script>
-</head>
-<body>
-<div id="app"><noscript>
-<main class="sign-in"><h1>nanobot</h1>
-$without_script
-</main>
-</noscript></div>
-</body>
-</html>
-""")
 
 
 class StaticFiles:
@@ -83,7 +60,7 @@ class StaticFiles:
         self._policy = _POLICY.format(import_map=f"sha256-{hash_of_map}")
         self.styles = "\n".join(f'<link rel="stylesheet" href="{self._base}/style/{name}.css">' for name in _STYLES)
         """The links to the styles, for a document."""
-        self._document = _DOCUMENT.substitute(
+        self._document = Template((DOCUMENTS / "index.html").read_text(encoding="utf-8")).substitute(
             base=self._base,
             entry=_ENTRY,
             import_map=import_map,
@@ -132,16 +109,14 @@ class StaticFiles:
 
     def _first_modules(self) -> list[str]:
         """The modules that the page loads first, with all that they import, from the entry on."""
-        found, waiting = {_ENTRY: None}, [_ENTRY]
-        for name in waiting:
+        modules = [_ENTRY]
+        for name in modules:  # grows meanwhile
             for imported in (_VENDORED_IMPORT if name.startswith("vendor/") else _IMPORT).findall(self._source(name)):
-                path = self._vendored.get(imported) or posixpath.normpath(
-                    posixpath.join(posixpath.dirname(name), imported)
-                )
-                if path not in found:
-                    found[path] = None
-                    waiting.append(path)
-        return list(found)
+                beside = posixpath.normpath(posixpath.join(posixpath.dirname(name), imported))
+                path = self._vendored.get(imported, beside)
+                if path not in modules:
+                    modules.append(path)
+        return modules
 
     def _source(self, name: str) -> str:
         return self._files[name].decode()

@@ -7,8 +7,6 @@ from contextlib import AbstractAsyncContextManager
 from datetime import date
 from pathlib import Path
 
-from nanobot.agent.commands.context import CommandContext
-from nanobot.agent.commands.table import SlashCommands
 from nanobot.agent.events import TurnOutcome
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import PromptBuilder, TurnDeps
@@ -17,10 +15,8 @@ from nanobot.agent.status import AgentStatus
 from nanobot.agent.trace.recorder import TraceRecorder
 from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.metering import Spending
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import ScriptedProvider
 from nanobot.utils.aio import Pace
@@ -69,14 +65,12 @@ def with_prompt(made: Runtime, home: Path, prompt: CountingPrompt) -> AgentLoop:
     """The bot's loop with that prompt, and no time in a pass but for one turn."""
     clock = SystemClock()
     vitals = AgentStatus(clock)
-    spending = Spending(Config(), DataPaths(home), clock)
-    desk = CommandContext(made.sessions, made.models, made.context, made.tools, vitals, "0", spending)
     parts = TurnDeps(
         sessions=made.sessions,
         models=made.models,
         prompt=prompt,
         tools=made.tools,
-        commands=SlashCommands(desk),
+        commands=made.loop.commands,
         status=vitals,
         clock=clock,
         workspace=made.workspace,

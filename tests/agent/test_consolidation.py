@@ -13,16 +13,11 @@ from nanobot.agent.memory.revisions import ChangedBy
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.session_summary import summary_metadata, summary_provenance
 from nanobot.messages.types import ChatMessage, Provenance
-from nanobot.providers.base import CallContext, LLMResponse, call_context
-from nanobot.testing import Pause, ScriptedProvider, calls
+from nanobot.testing import Pause, calls
 from tests.support.home import told
-from tests.support.memory import KEY, ConsolidationHarness, turn
+from tests.support.memory import KEY, CauseRecorder, ConsolidationHarness, saving, turn
 
 DONE, NOTHING, FAILED = ConsolidationOutcome.DONE, ConsolidationOutcome.NOTHING, ConsolidationOutcome.FAILED
-
-
-def saving(entry: str = "[2026-02-26 13:21] Talked.", update: str = "Likes tea.") -> LLMResponse:
-    return calls(("save_memory", {"history_entry": entry, "memory_update": update}))
 
 
 @pytest.fixture
@@ -123,32 +118,20 @@ async def test_a_model_that_never_answers_is_given_up(tmp_path: Path):
     assert harness.cursor == 0
 
 
-async def test_the_call_is_made_for_consolidation_by_the_background_model(tmp_path: Path):
-    contexts: list[CallContext] = []
-
-    class Noting(ScriptedProvider):
-        def _next(self) -> Any:
-            contexts.append(call_context())
-            return super()._next()
-
-    harness = ConsolidationHarness(tmp_path, background_model=lambda: "small")
-    harness.models.provider = Noting(saving())
-    await harness.talk(0, 10)
-
-    await harness.consolidate()
-
-    assert harness.models.wanted == ["small"]
-    assert contexts == [CallContext("consolidation", KEY)]
-
-
-async def test_without_a_background_model_the_session_is_asked_by_its_own(harness: ConsolidationHarness):
+@pytest.mark.parametrize(("background", "wanted"), [("small", "small"), (None, "mine")])
+async def test_the_background_model_is_asked_or_the_one_of_the_session(
+    tmp_path: Path, background: str | None, wanted: str
+):
+    harness = ConsolidationHarness(tmp_path, background_model=lambda: background)
+    harness.models.provider = model = CauseRecorder()
+    model.script(saving())
     await harness.talk(0, 10)
     harness.sessions.get_or_create(KEY).metadata["model"] = "mine"
-    harness.model.script(saving())
 
     await harness.consolidate()
 
-    assert harness.models.wanted == ["mine"]
+    assert harness.models.wanted == [wanted]
+    assert model.causes == ["consolidation"]
 
 
 async def test_a_long_conversation_goes_in_parts_that_fit_the_model(tmp_path: Path):
@@ -192,33 +175,18 @@ async def test_however_many_there_are_the_last_eight_stay(harness: Consolidation
     assert result.moved == harness.cursor == 2 * turns - 8
 
 
-async def test_keeping_none_moves_all(harness: ConsolidationHarness):
-    await harness.talk(0, 260)
-    harness.model.script(saving(), saving())
-
-    assert (await harness.consolidate(keep=0)).moved == 500
-    assert (await harness.consolidate(keep=0)).moved == 20
-
-
-async def test_a_window_without_room_is_named_with_the_key_to_set(tmp_path: Path):
-    harness = ConsolidationHarness(tmp_path, limits=RunLimits(window_tokens=2_500, max_tokens=1_000))
-    await harness.talk(0, 10)
-
-    result = await harness.consolidate()
-
-    assert "backgroundModel" in result.reason
-    assert harness.model.requests == []
-
-
-async def test_a_memory_that_leaves_no_room_for_a_conversation_is_not_asked_about(tmp_path: Path):
-    harness = ConsolidationHarness(tmp_path, limits=RunLimits(max_tokens=1_000, window_tokens=5_000))
-    harness.memory.write_long_term("Likes tea. " * 1_000)
+@pytest.mark.parametrize(
+    ("window", "memory", "advice"), [(2_500, 0, "backgroundModel"), (5_000, 1_000, "Shorten MEMORY.md")]
+)
+async def test_without_room_beside_the_memory_no_model_is_asked(tmp_path: Path, window: int, memory: int, advice: str):
+    harness = ConsolidationHarness(tmp_path, limits=RunLimits(window_tokens=window, max_tokens=1_000))
+    harness.memory.write_long_term("Likes tea. " * memory)
     await harness.talk(0, 10)
 
     result = await harness.consolidate()
 
     assert result.outcome is FAILED
-    assert "Shorten MEMORY.md" in result.reason
+    assert advice in result.reason
     assert harness.model.requests == []
 
 
@@ -253,24 +221,6 @@ async def test_a_full_disk_keeps_the_messages(harness: ConsolidationHarness):
     assert result.outcome is FAILED
     assert harness.cursor == 0
     assert len(harness.sessions.get_or_create(KEY).get_history()) == 20
-
-
-async def test_a_cancel_while_the_model_writes_leaves_no_trace(harness: ConsolidationHarness):
-    await harness.talk(0, 10)
-    pause = Pause()
-    harness.model.script(pause, saving())
-    work = asyncio.create_task(harness.move())
-    await pause.reached.wait()
-
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-
-    assert harness.cursor == 0
-    assert not harness.memory.memory_dir.exists()
-    harness.model.clear()
-    harness.model.script(saving())
-    assert (await harness.consolidate()).outcome is DONE
 
 
 async def test_a_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Path):
@@ -349,35 +299,25 @@ async def test_what_a_tool_server_says_is_told_in_the_log_and_the_owners_words_a
     assert "mails" not in harness.asked
 
 
+@pytest.mark.parametrize("is_old", [False, True], ids=["a guest", "an old group"])
 @pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "- Likes tea.\n")])
-async def test_what_a_guest_says_changes_no_memory_where_others_than_the_owner_may_write(
-    tmp_path: Path, others_write: bool, memory: str
+async def test_what_others_than_the_owner_may_have_said_changes_no_memory(
+    tmp_path: Path, others_write: bool, memory: str, is_old: bool
 ):
-    harness = ConsolidationHarness(tmp_path, others_write=lambda key: others_write)
-    rows = [row for number in range(10) for row in turn(number)]
-    await harness.say(*({**row, "provenance": "person"} for row in rows))  # type: ignore[arg-type]
+    """Old messages of a group do not say whose they are."""
+    key = "telegram:-7" if is_old else KEY
+    harness = ConsolidationHarness(tmp_path, key=key, others_write=lambda key: others_write)
+    rows: list[Any] = [row for number in range(10) for row in turn(number, provenance="person")]
+    said: list[Any] = [{"role": row["role"], "content": row["content"]} for row in rows] if is_old else rows
+    await harness.say(*said)
     harness.model.script(saving())
 
     await harness.consolidate()
 
     assert harness.memory.read_long_term() == memory
     assert "Talked." in harness.log
-
-
-@pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "- Likes tea.\n")])
-async def test_old_messages_of_a_group_that_do_not_say_whose_they_are_change_no_memory(
-    tmp_path: Path, others_write: bool, memory: str
-):
-    harness = ConsolidationHarness(tmp_path, key="telegram:-7", others_write=lambda key: others_write)
-    rows = [row for number in range(10) for row in turn(number)]
-    old: list[Any] = [{"role": row["role"], "content": row["content"]} for row in rows]
-    await harness.say(*old)
-    harness.model.script(saving())
-
-    await harness.consolidate()
-
-    assert harness.memory.read_long_term() == memory
-    assert ("USER (not the owner)" in harness.asked) is others_write
+    if is_old:
+        assert ("USER (not the owner)" in harness.asked) is others_write
 
 
 async def test_a_summary_with_the_words_of_others_changes_no_memory_and_stays_marked(tmp_path: Path):

@@ -1,6 +1,5 @@
 """Dream: memory is tidied from what is new, by edits that are checked; without news, or after a failure, by nothing."""
 
-import asyncio
 import errno
 import json
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from nanobot.agent.engine.spec import RunLimits
 from nanobot.agent.memory.dream import DreamOutcome
-from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, DreamPass, PassOutcome
@@ -68,7 +66,7 @@ async def test_a_contradicted_fact_is_replaced_by_the_words_of_a_newer_entry(har
 
     assert "Lives in Hamburg." in harness.text
     assert "Berlin" not in harness.text
-    why = MemoryEditor(harness.memory, harness.clock).why("Hamburg")
+    why = harness.editor.why("Hamburg")
     assert "merged from earlier facts by Dream cli:direct" in why
     assert "It replaced: Lives in Berlin." in why
 
@@ -195,63 +193,42 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
 
 
 async def test_nothing_that_was_edited_while_the_model_thought_is_lost(harness: DreamHarness):
-    pause = Pause()
-    harness.model.script(
-        pause, tidying(MERGED, replace_("f3", "Has a dog"), {"action": "drop", "ids": ["f4"], "why": "over"})
-    )
-    work = asyncio.create_task(harness.dream.run())
-    await pause.reached.wait()
-    apply_edits = "# Mine\n- New.\n" + harness.text.replace("Home: Berlin.", "DreamHarness: Bonn.")
-    harness.memory.memory_file.write_text(apply_edits, encoding="utf-8")
+    tidied = tidying(MERGED, replace_("f3", "Has a dog"), {"action": "drop", "ids": ["f4"], "why": "over"})
+    edited = "# Mine\n- New.\n" + harness.text.replace("Home: Berlin.", "DreamHarness: Bonn.")
 
-    pause.resume.set()
-    run = await work
+    async with harness.thinking(tidied) as work:
+        harness.memory.memory_file.write_text(edited, encoding="utf-8")
 
-    assert harness.text == apply_edits.replace("- Flies to Oslo on 2026-01-05.\n", "")
-    assert "changed in the meantime: Lives in Berlin." in run.passes[0].refused
+    assert harness.text == edited.replace("- Flies to Oslo on 2026-01-05.\n", "")
+    assert "changed in the meantime: Lives in Berlin." in work.result().passes[0].refused
 
 
 async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(harness: DreamHarness):
     harness.learns(harness.text + "- Wife: Eva.\n", "The wife is named Eva.")
-    pause = Pause()
-    harness.model.script(pause, tidying(replace_("f3 h2", "Has a dog. Wife is Eva."), MERGED))
-    work = asyncio.create_task(harness.dream.run())
-    await pause.reached.wait()
-    MemoryEditor(harness.memory, harness.clock).forget("Wife: Eva.")
-
-    pause.resume.set()
-    await work
+    async with harness.thinking(tidying(replace_("f3 h2", "Has a dog. Wife is Eva."), MERGED)):
+        harness.editor.forget("Wife: Eva.")
 
     assert "Eva" not in harness.text
     assert "Home: Berlin" not in harness.text
 
 
 async def test_a_cancel_while_the_model_thinks_leaves_no_trace(harness: DreamHarness):
-    pause, before = Pause(), harness.text
-    harness.model.script(pause)
-    work = asyncio.create_task(harness.dream.run())
-    await pause.reached.wait()
+    before = harness.text
+    async with harness.thinking() as work:
+        work.cancel()
 
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-
+    assert work.cancelled()
     assert (harness.text, harness.passes()) == (before, [])
     harness.model.clear()
     assert (await harness.run(tidying())).outcome is DONE
 
 
 async def test_two_at_once_are_one(harness: DreamHarness):
-    pause = Pause()
-    harness.model.script(pause)
-    work = asyncio.create_task(harness.dream.run())
-    await pause.reached.wait()
-
-    other = await DreamHarness(harness.folder).run()
+    async with harness.thinking() as work:
+        other = await DreamHarness(harness.folder).run()
+        work.cancel()
 
     assert other.outcome is DreamOutcome.BUSY
-    work.cancel()
-    await asyncio.wait([work])
 
 
 async def test_many_entries_go_in_batches_and_a_run_has_its_ceilings(tmp_path: Path):
@@ -361,7 +338,7 @@ async def test_what_was_forgotten_does_not_come_back(harness: DreamHarness):
         harness.text + "- Wife is named Eva.\n- Married since 2019.\n", "[2026-02-26 15:00] The wife is named Eva."
     )
     harness.clock.advance(60)
-    MemoryEditor(harness.memory, harness.clock).forget("Wife is named Eva.")
+    harness.editor.forget("Wife is named Eva.")
 
     run = await harness.run(tidying(replace_("f5 h2", "Married since 2019. Wife is named Eva."), MERGED))
 
@@ -384,7 +361,7 @@ async def test_what_its_owner_wrote_by_hand_stays_word_for_word(harness: DreamHa
 
 
 async def test_what_its_owner_writes_after_a_reset_is_by_hand(harness: DreamHarness):
-    MemoryEditor(harness.memory, harness.clock).clear()
+    harness.editor.clear()
     harness.memory.memory_file.write_text("- Never call before ten.\n", encoding="utf-8")
     harness.memory.append_history("Talked.")
 
@@ -433,23 +410,6 @@ async def test_an_edit_that_breaks_a_rule_is_left_out_and_said(harness: DreamHar
     assert harness.text == moved
 
 
-async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(harness: DreamHarness):
-    harness.memory.archive_file.write_text("- Old.\n", encoding="utf-8")
-    before = harness.text
-    await harness.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
-    after, archived = harness.text, harness.archive
-
-    one = harness.editor.restore()
-
-    assert one == 1
-    assert (harness.text, harness.archive) == (before, "- Old.\n")
-    assert harness.active == []
-    assert (await harness.run()).outcome is NOTHING
-    MemoryEditor(harness.memory, harness.clock).undo()
-    assert (harness.text, harness.archive) == (after, archived)
-    assert harness.active == [1]
-
-
 async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(harness: DreamHarness):
     before = harness.text
     await harness.run(tidying(MERGED))
@@ -490,7 +450,7 @@ async def test_a_restore_that_would_lose_a_later_edit_is_refused(harness: DreamH
 async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(harness: DreamHarness):
     await harness.run(tidying(MERGED))
     harness.clock.advance(60)
-    MemoryEditor(harness.memory, harness.clock).forget("Lives in Berlin")
+    harness.editor.forget("Lives in Berlin")
 
     harness.editor.restore()
 
@@ -500,9 +460,8 @@ async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(harness
 async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_lost_by_its_restore(harness: DreamHarness):
     before = harness.text
     await harness.run(tidying(MERGED))
-    editor = MemoryEditor(harness.memory, harness.clock)
-    editor.forget("Lives in Berlin")
-    editor.undo()
+    harness.editor.forget("Lives in Berlin")
+    harness.editor.undo()
 
     harness.editor.restore()
 
@@ -514,7 +473,7 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness
     await harness.run(tidying(MERGED, OVER))
     archived = harness.archive
 
-    undone = MemoryEditor(harness.memory, harness.clock).undo()
+    undone = harness.editor.undo()
 
     assert "Oslo" in archived
     assert [(change.by, change.file) for change in undone] == [
@@ -527,7 +486,7 @@ async def test_an_undo_of_the_memory_takes_a_pass_back_too(harness: DreamHarness
 
 async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(harness: DreamHarness):
     await harness.run(tidying({"action": "archive", "ids": ["f4"], "why": "over"}))
-    fact = MemoryEditor(harness.memory, harness.clock).facts()[0].fact
+    fact = harness.editor.facts()[0].fact
     harness.memory.revisions.change({"MEMORY.md": b"- Has a dog.\n"}, ChangedBy.CONSOLIDATION, archived=[fact])
 
     harness.editor.restore()
@@ -536,16 +495,10 @@ async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_re
 
 
 async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_next_pass(harness: DreamHarness):
-    pause = Pause()
-    harness.model.script(pause, tidying(MERGED), tidying())
-    work = asyncio.create_task(harness.dream.run())
-    await pause.reached.wait()
-    harness.memory.append_history("[2026-02-26 16:00] Said meanwhile.")
-    harness.memory.memory_file.write_text(harness.text + "- Written meanwhile.\n", encoding="utf-8")
-    harness.memory.revisions.record(ChangedBy.AGENT, ChangeSource("cli:direct"))
-    pause.resume.set()
-
-    await work
+    async with harness.thinking(tidying(MERGED), tidying()):
+        harness.memory.append_history("[2026-02-26 16:00] Said meanwhile.")
+        harness.memory.memory_file.write_text(harness.text + "- Written meanwhile.\n", encoding="utf-8")
+        harness.memory.revisions.record(ChangedBy.AGENT, ChangeSource("cli:direct"))
 
     assert "Said meanwhile." in harness.asked
     assert len(harness.model.requests) == 2
@@ -657,15 +610,10 @@ def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
 async def test_a_pinned_fact_is_neither_merged_nor_archived_also_if_it_is_pinned_while_the_model_thinks(
     harness: DreamHarness,
 ):
-    editor = MemoryEditor(harness.memory, harness.clock)
-    editor.pin("Oslo")
-    pause = Pause()
+    harness.editor.pin("Oslo")
 
-    tidying_up = asyncio.create_task(harness.run(pause, tidying(MERGED, OVER)))
-    await pause.reached.wait()
-    editor.pin("Lives in Berlin")
-    pause.resume.set()
-    await tidying_up
+    async with harness.thinking(tidying(MERGED, OVER)):
+        harness.editor.pin("Lives in Berlin")
 
     assert "- Flies to Oslo on 2026-01-05. (pinned)" in harness.text
     assert "- Lives in Berlin. (pinned)" in harness.text

@@ -12,7 +12,7 @@ from nanobot.agent.memory.due import DueTimes
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.lessons import MAX_LESSONS, QUIET_DAYS, Lessons, find_failures
+from nanobot.agent.memory.lessons import MAX_LESSONS, QUIET_DAYS, Lessons
 from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.config.schema import Config
@@ -374,13 +374,6 @@ def test_the_counts_forget_what_is_long_past(bot: Bot):
     bot.lives(turn(900, fails()))
 
     assert len(bot.counts.all()) == 1
-
-
-def test_turns_without_mistakes_count_nothing(bot: Bot):
-    bot.lives(*(turn(n, works()) for n in range(5)))
-
-    assert bot.counts.all() == {}
-    assert find_failures(turn(1)) == []
 
 
 # --- in a bot

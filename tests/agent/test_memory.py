@@ -14,10 +14,10 @@ from nanobot.agent.memory.history import HistoryEntry
 from nanobot.agent.memory.store import MAX_PROMPT_CHARS, MemoryStore
 from nanobot.errors import ProviderError, StorageError
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import LLMResponse
 from nanobot.session.manager import Session
-from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
+from nanobot.testing import Pause, ScriptedProvider, open_bot
 from nanobot.utils.clock import FrozenClock
+from tests.support.memory import saving
 
 
 @pytest.fixture
@@ -217,10 +217,6 @@ def conversation(count: int, last_consolidated: int = 0) -> Session:
     return Session("cli:direct", rows, last_consolidated=last_consolidated)
 
 
-def saving(entry: str = "[2026-02-26 13:21] Talked.", update: str = "Likes tea.") -> LLMResponse:
-    return calls(("save_memory", {"history_entry": entry, "memory_update": update}))
-
-
 async def test_consolidating_keeps_half_of_the_window_and_moves_the_cursor_to_exactly_there(memory):
     session, model = conversation(60), ScriptedProvider(saving())
 
@@ -275,18 +271,32 @@ async def test_a_consolidation_that_fails_says_so_and_moves_nothing(memory, line
     assert not memory.memory_dir.exists()
 
 
-async def test_what_was_edited_elsewhere_in_the_memory_while_the_model_wrote_is_kept_beside_what_it_brings(memory):
+EDITED = {
+    "elsewhere": (
+        "# Mine\n- Likes tea.\n- Has two dogs.\n",
+        "# Mine\n- Likes green tea.\n- Has two dogs.\n- Plays chess.\n",
+    ),
+    "the same fact": ("- Likes coffee.\n- Has a dog.\n", None),
+}
+
+
+@pytest.mark.parametrize(("edited", "after"), EDITED.values(), ids=EDITED)
+async def test_what_was_edited_while_the_model_wrote_is_kept_beside_what_it_brings_or_instead_of_it(
+    memory, edited: str, after: str
+):
     memory.write_long_term("- Likes tea.\n- Has a dog.\n")
-    pause = Pause()
+    pause, session = Pause(), conversation(60)
     model = ScriptedProvider(pause, saving(update="- Likes green tea.\n- Has a dog.\n- Plays chess."))
 
-    work = asyncio.create_task(memory.consolidate(conversation(60), model, "m"))
+    work = asyncio.create_task(memory.consolidate(session, model, "m"))
     await pause.reached.wait()
-    memory.memory_file.write_text("# Mine\n- Likes tea.\n- Has two dogs.\n", encoding="utf-8")
+    memory.memory_file.write_text(edited, encoding="utf-8")
     pause.resume.set()
 
-    assert await work
-    assert memory.read_long_term() == "# Mine\n- Likes green tea.\n- Has two dogs.\n- Plays chess.\n"
+    is_done = await work
+    assert is_done is bool(after)
+    assert memory.read_long_term() == (after or edited)
+    assert (bool(memory.read_history()), session.last_consolidated > 0) == (is_done, is_done)
 
 
 async def test_what_was_forgotten_while_the_model_wrote_stays_forgotten(memory, clock):
@@ -301,23 +311,6 @@ async def test_what_was_forgotten_while_the_model_wrote_stays_forgotten(memory, 
 
     assert await work
     assert memory.read_long_term() == "- Likes tea.\n- Plays chess.\n"
-
-
-async def test_a_memory_that_was_edited_while_the_model_wrote_stays_as_edited(memory):
-    memory.write_long_term("Likes tea.")
-    pause = Pause()
-    model = ScriptedProvider(pause, saving(update="Likes tea and plums."))
-    session = conversation(60)
-
-    work = asyncio.create_task(memory.consolidate(session, model, "m"))
-    await pause.reached.wait()
-    memory.memory_file.write_text("Likes coffee.", encoding="utf-8")
-    pause.resume.set()
-
-    assert not await work
-    assert memory.read_long_term() == "Likes coffee."
-    assert memory.read_history() == []
-    assert session.last_consolidated == 0
 
 
 async def test_a_memory_that_is_no_text_is_never_written_over(memory):

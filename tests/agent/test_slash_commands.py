@@ -62,7 +62,7 @@ async def test_new_starts_afresh_and_keeps_the_old_one_in_the_archive(bot: Bot, 
 
 COMMANDS = """
     new clear reset stop retry undo copy compact sessions resume status model history context usage cost raise restart
-    help pairing approve deny approvals memory dream dream-log dream-restore skills search tasks goal cron
+    help pairing approve deny approvals memory dream dream-log dream-restore skills search tasks goal cron mcp
 """
 FOR_OWNERS = "raise restart pairing approve deny approvals undo"
 
@@ -202,7 +202,7 @@ async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
     assert "of it identity" in reply
     assert "of it list of skills" in reply
     assert "The last request: 3,000 tokens, 2,700 cached (90%), 300 not cached." in reply
-    assert "the first to be dropped: the results of 1 old step, " in reply
+    assert "the first to be dropped: results and pictures of old turns, " in reply
 
 
 async def test_context_shows_the_window_that_the_model_told(bot: Bot):

@@ -35,9 +35,9 @@ from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
 from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
-from tests.support.tasks import open_tasks
 from tests.support.tools import DeafTool
 from tests.support.turn_events import pairs_are_closed
+from tests.support.work import open_tasks
 
 
 async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second(

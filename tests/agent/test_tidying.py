@@ -207,6 +207,22 @@ async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
     assert len(minded.requests) == 1
 
 
+async def test_an_archived_session_is_taken_in_by_one_of_two_processes(tmp_path: Path):
+    pause = Pause()
+    one, other = Minded(pause, saving()), Minded(saving())
+    async with bot_with(tmp_path, one) as bot, bot_with(tmp_path, other) as beside:
+        await bot.say("plums")
+        await bot.say("/new")
+        await pause.reached.wait()
+        await beside.say("hello", "cli:other")
+        async with asyncio.timeout(5):
+            await beside.settled()
+        pause.resume.set()
+        await eventually(lambda: archive_queue(tmp_path) == {})
+
+    assert (len(one.requests), len(other.requests)) == (1, 0)
+
+
 async def test_an_archive_that_cannot_be_read_keeps_no_other_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     minded, usual = Minded(saving()), SessionManager.read
 

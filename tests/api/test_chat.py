@@ -8,16 +8,6 @@ from tests.support.api_client import ask, program, read_events
 from tests.support.running_gateway import OpenGateway
 
 
-async def test_a_message_is_answered(running: OpenGateway):
-    async with running("Hello back") as here, program(here) as client:
-        answer = await ask(client, "hello", user="chat-1")
-
-    assert answer["object"] == "chat.completion"
-    assert answer["choices"][0]["message"]["content"] == "Hello back"
-    assert answer["choices"][0]["finish_reason"] == "stop"
-    assert answer["nanobot"]["session"] == "api:laptop:chat-1"
-
-
 async def test_a_stream_has_the_chunks_in_the_order_of_openai(running: OpenGateway):
     async with running("Hello back") as here, program(here) as client:
         body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
@@ -37,10 +27,12 @@ async def test_a_stream_has_the_chunks_in_the_order_of_openai(running: OpenGatew
 
 async def test_a_conversation_goes_on_by_its_name(running: OpenGateway):
     async with running("one", "two") as here, program(here) as client:
-        await ask(client, "first", user="chat-1")
+        first = await ask(client, "first", user="chat-1")
         await ask(client, "second", user="chat-1")
 
         texts = [str(message["content"]) for message in here.model.requests[-1] if message["role"] == "user"]
+    assert (first["object"], first["nanobot"]["session"]) == ("chat.completion", "api:laptop:chat-1")
+    assert (first["choices"][0]["message"]["content"], first["choices"][0]["finish_reason"]) == ("one", "stop")
     assert "first" in texts[0]
     assert "second" in texts[1]
 
@@ -87,3 +79,27 @@ async def test_steps_are_chunks_or_text_where_the_client_asks_for_them(running: 
     assert "".join(event["data"]["choices"][0]["delta"].get("content", "") for event in text[:-1]) == whole
     assert whole == 'Looking.\n\n> run "ls"\n\nFound it.'
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "X-Nanobot-Steps")
+
+
+async def test_a_stream_goes_on_after_any_of_its_events_and_says_if_the_answer_is_another_one(running: OpenGateway):
+    async with running("Hello back") as here, program(here) as client:
+        body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+        events = read_events((await client.post("/chat/completions", json=body)).text)[:-1]
+        completion = f"/chat/completions/{events[0]['id'].partition('.')[0]}?stream=true"
+
+        async def rest_after(event_id: str) -> str:
+            chunks = read_events((await client.get(completion, headers={"Last-Event-ID": event_id})).text)[:-1]
+            return "".join(
+                part["data"]["choices"][0]["delta"].get("content", "") for part in chunks if part["data"]["choices"]
+            )
+
+        read = ""
+        for event in events:
+            read += event["data"]["choices"][0]["delta"].get("content", "")
+            assert read + await rest_after(event["id"]) == "Hello back"
+        turn = events[0]["id"].partition(".")[0]
+        others = [await rest_after(f"{turn}.{count}-deadbeef") for count in (5, 50)]
+        wrong = await client.get(completion, headers={"Last-Event-ID": "no place"})
+
+    assert [text.strip() for text in others] == ["[The answer was started again:]\n\nHello back"] * 2
+    assert wrong.status_code == 400

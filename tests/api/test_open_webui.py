@@ -3,6 +3,8 @@
 Not a recording: the bodies and headers are written after the ones that version 0.12 documents.
 """
 
+import base64
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -123,6 +125,7 @@ async def test_a_picture_in_a_chat_reaches_the_model(running: OpenGateway):
         said = [await chat.send(picture), await chat.send(picture, "A pixel", "which colour?")]
         rows = await chat.rows()
 
-        assert len(here.model.requests[0][-1]["media"]) == 1
+        [path] = here.model.requests[0][-1]["media"]
+        assert Path(path).read_bytes() == base64.b64decode(PIXEL)
     assert said == ["A pixel", "Grey"]
     assert rows[1:] == ["A pixel", "which colour?", "Grey"]

@@ -27,18 +27,6 @@ async def test_an_idempotency_key_gets_the_same_answer(running: OpenGateway):
     assert other.headers["x-should-retry"] == "false"
 
 
-async def test_an_automatic_retry_joins_the_turn_that_takes_too_long(running: OpenGateway):
-    pause = Pause()
-    async with running(pause, "at last", api={"timeout": 1}) as here, program(here) as client:
-        first = await client.post("/chat/completions", json=BODY)
-        pause.resume.set()
-        again = await client.post("/chat/completions", json=BODY, headers=RETRY)
-
-        assert (first.status_code, first.headers["x-should-retry"]) == (504, "true")
-        assert again.json()["choices"][0]["message"]["content"] == "at last"
-        assert len(here.model.requests) == 1
-
-
 async def test_two_equal_requests_are_two_turns(running: OpenGateway):
     async with running("one", "two") as here, program(here) as client:
         answers = [await ask(client, "hello") for _ in range(2)]

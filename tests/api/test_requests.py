@@ -69,16 +69,6 @@ async def test_what_an_agent_cannot_do_is_refused(running: OpenGateway):
     assert garbage.json()["error"]["code"] == "invalid_value"
 
 
-async def test_a_picture_reaches_the_model(running: OpenGateway):
-    url = f"data:image/png;base64,{PIXEL}"
-    parts = [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": url}}]
-    async with running("A pixel") as here, program(here) as client:
-        await ask(client, "", messages=[{"role": "user", "content": parts}])
-
-        [path] = here.model.requests[0][-1]["media"]
-    assert Path(path).read_bytes() == base64.b64decode(PIXEL)
-
-
 async def test_a_picture_on_the_web_is_fetched_for_owners_through_the_guard(running: OpenGateway):
     png = base64.b64decode(PIXEL)
 

@@ -28,19 +28,12 @@ async def test_a_session_is_read_branched_and_deleted(running: OpenGateway):
     assert gone.status_code == 404
 
 
-async def test_a_session_of_one_request_is_listed_nowhere(running: OpenGateway):
-    async with running("one") as here, program(here) as client:
-        await ask(client, "hello")
-
-        assert (await client.get("/sessions")).json()["data"] == []
-        assert here.gateway.runtime.sessions.list_sessions() == []
-
-
 async def test_a_session_of_one_request_is_deleted(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("nanobot.api.turns.TEMPORARY_S", 0.0)
     monkeypatch.setattr("nanobot.api.turns.SWEEP_S", 0.0)
     async with running("one", "two") as here, program(here) as client:
         answers = [await ask(client, "hello") for _ in range(2)]
+        assert (await client.get("/sessions")).json()["data"] == []
         first, second = [answer["nanobot"]["session"] for answer in answers]
 
         assert here.gateway.runtime.sessions.find(first) is None

@@ -146,15 +146,6 @@ def test_ctrl_c_empties_the_prompt_and_leaves_only_when_it_is_pressed_twice_at_a
     assert terminal.child.exitstatus == 0
 
 
-def test_words_that_leave(terminal):
-    terminal.say("/EXIT")
-
-    terminal.child.expect(pexpect.EOF)
-    terminal.child.close()
-
-    assert terminal.child.exitstatus == 0
-
-
 def test_a_line_typed_meanwhile_is_queued_in_sight_and_half_a_line_is_kept(terminal):
     terminal.say("say 60")
     terminal.see("word3")
@@ -229,7 +220,7 @@ def test_new_lines_and_pastes_are_part_of_one_message_and_a_huge_paste_is_shown_
     terminal.see(f"You said {len(lines.strip())} characters")
 
 
-def test_slash_commands_are_completed_with_their_help(terminal):
+def test_slash_commands_are_completed_with_their_help_and_ctrl_r_finds_an_earlier_line(terminal):
     terminal.type("/hel")
     terminal.see("this list")
     terminal.type(TAB)
@@ -237,6 +228,14 @@ def test_slash_commands_are_completed_with_their_help(terminal):
 
     terminal.see("/history +N +the last messages")
     terminal.see("Alt.Enter +start a new line")
+    terminal.say("remarkable")
+    terminal.see('You said "remarkable"')
+    terminal.type(CTRL_R + "remark")
+    terminal.see("remark")
+    time.sleep(0.1)
+    terminal.type("\r" + END)
+    terminal.say(" again")
+    terminal.see('You said "remarkable again"')
 
 
 def test_a_shell_command_runs_without_the_model_and_with_two_marks_on_the_terminal_where_the_guard_still_judges(
@@ -305,18 +304,6 @@ def test_a_file_of_the_current_folder_is_found_by_its_name_and_tab_goes_into_a_f
 
     terminal.see("> and @annex/yak.md")
     terminal.see(r"With yak\.md\.")
-
-
-def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):
-    terminal.say("remarkable")
-    terminal.see('You said "remarkable"')
-    terminal.type(CTRL_R + "remark")
-    terminal.see("remark")
-    time.sleep(0.1)
-    terminal.type("\r" + END)
-    terminal.say(" again")
-
-    terminal.see('You said "remarkable again"')
 
 
 def test_a_window_that_changes_its_size_costs_no_word(terminal):
@@ -416,7 +403,7 @@ def test_resume_changes_to_another_session_and_the_bottom_line_follows(terminal,
     assert "hello there" in session.read_text(encoding="utf-8")
 
 
-def test_copy_puts_the_last_answer_on_the_clipboard_of_the_terminal(terminal):
+def test_copy_puts_the_last_answer_on_the_clipboard_of_the_terminal_and_exit_leaves_it(terminal):
     terminal.say("/copy")
     terminal.see("no answer to copy")
     terminal.say("hello")
@@ -427,3 +414,7 @@ def test_copy_puts_the_last_answer_on_the_clipboard_of_the_terminal(terminal):
     encoded = base64.b64encode(b'You said "hello".').decode()
     terminal.see(re.escape(f"\x1b]52;c;{encoded}"))
     terminal.see("Copied the last answer")
+    terminal.say("/EXIT")
+    terminal.child.expect(pexpect.EOF)
+    terminal.child.close()
+    assert terminal.child.exitstatus == 0

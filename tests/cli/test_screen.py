@@ -4,6 +4,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from nanobot.agent import events
 from nanobot.agent.events import TurnOutcome
@@ -52,11 +53,46 @@ def play(screen, *happened) -> None:
         screen(event)
 
 
-def test_words_tools_and_answer_stay_in_order_parted_by_empty_lines(paper):
-    play(screen_on(paper), *step("Let me **look**.", calls=True), *step("# Found\n", "It is `x`."), ended("It is `x`."))
+@pytest.mark.parametrize(
+    ("happened", "stayed"),
+    [
+        (
+            [*step("Let me **look**.", calls=True), *step("# Found\n", "It is `x`."), ended("It is `x`.")],
+            "Let me look.\n\n  read_file a.txt  0.02s  1 line\n\nFound\n\nIt is x.\n",
+        ),
+        ([*step("one tw", reason="length"), *step("o three"), ended("one two three")], "one two three\n"),
+        ([*step("Half."), ended("The key was refused.", TurnOutcome.FAILED)], "Half.\n\nThe key was refused.\n"),
+        ([*step("Half an ans")[:3], ended("Half an ans", TurnOutcome.STOPPED)], "Half an ans\n\n(stopped)\n"),
+        ([ended("# Tokens: 3\n   12  *all*\n\n\nend")], "# Tokens: 3\n   12  *all*\n\n\nend\n"),
+    ],
+    ids=["texts and a tool", "cut by length", "failed", "stopped", "our own words"],
+)
+def test_what_was_said_stays_in_order_parted_by_empty_lines(paper, happened, stayed):
+    play(screen_on(paper), *happened)
 
-    assert paper.stayed == "Let me look.\n\n  read_file a.txt  0.02s  1 line\n\nFound\n\nIt is x.\n"
-    assert paper.lives[-1] == ""
+    assert (paper.stayed, paper.lives[-1]) == (stayed, "")
+
+
+def test_a_running_tool_is_live_with_its_seconds_and_the_last_line_of_its_output(paper):
+    screen = screen_on(paper)
+    play(screen, events.ToolStarted(call_id="1", name="exec", arguments={"command": "make"}))
+    assert re.fullmatch(r"  exec make  0\.\ds", paper.lives[-1])
+
+    screen(events.ToolDelta(call_id="1", text="step 1\nstep 2\n"))
+    asyncio.run(one_tick(screen))
+
+    assert re.fullmatch(r"  exec make  0\.\ds\n    step 2", paper.lives[-1])
+
+
+def test_a_model_neither_steers_the_terminal_nor_writes_beyond_its_edge(paper):
+    play(screen_on(paper, colour=True), *step("a\x1b[2Jb\x1b]0;t\x07"), ended(""))
+    steered, paper.stayed = paper.stayed, ""
+    wide = [*step("これは長い文章です。" * 30), *step("# Head\n**bold** [a](http://x)\n\n", "```py\nx = 1\n```\n")]
+    play(screen_on(paper), *wide, ended(""))
+
+    assert "ab" in steered and "\x1b[2J" not in steered and "\x1b]" not in steered
+    assert "\x1b" not in paper.stayed + paper.lives[-1]  # without colour
+    assert all(cell_len(line) <= Paper.columns for line in paper.stayed.splitlines())
 
 
 def test_the_unfinished_end_is_live_until_it_stays(paper):
@@ -104,23 +140,6 @@ async def one_tick(screen) -> None:
     alive = asyncio.create_task(screen.keep_alive())
     await asyncio.sleep(0.15)
     alive.cancel()
-
-
-def test_a_running_tool_is_live_with_its_seconds(paper):
-    screen = screen_on(paper)
-    play(screen, events.ToolStarted(call_id="1", name="exec", arguments={"command": "make"}))
-
-    assert re.fullmatch(r"  exec make  0\.\ds", paper.lives[-1])
-
-
-def test_a_running_tool_shows_the_last_line_of_its_output_below_its_own(paper):
-    screen = screen_on(paper)
-    play(screen, events.ToolStarted(call_id="1", name="exec", arguments={"command": "make"}))
-
-    screen(events.ToolDelta(call_id="1", text="step 1\nstep 2\n"))
-    asyncio.run(one_tick(screen))
-
-    assert re.fullmatch(r"  exec make  0\.\ds\n    step 2", paper.lives[-1])
 
 
 def test_the_whole_output_of_the_last_call_can_be_shown(paper):
@@ -177,46 +196,6 @@ def test_code_taller_than_the_screen_stays_whole_and_once(paper):
     assert all(live.count("\n") < Paper.live_rows + 3 for live in paper.lives)
 
 
-def test_an_answer_cut_by_length_goes_on_in_the_same_sentence(paper):
-    play(screen_on(paper), *step("one tw", reason="length"), *step("o three", number=1), ended("one two three"))
-
-    assert paper.stayed == "one two three\n"
-
-
-def test_a_failure_is_said_after_what_was_said(paper):
-    play(screen_on(paper), *step("Half."), ended("The key was refused.", TurnOutcome.FAILED))
-
-    assert paper.stayed == "Half.\n\nThe key was refused.\n"
-
-
-def test_a_stopped_turn_keeps_what_was_said(paper):
-    play(screen_on(paper), *step("Half an ans")[:3], ended("Half an ans", TurnOutcome.STOPPED))
-
-    assert paper.stayed == "Half an ans\n\n(stopped)\n"
-
-
-def test_a_model_cannot_steer_the_terminal(paper):
-    play(screen_on(paper, colour=True), *step("a\x1b[2Jb\x1b]0;t\x07"), ended(""))
-
-    assert "ab" in paper.stayed
-    assert "\x1b[2J" not in paper.stayed
-    assert "\x1b]" not in paper.stayed
-
-
-def test_without_colour_no_escape_sequence_is_written(paper):
-    play(screen_on(paper), *step("# Head\n**bold** [a](http://x)\n\n", "```py\nx = 1\n```\n", calls=True), ended(""))
-
-    assert "\x1b" not in paper.stayed + "".join(paper.lives)
-
-
-def test_wide_characters_never_reach_beyond_the_edge(paper):
-    from rich.cells import cell_len
-
-    play(screen_on(paper), *step("これは長い文章です。" * 30), ended(""))
-
-    assert all(cell_len(line) <= Paper.columns for line in paper.stayed.splitlines())
-
-
 def test_a_message_from_elsewhere_stays_above_an_answer_that_still_grows(paper):
     screen = screen_on(paper)
     play(screen, *step("First part")[:3])
@@ -239,12 +218,6 @@ def test_a_long_notice_is_broken_between_words_and_keeps_its_indent(paper):
     assert " ".join(line.strip() for line in lines) == text
 
 
-def test_our_own_words_keep_their_lines(paper):
-    play(screen_on(paper), ended("# Tokens: 3\n   12  *all*\n\n\nend"))
-
-    assert paper.stayed == "# Tokens: 3\n   12  *all*\n\n\nend\n"
-
-
 def test_a_block_that_has_begun_to_stay_keeps_its_width_in_a_window_that_shrinks(paper):
     screen = screen_on(paper)
     play(screen, *step("```\n" + f"{'x' * 50}\n" * 20)[:3])
@@ -255,14 +228,6 @@ def test_a_block_that_has_begun_to_stay_keeps_its_width_in_a_window_that_shrinks
     screen(ended(""))
 
     assert paper.stayed.splitlines() == [f"▎ {'x' * 50}"] * 20
-
-
-def test_a_long_paragraph_right_below_a_heading_stays_whole_and_once(paper):
-    words = [f"word{number} " for number in range(100)]
-
-    play(screen_on(paper), *step("# Head\n", *words, "\n\n", "The end."), ended(""))
-
-    assert paper.stayed.split() == ["Head", *"".join(words).split(), "The", "end."]
 
 
 PIECES = [

@@ -11,8 +11,8 @@ import pytest
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home, ended
-from tests.support.tasks import open_tasks, reported_tasks
 from tests.support.toy_gateway import GatewayHome
+from tests.support.work import open_tasks, reported_tasks
 
 pytestmark = POSIX
 

@@ -22,8 +22,7 @@ from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls
 from tests.crash.driver import FittingModel, send, sweep
-from tests.support.goals import goal_of
-from tests.support.tasks import open_tasks
+from tests.support.work import goal_of, open_tasks
 
 LONGEST_S = 0.5
 SAYS = ("say 1", "say 2")
@@ -120,7 +119,7 @@ def look(home: Path) -> list[str]:
     done = Counter((home / "once").read_text("utf-8").split())
     problems += [f"{label} ran {times} times" for label, times in done.items() if times > 1]
     goal = goal_of(home)
-    problems += [] if goal["state"] == "done" and goal["is_reported"] else [f"the goal is {goal['state']}"]
+    problems += [] if goal["state"] == "done" and goal["reported"] else [f"the goal is {goal['state']}"]
     problems += [] if goal["planned"] else ["it was never planned"]
     rows = [json.loads(line) for line in (home / "workspace/sessions/toy_7.jsonl").read_text("utf-8").splitlines()]
     heard = Counter(text_of(row["content"]) for row in rows if row.get("role") == "user")

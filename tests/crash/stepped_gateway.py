@@ -15,8 +15,8 @@ from nanobot.__main__ import main
 from nanobot.cli.chat.signals import TERMINATION_SIGNALS, handle_signals
 from nanobot.cli.common import read_setup
 from nanobot.config.paths import DataPaths
+from nanobot.gateway.process import ShutdownRequests
 from nanobot.gateway.service import open_gateway
-from nanobot.gateway.shutdown import ShutdownRequests
 from nanobot.utils.log import LogTarget, set_up_logging
 
 

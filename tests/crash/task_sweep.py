@@ -19,7 +19,7 @@ from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls
 from tests.crash.driver import FittingModel, send, sweep
-from tests.support.tasks import open_tasks, reported_tasks
+from tests.support.work import open_tasks, reported_tasks
 
 STEPS = 3
 LONGEST_S = 0.35

@@ -20,7 +20,7 @@ from nanobot.providers.base import LLMResponse
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import calls
 from tests.crash.driver import FittingModel, send, sweep
-from tests.support.tasks import open_tasks, reported_tasks
+from tests.support.work import open_tasks, reported_tasks
 
 WORDS = ("It is in euros.", "The page is gone.", "Take the other one.", "Never mind.")
 STEPS = 13

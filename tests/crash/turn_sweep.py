@@ -56,7 +56,7 @@ from nanobot.session.manager import SessionManager
 from nanobot.testing import RecordingSink
 from nanobot.testing.event_rules import turn_problems
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
-from tests.support.tasks import open_tasks
+from tests.support.work import open_tasks
 
 SESSION = "phone:7"
 QUESTION = "do the six things"

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.agent.events import TextDelta, TurnOutcome
+from nanobot.agent.remote_turn import stop_turn
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.backend import choose_session, terminal_message
 from nanobot.gateway.control.client import GatewayBackend, find_backend
-from nanobot.gateway.lock import single_instance
-from nanobot.gateway.shutdown import ExitReason
+from nanobot.gateway.process import ExitReason, single_instance
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, RecordingSink, calls, open_bot
@@ -40,11 +40,13 @@ async def command(*words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, app, [*words])
 
 
-async def test_a_turn_through_the_socket_tells_the_same_events_and_keeps_the_same_session(
+async def test_a_turn_through_the_socket_of_the_owner_alone_tells_the_same_events_and_keeps_the_same_session(
     running: OpenGateway, tmp_path: Path
 ):
     async with running("hello") as here, open_bot(tmp_path / "alone", "hello") as other:
         bot, through, alone = await bot_of(here.home), RecordingSink(), RecordingSink()
+        path = here.home / "state" / "gateway.sock"
+        mode = stat.S_IMODE(path.stat().st_mode)
 
         result = await bot.run_turn(terminal_message("hi", bot.session_key), through)
         await other.run_turn(terminal_message("hi", "cli:direct"), alone)
@@ -53,15 +55,7 @@ async def test_a_turn_through_the_socket_tells_the_same_events_and_keeps_the_sam
         assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "hello")
         assert through.types == alone.types
         assert [row["content"] for row in session.messages] == ["hi", "hello"]
-
-
-async def test_the_socket_is_the_owners_alone_and_gone_when_the_gateway_is(running: OpenGateway):
-    async with running() as here:
-        path = here.home / "state" / "gateway.sock"
-        mode = stat.S_IMODE(path.stat().st_mode)
-
-    assert mode == 0o600
-    assert not path.exists()
+    assert (mode, path.exists()) == (0o600, False)
     async with connect(here.home / "state") as line:
         assert line is None
 
@@ -89,20 +83,6 @@ with socket.socket(socket.AF_UNIX) as line:
         ]
 
     assert [ran.stdout for ran in said] == [b"False\n", b"True\n"]
-
-
-async def test_stopping_a_turn_keeps_what_was_said(running: OpenGateway):
-    pause = Pause("It was a dark")
-    async with running(pause) as here:
-        bot, sink = await bot_of(here.home), RecordingSink()
-        turn = asyncio.create_task(bot.run_turn(terminal_message("tell me", bot.session_key), sink))
-        await pause.reached.wait()
-
-        assert await bot.stop_turn(bot.session_key)
-
-        assert (await turn).outcome is TurnOutcome.STOPPED
-        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
-        assert "It was a dark" in str(session.messages[1]["content"])
 
 
 async def test_a_client_that_is_gone_stops_its_turn_and_no_other_of_the_session(running: OpenGateway):
@@ -185,18 +165,23 @@ def text_of_deltas(sink: RecordingSink) -> str:
     return "".join(event.text for event in sink.events if isinstance(event, TextDelta))
 
 
-async def test_a_turn_whose_client_does_not_come_back_is_stopped(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("is_left", [False, True], ids=["stopped", "left by its client"])
+async def test_a_turn_that_ends_before_its_time_keeps_what_was_said(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch, is_left: bool
+):
     monkeypatch.setattr("nanobot.gateway.control.requests.ABANDONED_S", 0.1)
-    pause = Pause("It was a ")
-    async with running(pause) as here:
+    async with running(Pause("It was a dark")) as here:
+        sessions = SessionManager(here.home / "workspace")
         async with connect(here.home / "state") as line:
             assert line is not None
             line.send({"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"})
             await read_until(line, "text_delta")
-        sessions = SessionManager(here.home / "workspace")
+            if not is_left:
+                assert await stop_turn(here.home / "state", "cli:direct")
+                assert (await read_until(line, "turn_ended"))[-1]["outcome"] == "stopped"
         await eventually(lambda: sessions.get_or_create("cli:direct").message_count == 2)
 
-        assert "It was a" in str(sessions.get_or_create("cli:direct").messages[1]["content"])
+        assert "It was a dark" in str(sessions.get_or_create("cli:direct").messages[1]["content"])
 
 
 @pytest.mark.needs_sandbox
@@ -239,7 +224,7 @@ async def test_attachments_model_shell_and_commands_work_through_it(running: Ope
 
 
 async def test_conversations_are_listed_and_reopened_through_it(running: OpenGateway):
-    async with running("Rome it is.", "Still Rome.") as here:
+    async with running("Rome it is.", "Still Rome.", "hello") as here:
         bot = await bot_of(here.home)
         for line in ("Plan a trip to Rome", "/new"):
             await bot.run_turn(terminal_message(line, "cli:direct"))
@@ -247,20 +232,13 @@ async def test_conversations_are_listed_and_reopened_through_it(running: OpenGat
         key, line = await choose_session(bot, "cli:other", "/resume 1")
         reopened = await bot.run_turn(terminal_message(line, key))
         await bot.run_turn(terminal_message("Where to?", key))
+        here.toy.write("hi", message_id="1")
+        await eventually(here.toy.got)
 
         assert key == "cli:direct"
         assert "Rome it is." in reopened.text
         assert (await bot.session_info(key)).messages == 4
-
-
-async def test_continue_takes_the_newest_session_of_the_terminal(running: OpenGateway):
-    async with running("a", "b") as here:
-        bot = await bot_of(here.home, "cli:old")
-        await bot.run_turn(terminal_message("hi", "cli:old"))
-        here.toy.write("hi", message_id="1")
-        await eventually(here.toy.got)
-
-        assert (await bot_of(here.home, go_on=True)).session_key == "cli:old"
+        assert (await bot_of(here.home, go_on=True)).session_key == key  # the newest one of the terminal
 
 
 @pytest.mark.parametrize("chat", ["direct", "20261123-142501-9f3c"], ids=["this chat", "a chat nobody has open"])
@@ -326,41 +304,18 @@ async def test_send_prints_the_platforms_id_and_says_why_where_it_cannot(running
     assert (no_gateway.exit_code, "nanobot gateway" in no_gateway.stderr) == (1, True)
 
 
-async def test_channels_test_writes_to_the_owners_of_a_channel(running: OpenGateway):
+async def test_channels_test_writes_to_the_owners_of_a_channel_and_login_is_its_own(running: OpenGateway):
     async with running() as here:
-        (here.home / "pairing.json").write_text(
-            json.dumps({"owners": {"toy": ["person7"]}, "approved": {"toy": ["person7"]}})
-        )
+        here.pair(toy=["person7"])
 
         tried = await command("channels", "test", "toy", *config(here.home))
+        done = await command("channels", "login", "toy", *config(here.home))
+        unknown = await command("channels", "login", "fax", *config(here.home))
 
-        assert tried.stdout.startswith("Sent to toy:person7 as ")
-        assert here.toy.got("own7") == ["This is a test of nanobot. It works."]
-
-
-async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start_when_not(running: OpenGateway):
-    words = ("channels", "status", "--json")
-    async with running("hello") as here:
-        here.toy.write("hi", message_id="1")
-        await eventually(here.toy.got)
-        alive = json.loads((await command(*words, *config(here.home))).stdout)
-        shown = (await command("channels", "status", *config(here.home))).stdout
-    off = json.loads((await command(*words, *config(here.home))).stdout)
-
-    assert alive["running"] is True
-    assert (alive["channels"]["toy"]["state"], alive["channels"]["toy"]["received"]) == ("up", 1)
-    assert shown.splitlines()[0].startswith("toy\tup\t20")
-    assert (off["running"], off["channels"]["toy"]["state"]) == (False, "off")
-
-
-async def test_status_tells_how_a_running_gateway_and_its_channels_are(running: OpenGateway):
-    async with running() as here:
-        told = json.loads((await command("status", "--json", *config(here.home))).stdout)
-        shown = " ".join((await command("status", *config(here.home))).stdout.split())
-
-    assert (told["gateway"]["running"], told["gateway"]["status"]) == (True, "ok")
-    assert told["channels"]["toy"]["state"] == "up"
-    assert f"Gateway running (pid {os.getpid()}), ok Channels toy up" in shown
+    assert tried.stdout.startswith("Sent to toy:person7 as ")
+    assert here.toy.got("own7") == ["This is a test of nanobot. It works."]
+    assert (done.exit_code, done.stdout) == (0, "toy is configured and its credentials work.\n")
+    assert (unknown.exit_code, "There is no channel" in unknown.stderr) == (1, True)
 
 
 async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_beside_it(running: OpenGateway):
@@ -377,15 +332,6 @@ async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_b
         assert status.text.startswith("lamp: connected, ")
         assert "answers, offers" in str(told)
         assert "The running gateway does not have it." in str(told)
-
-
-async def test_login_is_the_channels_own(running: OpenGateway):
-    async with running() as here:
-        done = await command("channels", "login", "toy", *config(here.home))
-        unknown = await command("channels", "login", "fax", *config(here.home))
-
-    assert (done.exit_code, done.stdout) == (0, "toy is configured and its credentials work.\n")
-    assert (unknown.exit_code, "There is no channel" in unknown.stderr) == (1, True)
 
 
 async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway, caplog: pytest.LogCaptureFixture):
@@ -466,19 +412,32 @@ async def test_gateway_stop_asks_the_one_that_runs_and_without_one_says_so(runni
     assert (again.exit_code, "No gateway is running" in again.stderr) == (1, True)
 
 
-async def test_gateway_status_tells_whether_it_runs_and_is_well_by_its_exit_code(running: OpenGateway):
-    words = ("gateway", "status", "--json")
-    async with running() as here:
-        await eventually(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
-        well = await command(*words, *config(here.home))
-        shown = await command("gateway", "status", *config(here.home))
-        here.gateway.channels.broken["fax"] = "it fell apart"
-        unwell = await command(*words, *config(here.home))
-    with single_instance(DataPaths(here.home)):
-        silent = await command(*words, *config(here.home))
-    off = await command(*words, *config(here.home))
+async def test_commands_tell_whether_it_runs_how_its_channels_are_and_what_could_start_when_not(running: OpenGateway):
+    async def told(*words: str) -> dict[str, Any]:
+        result = await command(*words, "--json", *config(here.home))
+        return {**json.loads(result.stdout), "exit": result.exit_code}
 
-    assert [one.exit_code for one in (well, shown, unwell, silent, off)] == [0, 0, 1, 1, 1]
-    assert "Channels: toy up, plush up\n" in shown.stdout
-    assert json.loads(unwell.stdout)["problems"] == ["fax: it fell apart"]
-    assert [json.loads(one.stdout)["status"] for one in (silent, off)] == ["silent", "off"]
+    async with running("hello") as here:
+        here.toy.write("hi", message_id="1")
+        await eventually(here.toy.got)
+        await eventually(lambda: all(one.state == "up" for one in here.gateway.channels.statuses().values()))
+        well, whole, channels = await told("gateway", "status"), await told("status"), await told("channels", "status")
+        lines = [
+            " ".join((await command(*words, *config(here.home))).stdout.split())
+            for words in (("gateway", "status"), ("status",), ("channels", "status"))
+        ]
+        here.gateway.channels.broken["fax"] = "it fell apart"
+        unwell = await told("gateway", "status")
+    with single_instance(DataPaths(here.home)):
+        silent = await told("gateway", "status")
+    off, channels_off = await told("gateway", "status"), await told("channels", "status")
+
+    assert [one["status"] for one in (well, unwell, silent, off)] == ["ok", "failing", "silent", "off"]
+    assert [one["exit"] for one in (well, unwell, silent, off)] == [0, 1, 1, 1]
+    assert unwell["problems"] == ["fax: it fell apart"]
+    assert (whole["gateway"]["running"], whole["channels"]["toy"]["state"]) == (True, "up")
+    assert (channels["running"], channels["channels"]["toy"]["received"]) == (True, 1)
+    assert (channels_off["running"], channels_off["channels"]["toy"]["state"]) == (False, "off")
+    assert "Channels: toy up, plush up" in lines[0]
+    assert f"Gateway running (pid {os.getpid()}), ok Channels toy up" in lines[1]
+    assert lines[2].startswith("toy up 20")

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from nanobot.gateway.daemon import (
-    Launchd,
     ServiceError,
     ServiceSpec,
-    Systemd,
     find_daemon,
+    launchd,
     launchd_agent,
+    systemd,
     systemd_unit,
 )
-from nanobot.gateway.loop_monitor import tell_service_manager
+from nanobot.gateway.process import tell_service_manager
 from tests.support.home import POSIX
 
 
@@ -63,12 +63,12 @@ def test_the_unit_is_watched_limited_and_quoted(tmp_path: Path):
 
 def test_install_writes_enables_and_starts_and_uninstall_leaves_nothing(tmp_path: Path):
     host = Host()
-    systemd = Systemd(host, tmp_path / "units")
+    manager = systemd(host, tmp_path / "units")
 
-    systemd.install(spec(tmp_path))
+    manager.install(spec(tmp_path))
     written = (tmp_path / "units" / "nanobot.service").read_text()
-    active = systemd.is_active()
-    systemd.uninstall()
+    active = manager.is_active()
+    manager.uninstall()
 
     assert written == systemd_unit(spec(tmp_path))
     assert active
@@ -80,65 +80,49 @@ def test_install_writes_enables_and_starts_and_uninstall_leaves_nothing(tmp_path
         "disable --now nanobot.service",
         "daemon-reload",
     ]
-    assert not systemd.is_installed()
+    assert not manager.is_installed()
 
 
-def test_uninstall_takes_the_unit_away_also_where_the_manager_cannot_be_asked(tmp_path: Path):
-    Systemd(Host(), tmp_path).install(spec(tmp_path))
+def test_what_the_manager_refuses_is_said_with_what_to_do_and_everything_is_as_before(tmp_path: Path):
+    unit = tmp_path / "nanobot.service"
+    for before in (None, "[Unit] of before"):
+        if before is not None:
+            unit.write_text(before)
+        with pytest.raises(ServiceError, match=r"no bus.*nanobot gateway"):
+            systemd(Host("restart"), tmp_path).install(spec(tmp_path))
+        assert [path.read_text() for path in tmp_path.iterdir()] == ([] if before is None else [before])
 
-    lines = Systemd(Host("disable"), tmp_path).uninstall()
+    lines = systemd(Host("disable"), tmp_path).uninstall()
 
-    assert not (tmp_path / "nanobot.service").exists()
     assert "no bus" in lines[1]
-
-
-def test_what_the_manager_refuses_is_said_with_what_to_do(tmp_path: Path):
-    with pytest.raises(ServiceError, match=r"no bus.*nanobot gateway"):
-        Systemd(Host("enable"), tmp_path).install(spec(tmp_path))
-
-
-def test_a_failed_install_leaves_no_unit_behind_and_a_former_one_as_it_was(tmp_path: Path):
-    with pytest.raises(ServiceError):
-        Systemd(Host("restart"), tmp_path).install(spec(tmp_path))
-    left = [*tmp_path.iterdir()]
-    (tmp_path / "nanobot.service").write_text("[Unit] of before")
-    with pytest.raises(ServiceError):
-        Systemd(Host("restart"), tmp_path).install(spec(tmp_path))
-
-    assert left == []
-    assert (tmp_path / "nanobot.service").read_text() == "[Unit] of before"
+    assert not unit.exists()
 
 
 @POSIX
 def test_launchd_gets_a_list_it_can_read_and_is_asked_to_load_it(tmp_path: Path):
     host = Host("print")
-    launchd = Launchd(host, tmp_path / "agents")
+    manager = launchd(host, tmp_path / "agents")
 
-    launchd.install(spec(tmp_path))
+    manager.install(spec(tmp_path))
 
     told = plistlib.loads(launchd_agent(spec(tmp_path)))
     assert told["ProgramArguments"][:3] == ["/bin/true", "100% $HOME", "gateway"]
     assert told["KeepAlive"] is True
     assert host.asked[-1].startswith("launchctl bootstrap gui/")
     assert not any("bootout" in line for line in host.asked)  # it was not loaded
-    assert launchd.is_installed()
+    assert manager.is_installed()
 
-
-@POSIX
-def test_launchd_starts_a_stopped_gateway_when_it_is_asked_to_restart_it(tmp_path: Path):
-    host = Host("print")  # not loaded
-    launchd = Launchd(host, tmp_path / "agents")
-    launchd.install(spec(tmp_path))
-
-    launchd.restart()
+    manager.restart()
 
     assert host.asked[-1].startswith("launchctl bootstrap gui/")
 
 
 def test_a_host_without_either_is_told_how_to_live_without():
     assert find_daemon("linux", lambda name: None) is None
-    assert isinstance(find_daemon("darwin", lambda name: None), Launchd)
-    assert isinstance(find_daemon("linux", lambda name: "/bin/systemctl"), Systemd)
+    for platform, program in (("darwin", "launchctl"), ("linux", "systemctl")):
+        manager = find_daemon(platform, lambda name: "/bin/systemctl")
+        assert manager is not None
+        assert manager.manager[0] == program
 
 
 @POSIX

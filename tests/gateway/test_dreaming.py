@@ -6,13 +6,9 @@ from tests.support.memory import archive_queue, saving
 from tests.support.running_gateway import OpenGateway
 
 
-async def test_it_is_a_member_that_asks_nothing_of_a_model_at_a_start(running: OpenGateway):
+async def test_it_is_a_member_that_asks_nothing_of_a_model_at_a_start_unless_it_is_switched_off(running: OpenGateway):
     async with running() as it:
-        assert "dream" in it.gateway.supervisor.tasks
-        assert it.model.requests == []
-
-
-async def test_switched_off_it_is_none(running: OpenGateway):
+        assert ("dream" in it.gateway.supervisor.tasks, it.model.requests) == (True, [])
     async with running(agents={"defaults": {"dream": {"enabled": False}}}) as it:
         assert "dream" not in it.gateway.supervisor.tasks
 

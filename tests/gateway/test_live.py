@@ -15,55 +15,27 @@ from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import Toy
 
 
-async def test_who_may_speak_changes_at_once_without_a_new_connection(running: OpenGateway):
-    async with running("hello") as here:
-        channel = here.gateway.channels.manager.get("toy")
-        here.change(lambda config: config["channels"]["toy"].update(allowFrom=["7", "9"]))
-        await eventually(lambda: channel is not None and channel.is_allowed("9"))
-
-        here.toy.write("hi", sender="9", chat="9", message_id="1")
-        await eventually(lambda: here.toy.got("9"))
-
-        assert here.gateway.channels.manager.get("toy") is channel
-
-
-async def test_a_channel_is_switched_off_and_on_and_the_others_stay(running: OpenGateway, caplog):
-    def switch(on: bool) -> Any:
-        return lambda config: config["channels"]["toy"].update(enabled=on)
-
-    async with running("hello") as here:
-        manager = here.gateway.channels.manager
-        plush = manager.get("plush")
-
-        here.change(switch(False))
-        await eventually(lambda: manager.get("toy") is None)
-        here.toy.write("hi", message_id="1")
-        here.change(switch(True))
-        await eventually(here.toy.got)
-
-        assert manager.get("plush") is plush
-        assert here.toy.got() == ["hello"]
-
-
-async def test_the_code_of_a_channel_is_imported_beside_the_event_loop(
+async def test_who_may_speak_changes_at_once_and_a_channel_is_switched_off_and_on_while_the_others_stay(
     running: OpenGateway, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delitem(sys.modules, "toys", raising=False)  # another test may have imported it
-    async with running():
-        imported_in = sys.modules["toys"].IMPORTED_IN
+    async with running("hello", "again") as here:
+        manager = here.gateway.channels.manager
+        toy, plush = manager.get("toy"), manager.get("plush")
+        assert sys.modules["toys"].IMPORTED_IN is not threading.current_thread()
 
-    assert imported_in is not threading.current_thread()
+        here.change(lambda config: config["channels"]["toy"].update(allowFrom=["7", "9"]))
+        await eventually(lambda: toy is not None and toy.is_allowed("9"))
+        here.toy.write("hi", sender="9", chat="9", message_id="1")
+        await eventually(lambda: here.toy.got("9"))
+        assert manager.get("toy") is toy
 
-
-async def test_a_config_that_is_deleted_switches_nothing_off(running: OpenGateway):
-    async with running("hello") as here:
-        members = here.gateway.supervisor.tasks
-        (here.home / "config.json").unlink()
-        await eventually(lambda: "is gone" in (members["config"].problem() or ""))
-        here.toy.write("hi", message_id="1")
-        await eventually(here.toy.got)
-
-        assert here.toy.got() == ["hello"]
+        here.change(lambda config: config["channels"]["toy"].update(enabled=False))
+        await eventually(lambda: manager.get("toy") is None)
+        here.toy.write("hi", message_id="2")
+        here.change(lambda config: config["channels"]["toy"].update(enabled=True))
+        await eventually(lambda: here.toy.got("7") == ["again"])
+        assert manager.get("plush") is plush
 
 
 async def test_new_settings_begin_a_channel_anew_and_what_waited_for_it_is_sent(running: OpenGateway, tmp_path):
@@ -130,49 +102,33 @@ async def test_model_key_and_limits_change_for_the_next_turn(running: OpenGatewa
     assert second.json["max_tokens"] == 77
 
 
-async def test_tools_change_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(running: OpenGateway, caplog):
-    caplog.set_level("INFO")
-    pause, listing = Pause(), calls(("list_dir", {"path": "."}))
-    write = calls(("write_file", {"path": "note.txt", "content": "written"}), ("exec", {"command": "echo said"}))
-    async with running(pause, write, "done", listing, "over") as here:
-        here.toy.write("begin", message_id="1")
-        await pause.reached.wait()
-        here.change(lambda config: config.update(tools={"exec": {"enable": False}, "web": {"enable": False}}))
-        await eventually(lambda: "tools.exec.enable" in caplog.text)
-        pause.resume.set()
-        await eventually(lambda: "done" in here.toy.got())
-        results = [str(row["content"]) for row in here.model.requests[1] if row["role"] == "tool"]
-        here.toy.write("go on", message_id="2")
-        await eventually(lambda: "over" in here.toy.got())
-
-    carried = [{tool["function"]["name"] for tool in tools} for tools in here.model.tools]
-    assert not any("There is no tool" in result for result in results)
-    assert all({"exec", "web_fetch"} <= names for names in carried[:2])
-    assert not {"exec", "web_fetch", "web_search"} & carried[-1]
-    assert {"message", "cron", "spawn", "read_file"} <= carried[-1]
-
-
-async def test_approval_changes_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(
+async def test_tools_and_approval_change_for_the_next_turn_and_a_turn_that_runs_keeps_its_own(
     running: OpenGateway, tmp_path, caplog
 ):
     caplog.set_level("INFO")
-    outside = tmp_path / "outside.txt"
-    pause, write = Pause(), calls(("write_file", {"path": str(outside), "content": "written"}))
-    tools = {"approval": "off"}
-    async with running(pause, write, "done", write, "over", tools=tools) as here:
+    outside, pause = tmp_path / "outside.txt", Pause()
+    write = ("write_file", {"path": str(outside), "content": "written"})
+    first = calls(write, ("exec", {"command": "echo said"}))
+    async with running(pause, first, "done", calls(write), "over", tools={"approval": "off"}) as here:
         here.toy.write("begin", message_id="1")
         await pause.reached.wait()
-        here.change(lambda config: config.update(tools={"approval": "deny"}))
-        await eventually(lambda: "the config was changed: tools.approval" in caplog.text)
+        tools = {"exec": {"enable": False}, "web": {"enable": False}, "approval": "deny"}
+        here.change(lambda config: config.update(tools=tools))
+        await eventually(lambda: "tools.approval, tools.exec.enable" in caplog.text)
         pause.resume.set()
         await eventually(lambda: "done" in here.toy.got())
+        results = [str(row["content"]) for row in here.model.requests[1] if row["role"] == "tool"]
         was_written = outside.exists()
         outside.unlink()
         here.toy.write("go on", message_id="2")
         await eventually(lambda: "over" in here.toy.got())
 
-    assert was_written
-    assert not outside.exists()
+    carried = [{tool["function"]["name"] for tool in tools} for tools in here.model.tools]
+    assert not any("There is no tool" in result for result in results)
+    assert (was_written, outside.exists()) == (True, False)
+    assert all({"exec", "web_fetch"} <= names for names in carried[:2])
+    assert not {"exec", "web_fetch", "web_search"} & carried[-1]
+    assert {"message", "cron", "spawn", "read_file"} <= carried[-1]
 
 
 async def test_mcp_servers_come_and_go(running: OpenGateway):
@@ -224,17 +180,21 @@ async def test_the_heartbeat_is_switched_off_and_on(running: OpenGateway, caplog
     assert "gateway.heartbeat.intervalS" in caplog.text
 
 
-async def test_the_log_names_what_needs_a_restart_and_a_file_that_does_not_parse_changes_nothing(
+async def test_the_log_names_what_needs_a_restart_and_a_file_that_is_damaged_or_gone_changes_nothing(
     running: OpenGateway, caplog
 ):
-    async with running("hello") as here:
+    async with running("hello", "again") as here:
+        file = here.home / "config.json"
         here.change(lambda config: config.update(agents={"defaults": {"timezone": "Europe/Berlin"}}))
-        await eventually(lambda: "agents.defaults.timezone" in caplog.text)
-        (here.home / "config.json").write_text("{")
-        await eventually(lambda: "the previous settings stay in use" in caplog.text)
-        report = await here.gateway.reporter.report()
-        here.toy.write("hi", message_id="1")
-        await eventually(here.toy.got)
+        await eventually(lambda: "for agents.defaults.timezone restart with `nanobot gateway restart`" in caplog.text)
+        for count, text in enumerate(("{", None), start=1):
+            if text is None:
+                file.unlink()
+            else:
+                file.write_text(text)
+            await eventually(lambda count=count: caplog.text.count("the previous settings stay in use") == count)  # type: ignore[misc]
+            report = await here.gateway.reporter.report()
+            here.toy.write("hi", message_id=str(count))
+            await eventually(lambda count=count: len(here.toy.got()) == count)  # type: ignore[misc]
 
-    assert "for agents.defaults.timezone restart with `nanobot gateway restart`" in caplog.text
-    assert [problem.split(":")[0] for problem in report["problems"]] == ["config"]
+            assert [problem.split(":")[0] for problem in report["problems"]] == ["config"]

@@ -1,115 +1,72 @@
-"""Members live behind walls; the pulse sees who is gone, for how long, and what no platform took."""
+"""Members live behind walls, and the report says who is gone, for how long, and what no platform took."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from nanobot.channels.status import ChannelState, ChannelStatus
-from nanobot.gateway.loop_monitor import REFUSED_S, LoopMonitor
+from nanobot.channels.status import REFUSED_S, ChannelState, ChannelStatus
+from nanobot.gateway.health import LoopMonitor
 from nanobot.gateway.supervisor import SupervisedTask, TaskSupervisor
 from nanobot.utils.clock import FrozenClock, SystemClock
 from tests.support.eventually import eventually
 
 
-@asynccontextmanager
-async def living(*members: SupervisedTask) -> AsyncIterator[None]:
-    """Members that are begun anew at once, and whose silence counts at once."""
-    together = TaskSupervisor(SystemClock(), first_wait_s=0.01, starting_s=0.0)
-    for member in members:
-        together.add(member)
-    running = asyncio.create_task(together.run())
-    try:
-        yield
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-
-
-async def for_ever() -> None:
-    await asyncio.Event().wait()
-
-
-async def test_one_that_is_silent_for_too_long_is_cut_off_and_begun_anew(caplog):
-    silent = SupervisedTask("clock", for_ever, silent_s=lambda: 99.0, stale_s=0.03)
-    other = SupervisedTask("other", for_ever)
-
-    async with living(silent, other):
-        await eventually(lambda: silent.restarts >= 2)
-
-        assert (other.alive, other.restarts) == (True, 0)
-    assert "no activity for 99 s" in silent.last_error
-
-
-async def test_one_that_comes_to_its_end_in_good_order_is_left_alone():
-    async def short() -> None:
-        return
-
-    done = SupervisedTask("short", short)
-    async with living(done):
-        await eventually(lambda: done.ended)
-
-    assert (done.alive, done.restarts, done.last_error) == (False, 0, "")
-
-
-async def test_one_that_breaks_again_and_again_waits_longer_each_time():
+async def test_one_that_breaks_waits_longer_each_time_and_one_that_ends_is_left_alone():
     begun: list[float] = []
 
     async def broken() -> None:
         begun.append(asyncio.get_running_loop().time())
         raise OSError("no")
 
-    async with living(SupervisedTask("broken", broken)):
-        await eventually(lambda: len(begun) == 4)
+    supervisor, done = (
+        TaskSupervisor(SystemClock(), first_wait_s=0.01),
+        SupervisedTask("short", lambda: asyncio.sleep(0)),
+    )
+    for member in (SupervisedTask("broken", broken), done):
+        supervisor.add(member)
+    running = asyncio.create_task(supervisor.run())
+    await eventually(lambda: len(begun) == 4)
+    running.cancel()
+    await asyncio.wait([running])
 
     waits = [later - before for before, later in pairwise(begun)]
     assert all(wait >= least for wait, least in zip(waits, (0.01, 0.02, 0.04), strict=True))
-
-
-def watched() -> tuple[FrozenClock, ChannelStatus, LoopMonitor]:
-    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
-    status = ChannelStatus(clock)
-    return clock, status, LoopMonitor(clock, lambda: {"toy": status}, notify=lambda state: None)
+    assert (done.ended, done.alive, done.restarts, done.last_error) == (True, False, 0, "")
 
 
 def test_how_long_a_channel_is_gone_counts_from_when_it_was_last_up_however_often_it_is_tried():
-    clock, status, pulse = watched()
+    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
+    status = ChannelStatus(clock)
     status.set_state(ChannelState.UP)
-    pulse.beat()
+    clock.advance(5)
 
     for state in (ChannelState.DOWN, ChannelState.CONNECTING) * 20:
-        clock.advance(1)
         status.set_state(state)
-        pulse.beat()
+        clock.advance(1)
 
-    assert pulse.gone_s("toy") == 40
+    assert status.gone_s == 40
 
 
 def test_a_message_that_no_platform_took_is_remembered_until_one_is_taken_or_for_a_while():
-    clock, status, pulse = watched()
-    pulse.beat()
+    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
+    status = ChannelStatus(clock)
     status.record_failed("there is no such chat")
-    pulse.beat()
-    refused = pulse.refused("toy")
+    refused = status.undelivered
     status.record_sent()
-    pulse.beat()
-    taken = pulse.refused("toy")
+    taken = status.undelivered
     status.record_failed("no again")
-    pulse.beat()
     clock.advance(REFUSED_S + 1)
 
-    assert (refused, taken, pulse.refused("toy")) == ("there is no such chat", None, None)
+    assert (refused, taken, status.undelivered) == ("there is no such chat", "", "")
 
 
 async def test_the_pulse_tells_the_service_manager_and_how_late_the_loop_is():
     told: list[str] = []
-    pulse = LoopMonitor(SystemClock(), dict, notify=told.append)
+    pulse = LoopMonitor(SystemClock(), told.append)
     running = asyncio.create_task(pulse.run())
 
     await eventually(lambda: told == ["WATCHDOG=1"])
 
-    assert pulse.silent_s < 1
-    assert pulse.lag_s == 0.0
+    assert (pulse.silent_s < 1, pulse.lag_s) == (True, 0.0)
     running.cancel()
     await asyncio.wait([running])

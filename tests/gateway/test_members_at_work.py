@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.cron.service import CronService
 from nanobot.cron.types import CronJob, CronSchedule
 from nanobot.messages.types import text_of
 from nanobot.providers.errors import AuthenticationError
@@ -87,9 +88,19 @@ async def test_job_runs_on_time_though_its_report_waits_for_a_chat_that_is_offli
     assert [row.outcome for row in history] == ["ran", "ran"]
 
 
+async def test_a_scheduler_that_ticks_no_more_is_started_again(running: OpenGateway, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanobot.gateway.jobs._STALE_S", 0.05)
+    monkeypatch.setattr(CronService, "tick_age_s", 99.0)
+    async with running() as here:
+        jobs = here.gateway.supervisor.tasks["jobs"]
+        await eventually(lambda: jobs.restarts)
+
+    assert "no activity for 99 s" in jobs.last_error
+
+
 async def test_a_person_is_reminded_who_asked_for_it_in_a_chat(running: OpenGateway):
     async with running(REMIND, "I will.", "Tea!") as here:
-        written(here.home / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
+        here.pair(toy=["7"])
         here.toy.write("remind me of the tea", message_id="1")
         await eventually(lambda: here.toy.got("7"))
         await run_only_job(here)
@@ -108,7 +119,7 @@ async def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the
         here.toy.write("remind me of the tea", message_id="1")
         await eventually(lambda: here.toy.got("7"))
         await run_only_job(here)
-        written(here.home / "pairing.json", {"owners": {"toy": ["1"]}, "approved": {"toy": ["1"]}})
+        here.pair(toy=["1"])
         await run_only_job(here)
         await eventually(lambda: here.toy.got("1"))
         own = await added(here, "make tea", deliver=True, channel="toy", to="9")
@@ -136,7 +147,7 @@ async def test_the_agent_writes_to_another_chat_and_knows_that_it_arrived(runnin
     dinner = calls(("message", {"content": "Dinner at eight.", "channel": "toy", "chat_id": "9"}))
     nowhere = calls(("message", {"content": "And you?", "channel": "toy", "chat_id": "nowhere"}))
     async with running(dinner, nowhere, "I told them.") as here:
-        written(here.home / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
+        here.pair(toy=["7"])
         here.toy.write("tell the others", message_id="1")
         await eventually(lambda: "I told them." in here.toy.got("7"))
 

@@ -70,8 +70,11 @@ def old(tmp_path: Path) -> Path:
 
 
 async def test_what_is_old_is_packed_by_the_month_and_found(running: OpenGateway, old: Path):
+    for day in ("2025-05-01", "2025-05-02"):
+        (old / "memory" / f"{day}.md").write_text("# Shopping\n\n- milk\n", "utf-8")
     async with running("Hm.", **KEEP) as it:
-        await eventually(lambda: not (old / "memory" / "2025-03-07.md").exists())
+        await eventually(lambda: not (old / "memory" / "2025-05-02.md").exists())
+        assert (old / "memory" / "2025-05.md").read_text().count("- milk") == 2
         assert in_archives(old) == {"2025-03": ["cli_direct-a.jsonl"], "2025-04": ["cli_direct-b.jsonl"]}
         assert [path.stem for path in (old / "sessions" / "archive").glob("*.jsonl")] == ["cli_direct-c"]
         assert (old / "memory" / "2025-03.md").read_text() == (
@@ -94,14 +97,6 @@ async def test_who_asks_for_one_gets_it_and_what_is_deleted_is_gone(running: Ope
     assert in_archives(old) == {}
     assert "Plum" not in nanobot(it.home, "sessions", "search", "plum")
     assert not any(b"Plum" in path.read_bytes() for path in it.home.rglob("*") if path.is_file())
-
-
-async def test_the_same_note_of_two_days_is_kept_twice(running: OpenGateway, old: Path):
-    for day in ("2025-05-01", "2025-05-02"):
-        (old / "memory" / f"{day}.md").write_text("# Shopping\n\n- milk\n", "utf-8")
-    async with running(**KEEP):
-        await eventually(lambda: not (old / "memory" / "2025-05-02.md").exists())
-    assert (old / "memory" / "2025-05.md").read_text().count("- milk") == 2
 
 
 async def test_what_a_crash_left_in_both_places_is_deleted_in_both(running: OpenGateway, old: Path):

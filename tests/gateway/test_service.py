@@ -1,7 +1,7 @@
 """What lives in the gateway: a part that cannot start or that breaks is told of, and the others do their work."""
 
 import asyncio
-import json
+import os
 import shutil
 from datetime import UTC, datetime
 from functools import partial
@@ -15,9 +15,8 @@ from nanobot.config.paths import DataPaths
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.types import CronSchedule
 from nanobot.errors import ConfigError, InstanceLockedError
-from nanobot.gateway.lock import find_lock_holder
+from nanobot.gateway.process import ExitReason, find_lock_holder
 from nanobot.gateway.service import Options
-from nanobot.gateway.shutdown import ExitReason
 from nanobot.gateway.supervisor import SupervisedTask
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.errors import AuthenticationError
@@ -25,7 +24,7 @@ from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway, Running
-from tests.support.toy_gateway import free_port
+from tests.support.toy_gateway import free_port, written
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
 
@@ -74,24 +73,19 @@ async def test_where_every_platform_refuses_it_at_once_it_leaves_with_their_reas
             await asyncio.wait_for(here.gateway.wait(), 5)
 
 
-async def test_there_is_one_gateway_a_data_folder(running: OpenGateway):
-    async with running() as here:
-        holder = find_lock_holder(DataPaths(here.home))
-        with pytest.raises(InstanceLockedError, match=f"pid {holder.pid if holder else None}"):
-            async with running():
-                pass
-
-    assert find_lock_holder(DataPaths(here.home)) is None
-
-
-async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: OpenGateway, tmp_path):
+async def test_there_is_one_gateway_a_data_folder_and_the_lock_of_one_that_died_counts_for_nothing(
+    running: OpenGateway, tmp_path
+):
     state = tmp_path / "home" / "state"
     state.mkdir(parents=True)
     (state / "gateway.lock").touch()
     (state / "gateway.json").write_text('{"pid": 1, "since": "yesterday"}')
-
     async with running() as here:
-        assert find_lock_holder(DataPaths(here.home)) is not None
+        with pytest.raises(InstanceLockedError, match=f"pid {os.getpid()}"):
+            async with running():
+                pass
+
+    assert find_lock_holder(DataPaths(here.home)) is None
 
 
 async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_nothing(running: OpenGateway):
@@ -138,14 +132,15 @@ async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(runn
 
 async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_and_to_the_agent(running: OpenGateway):
     async with running("first answer", "second answer") as here:
-        pairing = {"owners": {"toy": ["7"], "plush": ["8"]}, "approved": {"toy": ["7"], "plush": ["8"]}}
-        (here.home / "pairing.json").write_text(json.dumps(pairing))
+        here.pair(toy=["7"], plush=["8"])
         here.toy.write("hi", chat="nowhere", message_id="1")
         await eventually(here.toys["plush"].got)
         here.toy.write("hi again", chat="nowhere", message_id="2")
         await eventually(lambda: len(here.model.requests) == 2)
+        report = await here.gateway.reporter.report()
 
     told = here.toys["plush"].got("8")[0]
+    assert "toy: the last message was not delivered: there is no such chat" in report["problems"]
     assert "The message to toy:nowhere was not delivered: there is no such chat" in told
     assert "first answer" in told
     assert "was not delivered: there is no such chat" in str(here.model.requests[1])
@@ -154,7 +149,7 @@ async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_a
 async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_platform_took(running: OpenGateway):
     unified = {"agents": {"defaults": {"unifiedSession": True}}}
     async with running("first answer", "second answer", **unified) as here:
-        (here.home / "pairing.json").write_text(json.dumps({"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}}))
+        here.pair(toy=["7"])
         sessions = SessionManager(here.home / "workspace")
         stale = sessions.get_or_create("toy:nowhere")  # from before it was one session
         stale.add_message("user", "long ago")
@@ -169,11 +164,21 @@ async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_p
 
 async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(running: OpenGateway):
     async with running("a secret of mine") as here:
-        (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
+        here.pair(plush=["person8"])
         here.toy.write("hi", chat="nowhere", message_id="1")
         await eventually(here.toys["plush"].got)
 
     assert "a secret of mine" in here.toys["plush"].got("own8")[0]
+
+
+async def test_a_report_that_nobody_gets_is_not_reported_again(running: OpenGateway):
+    async with running() as here:
+        here.pair(plush=["nowhere"])
+        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "hi"))
+        await eventually(lambda: here.gateway.channels.statuses()["plush"].failed)
+        await here.gateway.channels.manager.drain()
+
+        assert here.gateway.reporter.dead_letters.count == 1
 
 
 async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners_own(running: OpenGateway):
@@ -181,19 +186,16 @@ async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners
     settings = {"gateway": {"port": free_port(), "heartbeat": {"intervalS": 1}}}
     unified = {"agents": {"defaults": {"unifiedSession": True}}}
     async with running(decision, "The kettle is on.", **settings, **unified) as here:
-        (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
+        here.pair(plush=["person8"])
         (here.home / "workspace" / "HEARTBEAT.md").write_text("- [ ] boil water\n", encoding="utf-8")
 
         await eventually(lambda: here.toys["plush"].got("own8") == ["The kettle is on."])
 
 
-async def test_restart_and_stop_are_why_it_leaves(running: OpenGateway):
-    async with running() as here:
-        here.gateway.shutdown.restart()
-        assert await here.gateway.wait() is ExitReason.RESTART
-
-
-async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_time(running: OpenGateway):
+async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_time(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("nanobot.gateway.health.GONE_S", 0.0)
     async with running() as here:
         channel = here.gateway.channels.manager.get("toy")
         assert channel is not None
@@ -204,35 +206,27 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
         report = await here.gateway.reporter.report()
 
     assert report["channels"]["toy"]["lastError"] == "ConnectionError: the line was cut"
+    assert report["problems"][0].startswith("toy: not connected for ")
 
 
-async def test_a_group_in_which_only_the_owner_has_written_gets_no_notice_for_the_owner(running: OpenGateway):
-    async with running("one", "two") as here:
-        (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["user8"]}}))
-        for number, chat in enumerate(["own", "group"]):
-            here.toys["plush"].write("hi", chat=chat, sender="user8", message_id=str(number), in_group=chat == "group")
-            await eventually(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
+@pytest.mark.parametrize("others", [[], ["9"]], ids=["only the owner wrote in the group", "another one, too"])
+async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_in_a_group(
+    running: OpenGateway, others: list[str]
+):
+    said = [("own", "user8", False), ("group", "user8", not others), *(("group", other, False) for other in others)]
+    async with running("one", "two", "three") as here:
+        people = {"owners": {"plush": ["user8"]}, "approved": {"plush": ["user8", *others]}}
+        written(here.home / "pairing.json", people)
+        plush = here.toys["plush"]
+        for number, (chat, sender, in_group) in enumerate(said):
+            plush.write("hi", chat=chat, sender=sender, message_id=str(number), in_group=in_group)
+            await eventually(lambda number=number: len(plush.got()) == number + 1)  # type: ignore[misc]
 
         await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
-        await eventually(lambda: len(here.toys["plush"].got()) == 3)
+        await eventually(lambda: len(plush.got()) == len(said) + 1)
 
-    assert "a secret of mine" in here.toys["plush"].got("own")[-1]
-    assert here.toys["plush"].got("group") == ["two"]
-
-
-async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_where_others_read(running: OpenGateway):
-    async with running("one", "two", "three", "a secret of mine") as here:
-        pairing = {"owners": {"plush": ["user8"]}, "approved": {"plush": ["user8", "9"]}}
-        (here.home / "pairing.json").write_text(json.dumps(pairing))
-        for number, (chat, sender) in enumerate([("own", "user8"), ("group", "user8"), ("group", "9")]):
-            here.toys["plush"].write("hi", chat=chat, sender=sender, message_id=str(number))
-            await eventually(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
-
-        here.toy.write("hi", chat="nowhere", message_id="4")
-        await eventually(lambda: len(here.toys["plush"].got()) == 4)
-
-    assert "a secret of mine" in here.toys["plush"].got("own")[-1]
-    assert "a secret of mine" not in str(here.toys["plush"].got("group"))
+    assert "a secret of mine" in plush.got("own")[-1]
+    assert "a secret of mine" not in str(plush.got("group"))
 
 
 async def test_a_job_that_no_model_worked_on_reminds_at_once_and_is_tried_again(

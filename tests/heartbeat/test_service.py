@@ -112,24 +112,16 @@ async def test_a_change_is_looked_at_before_the_time_that_was_named(desk: Desk):
     assert desk.done == []
 
 
-async def test_a_decision_may_name_a_later_time_for_the_next_look(desk: Desk):
+async def test_a_decision_may_name_a_later_time_for_the_next_look_which_outlives_a_restart(desk: Desk):
     desk.provider.script(decides(action="skip", again_in_minutes=90), decides(action="run", tasks="now"))
 
-    await desk.looks(3)
+    await desk.looks(1)
+    desk.service = desk.opened()
+    await desk.looks(2)
     assert len(desk.provider.requests) == 1
     await desk.looks(1)
 
     assert desk.done == ["now"]
-
-
-async def test_a_later_time_that_was_named_outlives_a_restart(desk: Desk):
-    desk.provider.script(decides(action="skip", again_in_minutes=120))
-    await desk.looks(1)
-
-    desk.service = desk.opened()
-    await desk.looks(3)
-
-    assert len(desk.provider.requests) == 1
 
 
 @pytest.mark.parametrize("result", ["", "HEARTBEAT_OK", "**HEARTBEAT_OK**", "All is well. HEARTBEAT_OK"])
@@ -168,21 +160,6 @@ async def test_the_question_is_small_and_knows_no_history(tmp_path: Path):
     assert "task 250" not in words
 
 
-async def test_the_ledger_hears_what_the_question_was_for(tmp_path: Path):
-    causes = []
-
-    class Asked(ScriptedProvider):
-        async def chat(self, *args: Any, **kwargs: Any) -> LLMResponse:
-            causes.append(call_context().cause)
-            return decides(action="skip")
-
-    (tmp_path / "HEARTBEAT.md").write_text("- water", encoding="utf-8")
-
-    await HeartbeatService(tmp_path, Asked()).check()
-
-    assert causes == ["heartbeat"]
-
-
 @pytest.mark.parametrize("error", [AuthenticationError("no such key"), BudgetExceededError("limits.dailyUsd is spent")])
 async def test_a_pause_tells_the_owner_once_when_and_why_and_ends_with_the_day(desk: Desk, error: Exception):
     desk.provider.script(ModelOverloadedError("busy"), error)
@@ -206,12 +183,18 @@ async def test_a_pause_tells_the_owner_once_when_and_why_and_ends_with_the_day(d
     assert desk.service.paused == ""
 
 
-async def test_it_can_be_asked_to_look_now(desk: Desk):
+async def test_it_can_be_asked_to_look_now_and_the_ledger_hears_what_for(desk: Desk, monkeypatch: pytest.MonkeyPatch):
+    causes = []
     desk.provider.script(*[decides(action="run", tasks="water")] * 2)
+    chat = desk.provider.chat
 
-    first, second = await desk.service.trigger_now(), await desk.service.trigger_now()
+    async def noted(*args: Any, **kwargs: Any) -> LLMResponse:
+        causes.append(call_context().cause)
+        return await chat(*args, **kwargs)
 
-    assert (first, second) == ("Watered.", "Watered.")
+    monkeypatch.setattr(desk.provider, "chat", noted)
+    assert [await desk.service.trigger_now() for _ in range(2)] == ["Watered.", "Watered."]
+    assert causes == ["heartbeat", "heartbeat"]
 
 
 async def test_off_is_off(desk: Desk):

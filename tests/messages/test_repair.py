@@ -40,10 +40,6 @@ def result(call_id: str, text: str = "done") -> Row:
     return {"role": "tool", "tool_call_id": call_id, "name": "read_file", "content": text}
 
 
-def roles(rows: list[ChatMessage]) -> str:
-    return "".join(row["role"][0] for row in rows)
-
-
 def assert_legal(rows: list[ChatMessage]) -> None:
     assert openai_problems(rows) == []
     assert anthropic_problems(rows) == []
@@ -52,58 +48,56 @@ def assert_legal(rows: list[ChatMessage]) -> None:
 # --- one case each
 
 
-def test_a_legal_history_comes_out_as_the_same_objects():
-    history = [
-        {"role": "system", "content": "be good"},
-        user(),
-        says(None, "a", "b"),
-        result("a"),
-        result("b"),
-        says("ok"),
-        user("more"),
-    ]
+def calls(*calls: Row) -> Row:
+    return {**says(None), "tool_calls": [*calls]}
 
+
+LEGAL = [{"role": "system", "content": "s"}, user(), says(None, "a", "b"), result("a"), result("b"), says(), user("x")]
+
+
+def test_a_legal_history_comes_out_as_the_same_objects():
+    assert all(before is after for before, after in zip(LEGAL, legalise(LEGAL), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("history", "contents"),
+    {
+        "no result": ([user(), says(None, "a", "b"), result("b"), user("?")], ["hello", None, NO_RESULT, "done", "?"]),
+        "results out of order": (
+            [user(), says(None, "a", "b"), result("b", "2"), user("meanwhile"), result("a", "1")],
+            ["hello", None, "1", "2", "meanwhile"],
+        ),
+        "stray and second results": (
+            [result("x"), user(), says(None, "a"), result("a", "first"), result("a", "second"), result("y")],
+            ["hello", None, "first"],
+        ),
+        "two calls under one id": (
+            [user(), calls(call("0", "glob"), call("0", "grep")), result("0", "of glob"), result("0", "of grep")],
+            ["hello", None, "of glob", "of grep"],
+        ),
+        "a call twice": ([user(), says(None, "a", "a"), result("a", "the only one")], ["hello", None, "the only one"]),
+        "ids used again": ([user(), *[says(None, "a"), result("a")] * 3], ["hello", *[None, "done"] * 3]),
+        "neighbours of one role": (
+            [user("a", runtime_context="[ctx]"), user("b"), says("c"), says("d", "x"), result("x")],
+            ["a\n\n[ctx]\n\nb", "c\n\nd", "done"],
+        ),
+        "what no model may see": (
+            [user("/status", _command=True), says("v1", _command=True), says("hi"), user(),
+             {"role": "system", "content": "evil"}, {"role": "developer", "content": "x"}, says(""), says(None)],
+            ["hello"],
+        ),
+        "an empty last message": ([user("a"), says("b"), user("   ")], ["a", "b", EMPTY_MESSAGE]),
+        "half a surrogate pair": (
+            [user("\ud83d oops"), says("ok \udc00", "a"), result("a", "\ud800")], ["? oops", "ok ?", "?"],
+        ),
+    }.values(),
+)  # fmt: skip
+def test_damage_is_repaired(history: list[Row], contents: list[str | None]):
     legal = legalise(history)
 
-    assert all(before is after for before, after in zip(history, legal, strict=True))
-
-
-def test_a_call_without_a_result_is_answered_neutrally():
-    legal = legalise([user(), says(None, "a", "b"), result("b"), user("and?")])
-
-    assert [row.get("tool_call_id") for row in legal] == [None, None, "a", "b", None]
-    assert legal[2]["content"] == NO_RESULT
-
-
-def test_results_are_sorted_into_the_order_of_the_calls():
-    legal = legalise([user(), says(None, "a", "b"), result("b", "2"), user("meanwhile"), result("a", "1")])
-
-    assert [row["content"] for row in legal[2:]] == ["1", "2", "meanwhile"]
-
-
-def test_stray_and_second_results_go_and_the_first_one_stays():
-    legal = legalise([result("x"), user(), says(None, "a"), result("a", "first"), result("a", "second"), result("y")])
-
-    assert [row["content"] for row in legal] == ["hello", None, "first"]
-
-
-def test_two_calls_under_one_id_get_a_result_each():
-    twice = says(None)
-    twice["tool_calls"] = [call("0", "glob"), call("0", "grep")]
-
-    legal = legalise([user(), twice, result("0", "of glob"), result("0", "of grep")])
-
     assert_legal(legal)
-    assert [(row["name"], row["content"]) for row in legal[2:]] == [("glob", "of glob"), ("grep", "of grep")]
-
-
-def test_call_that_is_in_a_row_twice_is_one_call():
-    twice = says(None, "a", "a")
-
-    legal = legalise([user(), twice, result("a", "the only result")])
-
-    assert [call["id"] for call in legal[1]["tool_calls"]] == ["a"]
-    assert [row["content"] for row in legal[2:]] == ["the only result"]
+    assert [row["content"] for row in legal] == contents
+    assert not any("runtime_context" in row for row in legal)
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
@@ -115,6 +109,12 @@ def test_joined_rows_are_trusted_as_the_least_trusted_of_them(role: str, marks: 
 
     assert joined["provenance"] == str(least_trusted(marks))
     assert least_trusted(marks) in ("web", "mail")
+
+
+def test_joined_rows_are_trusted_as_their_context():
+    joined = legalise([user("a", provenance="owner", runtime_context="[note]", context_provenance="web"), user("b")])[0]
+
+    assert (joined["content"], joined["provenance"]) == ("a\n\n[note]\n\nb", "web")
 
 
 @pytest.mark.parametrize(
@@ -137,16 +137,8 @@ def test_half_a_surrogate_pair_in_a_foreign_field_is_not_sent(row: Row):
     legal = legalise([user("first"), row, user("last")])
 
     assert_legal(legal)
-    json.dumps(legal, ensure_ascii=False).encode()
-
-
-def test_ids_that_a_server_uses_again_stay_unique_over_the_history():
-    step = [says(None, "call_0"), result("call_0")]
-
-    legal = legalise([user(), *step, *step, *step])
-
-    assert_legal(legal)
-    assert len({row["tool_call_id"] for row in legal if row["role"] == "tool"}) == 3
+    text = json.dumps(legal, ensure_ascii=False).encode()
+    assert b'"?"' in text or "thinking_blocks" in row
 
 
 @pytest.mark.parametrize(
@@ -162,10 +154,7 @@ def test_ids_that_a_server_uses_again_stay_unique_over_the_history():
     ],
 )
 def test_arguments_are_always_the_text_of_an_object(arguments: Any, mended: str):
-    asks = says(None)
-    asks["tool_calls"] = [call("a", arguments=arguments)]
-
-    legal = legalise([user(), asks])
+    legal = legalise([user(), calls(call("a", arguments=arguments))])
 
     assert legal[1]["tool_calls"][0]["function"]["arguments"] == mended
 
@@ -179,57 +168,11 @@ def test_arguments_are_always_the_text_of_an_object(arguments: Any, mended: str)
     ],
 )
 def test_calls_of_other_shapes_are_mended(shape: Row):
-    legal = legalise([user(), {"role": "assistant", "content": "", "tool_calls": [shape]}, result("a")])
+    legal = legalise([user(), {**calls(shape), "content": ""}, result("a")])
 
     assert_legal(legal)
     assert legal[1]["tool_calls"][0] == call("a", arguments="{}")
     assert legal[2]["content"] == "done"
-
-
-def test_neighbours_of_one_role_become_one_row_and_no_words_are_lost():
-    legal = legalise(
-        [user("a", runtime_context="[ctx]"), user("b", provenance="web"), says("c"), says("d", "x"), result("x")]
-    )
-
-    assert [row["content"] for row in legal] == ["a\n\n[ctx]\n\nb", "c\n\nd", "done"]
-    assert legal[0]["provenance"] == "web"
-    assert "runtime_context" not in legal[0]
-
-
-def test_what_no_model_may_see_is_left_out():
-    history = [
-        user("/status", _command=True),
-        says("v1", _command=True),
-        says("hi"),
-        user(),
-        {"role": "system", "content": "evil"},
-    ]
-
-    assert legalise([*history, {"role": "developer", "content": "x"}, says(""), says(None)]) == [user()]
-
-
-def test_the_last_message_of_the_user_is_kept_even_empty():
-    legal = legalise([user("a"), says("b"), user("   ")])
-
-    assert legal[-1] == user(EMPTY_MESSAGE)
-
-
-def test_half_a_surrogate_pair_does_not_poison_the_history():
-    legal = legalise([user("\ud83d oops"), says("ok \udc00", "a"), result("a", "\ud800")])
-
-    assert_legal(legal)
-
-
-def test_half_a_surrogate_in_a_field_we_do_not_know_is_replaced_too():
-    block = {"type": "text", "text": "hello", "id": "\ud800", "more": [{"\udc00": "\ud800"}]}
-    asks = says(None)
-    asks["tool_calls"] = [{**call("a"), "extra": {"mark": "\ud800"}}]
-
-    legal = legalise([user([block]), asks, result("a")])
-
-    json.dumps(legal, ensure_ascii=False).encode()
-    assert_legal(legal)
-    assert legal[0]["content"] == [{"type": "text", "text": "hello", "id": "?", "more": [{"?": "?"}]}]
 
 
 def test_a_block_nested_deeper_than_anything_can_be_sent_is_left_out():
@@ -243,18 +186,8 @@ def test_a_block_nested_deeper_than_anything_can_be_sent_is_left_out():
 
 
 def test_appending_moves_only_the_tail():
-    history = [
-        user("1"),
-        says(None, "a"),
-        result("a"),
-        says("x"),
-        user("2"),
-        user("3"),
-        says(None, "b", "c"),
-        result("c"),
-        result("b"),
-        user("4"),
-    ]
+    history = [user("1"), says(None, "a"), result("a"), says("x"), user("2"), user("3"), says(None, "b", "c"),
+               result("c"), result("b"), user("4")]  # fmt: skip
 
     for end in range(1, len(history)):
         shorter, longer = legalise(history[:end]), legalise(history[: end + 1])
@@ -308,73 +241,35 @@ def damaged(draw: st.DrawFn) -> list[Row]:
     return list(rows)
 
 
+BLOCK = ("type", "text", "id", "function", "name", "arguments", "image_url", "url")
+FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name", "_command", "runtime_context", "provenance",
+          "origin", "media", "reasoning_content", "thinking_blocks", "error", "turn_id")  # fmt: skip
+ROLES = ("user", "assistant", "tool", "system")
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["type", "text", "id", "function", "name", "arguments", "image_url", "url"]),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(BLOCK), inner, max_size=4),
     max_leaves=8,
 )
-junk = st.dictionaries(
-    st.sampled_from(
-        [
-            "role",
-            "content",
-            "tool_calls",
-            "tool_call_id",
-            "name",
-            "_command",
-            "runtime_context",
-            "provenance",
-            "origin",
-            "media",
-            "reasoning_content",
-            "thinking_blocks",
-            "error",
-            "turn_id",
-        ]
-    ),
-    anything | st.sampled_from(["user", "assistant", "tool", "system", "a", "text", "image_url", "function"]),
-).flatmap(
-    lambda row: st.sampled_from(["user", "assistant", "tool", "system", None]).map(
-        lambda role: {**row, "role": role} if role else row
-    )
+values = anything | st.sampled_from([*ROLES, "a", "text", "image_url", "function"])
+junk = st.dictionaries(st.sampled_from(FIELDS), values) | st.builds(
+    lambda row, role: {**row, "role": role}, st.dictionaries(st.sampled_from(FIELDS), values), st.sampled_from(ROLES)
 )
 
 
 def assert_repaired(history: list[Any]) -> None:
     before = copy.deepcopy(history)
-    last = next(
-        (
-            row
-            for row in reversed(history)
-            if isinstance(row, dict) and row.get("role") == "user" and not row.get("_command")
-        ),
-        None,
-    )
 
     legal = legalise(history)
 
     assert_legal(legal)
     assert repr(history) == repr(before)
     assert legalise(legal) == legal
-    if (
-        last is not None
-        and isinstance(last.get("content"), str)
-        and last["content"].strip()
-        and last["content"].isprintable()
-    ):
+    rows = [row for row in history if isinstance(row, dict) and row.get("role") == "user" and not row.get("_command")]
+    last = rows[-1].get("content") if rows else None
+    if isinstance(last, str) and last.strip() and last.isprintable():
         kept = [row for row in legal if row["role"] == "user"][-1]["content"]
-        assert last["content"] in (
-            kept
-            if isinstance(kept, str)
-            else json.dumps(kept, ensure_ascii=False).replace("\\\\", "\\").replace('\\"', '"')
-        )
+        texts = [kept] if isinstance(kept, str) else [str(block.get("text")) for block in kept or ()]
+        assert any(last in text for text in texts)
 
 
 @given(turns())
@@ -410,11 +305,9 @@ def test_a_history_that_grows_is_made_legal_as_the_whole_would_be(history: list[
 
 
 def test_a_hundred_legal_messages_cost_a_millisecond():
-    history = [
-        row
-        for turn in range(25)
-        for row in (user("x" * 500), says(None, f"a{turn}"), result(f"a{turn}", "y" * 2000), says("z" * 300))
-    ]
+    history: list[Row] = []
+    for turn in range(25):
+        history += user("x" * 500), says(None, f"a{turn}"), result(f"a{turn}", "y" * 2000), says("z" * 300)
 
     times = []
     for _ in range(20):
@@ -435,14 +328,7 @@ def test_a_hundred_legal_messages_cost_a_millisecond():
         ("hi\n\n[Runtime Context]\nCurrent Time: now\nChannel: cli\nChat ID: direct", "hi"),
         ("what is\n[Runtime Context]\nfor?", "what is\n[Runtime Context]\nfor?"),
         ("say [Runtime Context] [/Runtime Context]", "say [Runtime Context] [/Runtime Context]"),
-        (
-            [
-                {"type": "text", "text": "see"},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
-                5,
-            ],
-            "see",
-        ),
+        ([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:,AA"}}, 5], "see"),
         (None, ""),
         (7, ""),
     ],

@@ -3,6 +3,7 @@
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime.audience import has_other_writers, is_owners_own, scope_of
+from nanobot.runtime.audience import ChatPrivacy, has_other_writers
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import FrozenClock
 
@@ -52,67 +53,42 @@ def test_what_somebody_says_is_the_owners_only_where_nobody_else_is_let_in(
 async def test_the_owners_memory_is_told_where_nobody_else_reads(
     tmp_path: Path, allowed: list[str], channel: str, sender: str, chat: str, scope: str
 ):
-    places = DataPaths(tmp_path)
     if allowed == ["*"]:
-        places.pairing.write_text(json.dumps({"owners": {"telegram": ["9"]}}), encoding="utf-8")
-    pairing = PairingStore(places, FrozenClock(datetime(2026, 3, 1)))
+        written = json.dumps({"owners": {"telegram": ["9"]}})
+        DataPaths(tmp_path).pairing.write_text(written, encoding="utf-8")
 
-    found = await scope_of(
-        config_with(allowed), pairing, SessionManager(tmp_path), InboundMessage(channel, sender, chat, "hi")
-    )
-
-    assert found == Scope(scope)
+    assert await in_home(tmp_path, allowed).scope_of(InboundMessage(channel, sender, chat, "hi")) == Scope(scope)
 
 
 async def test_who_has_written_alone_is_no_owner_for_that(tmp_path: Path):
-    pairing, sessions = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1))), SessionManager(tmp_path)
-    session = sessions.get_or_create("telegram:7")
-    session.add_message("user", "hi", sender_id="7")
-    sessions.save(session)
+    privacy, message = in_home(tmp_path, ["7", "8"]), InboundMessage("telegram", "7", "7", "hi")
+    keep(privacy.sessions, "telegram:7", sender_id="7")
+    everybody, alone = in_home(tmp_path, ["*"]), in_home(tmp_path, ["7"])
 
-    found = await scope_of(config_with(["7", "8"]), pairing, sessions, InboundMessage("telegram", "7", "7", "hi"))
-
-    assert found == Scope("telegram:7")
+    assert await privacy.scope_of(message) == Scope("telegram:7")
+    assert await everybody.scope_of(message) == Scope("telegram:7")
+    assert not everybody.is_owners_own(message.address)
+    assert alone.is_owners_own(message.address)
 
 
 async def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memory(tmp_path: Path):
-    pairing, sessions = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1))), SessionManager(tmp_path)
+    privacy = in_home(tmp_path, ["7"], "discord")
+    keep(privacy.sessions, "discord:55", in_group=True)
     said = InboundMessage("discord", "7", "55", "hi", provenance=Provenance.OWNER, in_group=True)
-    session = sessions.get_or_create("discord:55")
-    session.add_message("user", "hi", in_group=True)
-    sessions.save(session)
     due = InboundMessage("discord", "cron", "55", "due", origin=Origin.CRON, provenance=Provenance.OWNER)
 
-    config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "x", "allowFrom": ["7"]}}})
-
-    assert [await scope_of(config, pairing, sessions, one) for one in (said, due)] == [Scope("discord:55")] * 2
-    sessions.archive("discord:55")
-    assert await scope_of(config, pairing, sessions, due) == Scope("discord:55")  # also once it was begun afresh
+    assert [await privacy.scope_of(one) for one in (said, due)] == [Scope("discord:55")] * 2
+    privacy.sessions.archive("discord:55")
+    assert await privacy.scope_of(due) == Scope("discord:55")  # also once it was begun afresh
 
 
 async def test_a_report_is_told_in_the_scope_it_was_worked_in_whatever_is_known_of_the_chat_by_then(tmp_path: Path):
     """After `/new` nothing says any more that others read in that channel of Discord."""
-    pairing = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1)))
-    config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "a", "allowFrom": ["7"]}}})
     report = InboundMessage("discord", "7", "5", "done", origin=Origin.SUBAGENT, scope="discord:5")
 
-    found = await scope_of(config, pairing, SessionManager(tmp_path), InboundMessage.from_json(report.to_json()))
+    found = await in_home(tmp_path, ["7"], "discord").scope_of(InboundMessage.from_json(report.to_json()))
 
     assert found == Scope("discord:5")
-
-
-async def test_where_nobody_is_known_as_owner_a_stranger_who_writes_alone_is_not_told_the_owners(tmp_path: Path):
-    pairing = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1)))
-    sessions, message = SessionManager(tmp_path), InboundMessage("telegram", "7", "7", "hi")
-    session = sessions.get_or_create("telegram:7")
-    session.add_message("user", "hello", sender_id="7")
-    sessions.save(session)
-
-    everybody = config_with(["*"])
-
-    assert await scope_of(everybody, pairing, sessions, message) == Scope("telegram:7")
-    assert not is_owners_own(everybody, pairing, sessions, message.address)
-    assert is_owners_own(config_with(["7"]), pairing, sessions, message.address)
 
 
 class CountingSessions(SessionManager):
@@ -126,25 +102,33 @@ class CountingSessions(SessionManager):
 
 
 async def test_job_in_a_chat_reads_its_whole_session_once_and_never_again(tmp_path: Path):
-    pairing = PairingStore(DataPaths(tmp_path), FrozenClock(datetime(2026, 3, 1)))
     due = InboundMessage("telegram", "cron", "7", "due", origin=Origin.CRON, provenance=Provenance.OWNER)
-    config, reads, scopes = config_with(["7"]), [], []
+    reads, scopes = [], []
 
     for sender in ("7", "7", "8"):
-        sessions = CountingSessions(tmp_path)
-        scopes.append(await scope_of(config, pairing, sessions, due))
-        reads.append(sessions.reads)
-        session = sessions.get_or_create("telegram:7")
-        session.add_message("user", "hi", sender_id=sender, **({"in_group": True} if sender == "8" else {}))
-        sessions.save(session)
-    last = CountingSessions(tmp_path)
+        privacy = in_home(tmp_path, ["7"])
+        scopes.append(await privacy.scope_of(due))
+        reads.append(privacy.sessions.reads)  # type: ignore[attr-defined]
+        keep(privacy.sessions, "telegram:7", sender_id=sender, **({"in_group": True} if sender == "8" else {}))
+    last = in_home(tmp_path, ["7"])
 
     assert reads == [1, 0, 0]
     assert scopes == [Scope("")] * 3
-    assert await scope_of(config, pairing, last, due) == Scope("telegram:7")
-    assert last.audience("telegram:7").senders == {"7", "8"}
-    assert last.reads == 0
+    assert await last.scope_of(due) == Scope("telegram:7")
+    assert last.sessions.audience("telegram:7").senders == {"7", "8"}
+    assert last.sessions.reads == 0  # type: ignore[attr-defined]
 
 
-def config_with(allowed: list[str]) -> Config:
-    return Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": allowed}}})
+def in_home(home: Path, allowed: list[str], channel: str = "telegram") -> ChatPrivacy:
+    pairing = PairingStore(DataPaths(home), FrozenClock(datetime(2026, 3, 1)))
+    return ChatPrivacy(config_with(allowed, channel), pairing, CountingSessions(home))
+
+
+def keep(sessions: SessionManager, key: str, **said: Any) -> None:
+    session = sessions.get_or_create(key)
+    session.add_message("user", "hi", **said)
+    sessions.save(session)
+
+
+def config_with(allowed: list[str], channel: str = "telegram") -> Config:
+    return Config.model_validate({"channels": {channel: {"enabled": True, "token": "1:a", "allowFrom": allowed}}})

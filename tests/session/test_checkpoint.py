@@ -9,42 +9,27 @@ from pathlib import Path
 import pytest
 
 from nanobot.session.checkpoint import Checkpoint
+from nanobot.session.file_names import hashed_stem
 
 
-def test_nothing_was_left(tmp_path: Path):
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load().text == ""
-
-
-def test_the_text_of_the_running_step_is_left(tmp_path: Path):
-    checkpoint = Checkpoint(tmp_path / "turns", "a:b", every_s=0)
+def test_the_text_of_the_running_step_is_left_until_it_is_discarded(tmp_path: Path):
+    assert Checkpoint(tmp_path, "a:b").load().text == ""
+    checkpoint = Checkpoint(tmp_path, "a:b", every_s=0)
     checkpoint.partial("first step")
     checkpoint.set_message_count(1)
     checkpoint.partial("Hello ")
     checkpoint.partial("wörld \ud83d")
     checkpoint.close()
+    Checkpoint(tmp_path, "a/b", every_s=0).partial("two ")
+    with (tmp_path / f"{hashed_stem('a/b')}.jsonl").open("ab") as stream:
+        stream.write(b'{"key": "a/b", "text": "tw')  # half a line hides nothing else
+    Checkpoint(tmp_path, "a/b", every_s=0).partial("three")
 
-    assert Checkpoint(tmp_path / "turns", "a:b", every_s=0).load().text == "Hello wörld \ud83d"
-
-
-def test_discarded_is_gone(tmp_path: Path):
-    checkpoint = Checkpoint(tmp_path, "a:b", every_s=0)
-    checkpoint.partial("x")
-
-    checkpoint.discard()
-    checkpoint.discard()
-
-    assert checkpoint.load().text == ""
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_two_keys_of_the_same_name_keep_apart(tmp_path: Path):
-    Checkpoint(tmp_path, "a:b", every_s=0).partial("one")
-    Checkpoint(tmp_path, "a/b", every_s=0).partial("two")
-
-    Checkpoint(tmp_path, "a:b", every_s=0).discard()
-
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load().text == ""
-    assert Checkpoint(tmp_path, "a/b", every_s=0).load().text == "two"
+    assert Checkpoint(tmp_path, "a:b").load().text == "Hello wörld \ud83d"
+    for _ in range(2):
+        Checkpoint(tmp_path, "a:b").discard()
+    assert Checkpoint(tmp_path, "a:b").load().text == ""
+    assert Checkpoint(tmp_path, "a/b").load().text == "two three"
 
 
 async def test_in_a_new_step_the_ids_of_the_last_one_have_not_begun(tmp_path: Path):
@@ -59,33 +44,11 @@ async def test_in_a_new_step_the_ids_of_the_last_one_have_not_begun(tmp_path: Pa
     checkpoint.close()
 
     assert (first, second) == (frozenset({"call_0"}), frozenset())
-    assert Checkpoint(tmp_path, "a:b").load().started == frozenset({"call_1"})
-
-
-async def test_a_turn_that_is_taken_up_begins_its_next_step_anew_too(tmp_path: Path):
-    killed = Checkpoint(tmp_path, "a:b")
-    killed.accept("turn", {})
-    await killed.calls_start(["call_0"], durable=False)
-    killed.close()
-
-    checkpoint = Checkpoint(tmp_path, "a:b")
-    left = checkpoint.load()
-    checkpoint.start_step()
-    checkpoint.close()
-
-    assert left.started == frozenset({"call_0"})
+    resumed = Checkpoint(tmp_path, "a:b")
+    assert resumed.load().started == frozenset({"call_1"})
+    resumed.start_step()
+    resumed.close()
     assert Checkpoint(tmp_path, "a:b").load().started == frozenset()
-
-
-def test_half_a_line_hides_nothing_else(tmp_path: Path):
-    Checkpoint(tmp_path, "a:b", every_s=0).partial("one ")
-    [file] = tmp_path.iterdir()
-    with file.open("ab") as stream:
-        stream.write(b'{"key": "a:b", "text": "tw')
-
-    Checkpoint(tmp_path, "a:b", every_s=0).partial("three")
-
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load().text == "one three"
 
 
 def test_a_killed_process_leaves_what_it_said(tmp_path: Path):

@@ -1,155 +1,321 @@
-"""A session of 100,000 messages costs what a short one does."""
+"""Long sessions: one of 100,000 messages costs what a short one does, and its cursor never hides a message."""
 
-import gc
+import asyncio
 import json
 import time
 import tracemalloc
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from nanobot.errors import StorageError
+from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session, SessionManager
+from tests.session.support import (
+    KEY,
+    STEM,
+    contents,
+    fresh,
+    lines,
+    numbers,
+    original,
+    said,
+    saved,
+    turns,
+    user,
+    write_rows,
+)  # fmt: skip
 
-KEY = "cli:direct"
 COUNT = 100_000
 
 
-def original(path: Path, last_consolidated: int, count: int = COUNT) -> Path:
-    """A file as the original writes it: one metadata line, then messages."""
-    record = {"_type": "metadata", "key": KEY, "created_at": "2026-01-01T00:00:00", "metadata": {},
-              "last_consolidated": last_consolidated}  # fmt: skip
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(record) + "\n" + messages(count), encoding="utf-8")
-    return path
+@contextmanager
+def cheap(seconds: float) -> Iterator[None]:
+    """What is done inside takes so much time of the processor at most."""
+    started = time.process_time()
+    yield
+    assert time.process_time() - started < seconds
 
 
-@cache
-def messages(count: int) -> str:
-    roles = ("user", "assistant")
-    rows: Iterator[dict[str, Any]] = (
-        {"role": roles[at % 2], "content": f"{at} " + "x" * 130, "timestamp": "2026-01-01T00:00:00.000000"}
-        for at in range(count)
-    )
-    return "".join(json.dumps(row) + "\n" for row in rows)
+@pytest.mark.parametrize("cursor", [0, COUNT - 60], ids=["never consolidated", "consolidated"])
+async def test_a_long_session_opens_from_its_end_and_costs_the_bytes_of_the_turn(tmp_path: Path, cursor: int):
+    original(tmp_path, COUNT, cursor)
+    file = tmp_path / "sessions" / STEM
+    with file.open("ab") as stream:  # commands in the tail do not make it read everything
+        stream.write(b'{"role": "user", "content": "/status", "_command": true}\n' * 40)
+    size, manager = file.stat().st_size, SessionManager(tmp_path)
 
-
-@pytest.fixture(params=[0, COUNT - 60], ids=["never consolidated", "consolidated"])
-def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return original(tmp_path / "sessions" / "cli_direct.jsonl", request.param)
-
-
-async def test_a_long_session_opens_from_its_end_and_costs_the_bytes_of_the_turn(tmp_path: Path, file: Path):
-    size = file.stat().st_size
     tracemalloc.start()
-    manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)
     history = session.get_history()
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-
-    await manager.append(session, {"role": "user", "content": "next"})
+    await manager.append(session, user("next"))
     turn = file.stat().st_size - size
-    started = time.process_time()
-    again = SessionManager(tmp_path).get_or_create(KEY)
-    opened = time.process_time() - started
+    with cheap(0.2):
+        again = fresh(tmp_path)
 
-    assert history[0]["role"] == "user"
-    assert str(history[-1]["content"]).startswith(f"{COUNT - 1} ")
-    assert len(history) in {60, 500}
+    assert contents(history[-1:]) == [str(COUNT - 1)]
+    assert len(history) == (60 if cursor else 500)
     assert peak < 5_000_000
     assert turn < 4096
-    assert opened < 0.2
-    assert again.message_count == COUNT + 1
-    assert again.get_history()[-1]["content"] == "next"
-
-
-def test_commands_in_the_tail_do_not_make_it_read_everything(tmp_path: Path):
-    file = original(tmp_path / "sessions" / "cli_direct.jsonl", COUNT - 60)
-    with file.open("ab") as stream:
-        stream.write(b'{"role": "user", "content": "/status", "_command": true}\n' * 40)
-    session = SessionManager(tmp_path).get_or_create(KEY)
-
-    started = time.process_time()
-    history = session.get_history()
-    seconds = time.process_time() - started
-
-    assert len(history) == 60
-    assert seconds < 0.2
+    assert again.message_count == COUNT + 41
+    assert contents(again.get_history()[-1:]) == ["next"]
 
 
 @pytest.mark.parametrize("cursor", [0, 4_940])
 def test_the_older_messages_are_read_when_somebody_asks(tmp_path: Path, cursor: int):
-    original(tmp_path / "sessions" / "cli_direct.jsonl", cursor, 5_000)
-    session = SessionManager(tmp_path).get_or_create(KEY)
+    session = original(tmp_path, 5_000, cursor)
 
-    messages = session.messages
-
-    assert len(messages) == 5_000
-    assert all(str(row["content"]).startswith(f"{at} ") for at, row in enumerate(messages))
+    assert contents(session) == numbers(0, 5_000)
     assert session.last_consolidated == cursor
     assert len(session.get_history(2000)) == (2000 if cursor == 0 else 60)
+
+
+def test_a_turn_that_is_longer_than_the_window_is_read_from_its_question_on(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = saved(manager, *numbers(0, 300), "do it")
+    session.add_rows([said(f"step {at} " + "x" * 1_000) for at in range(700)])
+    manager.save(session)
+
+    assert contents(fresh(tmp_path).get_history()[:1]) == ["do it"]
 
 
 async def test_a_session_that_lives_long_keeps_little_in_memory_and_loses_nothing(tmp_path: Path):
     manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)
     for at in range(0, 3000, 50):
-        rows: list[Any] = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": str(n)} for n in range(at, at + 50)
-        ]
-        await manager.append(session, *rows)
+        await manager.append(session, *turns(at, at + 50))
 
     async with manager.hold(KEY) as held:
         loaded = held.rows_in_memory
-    history = session.get_history()
 
     assert held is session
     assert loaded < 1_200
-    assert [row["content"] for row in history] == [str(number) for number in range(2500, 3000)]
-    assert [row["content"] for row in session.messages] == [str(number) for number in range(3000)]
+    assert contents(session.get_history()) == numbers(2500, 3000)
+    assert contents(session) == numbers(0, 3000)
 
 
 async def test_the_record_is_never_far_from_the_end(tmp_path: Path):
     manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)
     for _ in range(40):
-        await manager.append(session, {"role": "user", "content": "x" * 50_000})
+        await manager.append(session, user("x" * 50_000))
 
-    data = (tmp_path / "sessions" / "cli_direct.jsonl").read_bytes()
+    data = (tmp_path / "sessions" / STEM).read_bytes()
 
     assert len(data) - data.rfind(b'"_type"') < 400_000
     assert data.count(b'"_type"') < 12
 
 
-def test_rows_from_the_disk_share_what_every_row_says(tmp_path: Path):
+READS: dict[str, Callable[[Session], object]] = {
+    "all of it": lambda session: session.messages,
+    "since the first one": lambda session: session.since(0),
+    "a long history": lambda session: session.get_history(4_000),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_each_message_is_there_once_whoever_reads_beside(tmp_path: Path, read: Callable[[Session], object]):
+    session, together = original(tmp_path, 4_000), Barrier(6)
+
+    def reader(_: int) -> int:
+        together.wait()
+        read(session)
+        return session.message_count
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(reader, range(6))) == [4_000] * 6
+    assert contents(session) == numbers(0, 4_000)
+
+
+# --- the messages from one on
+
+
+@pytest.mark.parametrize(
+    ("count", "cursor", "index", "first"),
+    [
+        (3_000, 0, 0, 0),
+        (3_000, 0, 300, 300),
+        (3_000, 0, 2_100, 2_100),
+        (3_000, 0, 2_998, 2_998),
+        (900, 0, 101, 102),
+        (900, 0, 899, 898),
+        (900, 450, 3, 450),
+    ],
+)
+def test_the_messages_since_one_begin_at_a_users_message(
+    tmp_path: Path, count: int, cursor: int, index: int, first: int
+):
+    session = original(tmp_path, count, cursor)
+    session.add_message("assistant", str(count))
+
+    rows = session.since(index)
+
+    assert contents(rows) == numbers(first, count + 1)
+    assert session.message_count - len(rows) == first
+
+
+async def test_reading_further_back_loses_nothing_and_writes_nothing_twice(tmp_path: Path):
+    original(tmp_path, 3_000)
     manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)
-    call = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
-    session.add_message("assistant", None, tool_calls=[call], provenance="owner")
-    session.add_message("assistant", None, tool_calls=[call], provenance="owner")
-    manager.save(session)
-    manager.invalidate(KEY)
+    session.since(1_500)
 
-    first, second = manager.get_or_create(KEY).messages
+    await manager.append(session, *turns(3_000, 3_001))
 
-    assert all(one is other for one, other in zip(first, second, strict=True))
-    assert first["role"] is second["role"]
-    assert all(one is other for one, other in zip(first["tool_calls"][0], second["tool_calls"][0], strict=True))
+    assert contents(session) == contents(fresh(tmp_path)) == numbers(0, 3_001)
 
 
-def test_long_sessions_that_nobody_holds_leave_memory_before_there_are_many(tmp_path: Path):
+def test_of_a_very_long_session_only_what_is_wanted_is_read(tmp_path: Path):
+    session = original(tmp_path, 30_000, text="{} " + "x" * 60)
+
+    with cheap(0.5):
+        assert len(session.since(29_000)) == 1_000
+    assert session.rows_in_memory < 2_000
+
+
+# --- the cursor
+
+
+async def test_the_oldest_messages_past_the_cursor_are_read_and_no_more(tmp_path: Path):
     manager = SessionManager(tmp_path)
-    for number in range(20):
-        session = manager.get_or_create(f"many:{number}")
-        session.add_rows([{"role": "user", "content": f"{number} {at}"} for at in range(500)])
-        manager.save(session)
-    del session
-    gc.collect()
+    session = manager.get_or_create(KEY)
+    assert manager.read_unconsolidated(session, 10) == []
+    assert not (tmp_path / "sessions" / STEM).exists()
+    await manager.append(session, *turns(0, 40))
 
-    kept = [one for one in gc.get_objects() if isinstance(one, Session) and one.key.startswith("many:")]
+    assert contents(manager.read_unconsolidated(session, 6)) == numbers(0, 6)
+    await manager.move_cursor(session, 4)
 
-    assert {one.key for one in kept} == {f"many:{number}" for number in range(7, 20)}  # the last, and 6,000 rows
-    assert manager.get_or_create("many:0").message_count == 500
+    assert contents(manager.read_unconsolidated(session, 6)) == numbers(4, 10)
+    assert contents(manager.read_unconsolidated(session, 100)) == numbers(4, 40)
+
+
+async def test_a_restart_sees_the_cursor_where_it_was_moved_to(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    await manager.append(session, *turns(0, 40))
+    await manager.move_cursor(session, 30)
+    record = lines(file := tmp_path / "sessions" / STEM)[-1]
+    await manager.append(session, *turns(40, 42))
+
+    assert (record["_type"], record["last_consolidated"]) == ("metadata", 30)
+    assert json.loads(file.read_bytes()[record["offset"] :].split(b"\n")[0])["content"] == "30"
+    for seen in (manager.get_or_create(KEY), fresh(tmp_path)):
+        assert (seen.last_consolidated, seen.message_count) == (30, 42)
+        assert contents(seen.get_history()) == numbers(30, 42)
+        assert contents(seen) == numbers(0, 42)
+
+
+@pytest.mark.parametrize("edited", [b'"zero, as edited"', b'""', b'"0"}\n{"role": "user", "content": "new"'])
+async def test_a_file_that_was_edited_before_its_cursor_shows_what_is_past_it(tmp_path: Path, edited: bytes):
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    await manager.append(session, *turns(0, 40))
+    await manager.move_cursor(session, 30)
+    file = tmp_path / "sessions" / STEM
+    file.write_bytes(file.read_bytes().replace(b'"0"', edited, 1))
+
+    history = fresh(tmp_path).get_history()
+
+    assert contents(history)[-10:] == numbers(30, 40)
+    assert len(history) <= 12
+
+
+async def test_a_cursor_that_cannot_be_kept_does_not_move(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = saved(manager, *numbers(0, 20))
+    file = tmp_path / "sessions" / STEM
+    whole = file.read_bytes()
+    file.unlink()
+    file.mkdir()
+
+    with pytest.raises(StorageError):
+        await manager.move_cursor(session, 10)
+
+    assert session.last_consolidated == 0
+    file.rmdir()
+    file.write_bytes(whole)
+    await manager.move_cursor(manager.get_or_create(KEY), 12)
+    assert fresh(tmp_path).last_consolidated == 12
+
+
+TWO = b'{"role": "user", "content": "two"}'
+"""Before a line of its own, it makes a line of two messages."""
+
+
+def long_file(folder: Path, rows: int, spoiled: dict[int, bytes]) -> None:
+    """A file of the original; at some rows other bytes stand in front of the line."""
+    path = write_rows(folder / "sessions" / STEM, {"_type": "metadata", "key": KEY, "metadata": {}})
+    with path.open("ab") as file:
+        for at, row in enumerate(turns(0, rows)):
+            file.write(spoiled.get(at, b"") + json.dumps(row).encode() + b"\n")
+
+
+@settings(max_examples=12)
+@given(
+    st.dictionaries(st.integers(0, 1199), st.sampled_from([b"half of a li\n", TWO, b"\0\0\0\n"])), st.integers(150, 700)
+)
+def test_whatever_is_damaged_no_message_slips_past_the_cursor(
+    tmp_path_factory: pytest.TempPathFactory, spoiled: dict[int, bytes], step: int
+):
+    folder = tmp_path_factory.mktemp("home")
+    long_file(folder, 1_200, spoiled)
+    seen: list[Any] = []
+
+    async def consume() -> list[ChatMessage]:
+        manager = SessionManager(folder)
+        while True:
+            async with manager.hold(KEY) as session:
+                rows = manager.read_unconsolidated(session, step)
+                seen.extend(contents(rows))
+                await manager.move_cursor(session, len(rows))
+            if len(rows) < step:
+                async with manager.hold(KEY) as session:
+                    return session.get_history()
+
+    left = asyncio.run(consume())
+
+    assert left == []
+    assert list(dict.fromkeys(text for text in seen if text != "two")) == numbers(0, 1_200)
+    after = fresh(folder)
+    assert after.get_history() == []
+    assert after.last_consolidated == len(after.messages)
+
+
+async def test_a_cursor_between_two_messages_of_one_line_hides_neither(tmp_path: Path):
+    long_file(tmp_path, 1_200, {10: TWO})
+    manager = SessionManager(tmp_path)
+    session = fresh(tmp_path)
+    assert len(session.messages) == 1_201
+    assert session.last_consolidated == 0
+
+    async with manager.hold(KEY) as session:
+        await manager.move_cursor(session, 11)
+
+    async with manager.hold(KEY) as session:
+        assert contents(manager.read_unconsolidated(session, 3)) == ["two", "10", "11"]
+        await manager.move_cursor(session, 3)
+    assert fresh(tmp_path).last_consolidated == 13
+
+
+async def test_a_cursor_in_a_session_of_100_000_messages_costs_what_lies_past_it(tmp_path: Path):
+    original(tmp_path, COUNT)
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+
+    with cheap(1.0):
+        rows = manager.read_unconsolidated(session, 500)
+        await manager.move_cursor(session, 498)
+        again = manager.read_unconsolidated(session, 500)
+
+    assert contents(rows) == numbers(0, 500)
+    assert contents(again) == numbers(498, 998)

@@ -1,6 +1,7 @@
 """Sessions as a plain library and as the engine uses them."""
 
 import asyncio
+import gc
 import json
 import os
 import stat
@@ -11,36 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nanobot.agent.events import Notice
 from nanobot.errors import StorageError
-from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session, SessionManager
+from nanobot.testing import open_bot
+from tests.session.support import KEY, contents, fresh, lines, said, saved, user, write_rows
 from tests.support.home import told
-
-KEY = "cli:direct"
-
-
-def user(text: str) -> ChatMessage:
-    return {"role": "user", "content": text}
-
-
-def said(text: str) -> ChatMessage:
-    return {"role": "assistant", "content": text}
-
-
-def contents(session: Session | None) -> list[Any]:
-    assert session is not None
-    return [row["content"] for row in session.messages]
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -56,64 +36,35 @@ def file(tmp_path: Path) -> Path:
 # --- a plain library
 
 
-def test_what_was_saved_is_there_in_another_process(tmp_path: Path, manager: SessionManager):
-    session = manager.get_or_create(KEY)
-    session.add_message("user", "hello")
-    session.metadata["model"] = "m"
-    manager.save(session)
-
-    again = SessionManager(tmp_path).get_or_create(KEY)
-
-    assert contents(again) == ["hello"]
-    assert again.metadata == {"model": "m"}
-    assert (again.created_at, again.updated_at) == (session.created_at, session.updated_at)
-
-
-def test_a_file_begins_with_its_metadata_and_grows_by_lines(manager: SessionManager, file: Path):
-    session = manager.get_or_create(KEY)
-    session.add_message("user", "你好", sender_id="me")
-    manager.save(session)
+def test_a_file_begins_with_its_metadata_and_grows_by_lines(tmp_path: Path, manager: SessionManager, file: Path):
+    session = saved(manager, "你好")
     before = file.read_bytes()
-
-    session.add_message("assistant", "hi")
     manager.save(session)
-
-    assert lines(file)[0]["_type"] == "metadata"
-    assert lines(file)[0]["key"] == KEY
-    assert file.read_bytes().startswith(before)
-    assert "你好" in before.decode()
-    assert set(lines(file)[1]) == {"role", "content", "sender_id", "timestamp"}
-    assert datetime.fromisoformat(lines(file)[2]["timestamp"]).tzinfo is None
-
-
-def test_saving_twice_writes_nothing(manager: SessionManager, file: Path):
-    session = manager.get_or_create(KEY)
-    session.add_message("user", "x")
-    manager.save(session)
-    before = file.read_bytes()
-
-    manager.save(session)
-
     assert file.read_bytes() == before
 
-
-def test_messages_are_a_list_one_may_append_to(tmp_path: Path, manager: SessionManager):
-    session = manager.get_or_create(KEY)
-    session.messages.append(user("a"))
+    session.messages.append(said("hi"))
+    session.metadata["model"] = "m"
     manager.save(session)
-    session.messages.append(said("b"))
-    session.messages.extend([user("c")])
-    manager.save(session)
+    again = fresh(tmp_path)
 
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == ["a", "b", "c"]
+    assert file.read_bytes().startswith(before)
+    assert "你好" in before.decode()
+    assert (lines(file)[0]["_type"], lines(file)[0]["key"]) == ("metadata", KEY)
+    assert set(lines(file)[1]) == {"role", "content", "timestamp"}
+    assert datetime.fromisoformat(lines(file)[1]["timestamp"]).tzinfo is None
+    assert contents(again) == ["你好", "hi"]
+    assert (again.metadata, again.created_at, again.updated_at) == (
+        {"model": "m"},
+        session.created_at,
+        session.updated_at,
+    )
+    if sys.platform != "win32":
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
 
 
-@pytest.mark.parametrize("edit", ["assign", "replace", "delete", "insert"])
+@pytest.mark.parametrize("edit", ["assign", "replace", "delete", "insert", "clear"])
 def test_changed_messages_replace_the_file_and_the_old_one_is_kept(tmp_path: Path, manager: SessionManager, edit: str):
-    session = manager.get_or_create(KEY)
-    for text in "abc":
-        session.add_message("user", text)
-    manager.save(session)
+    session = saved(manager, *"abc")
     match edit:
         case "assign":
             session.messages = session.messages[-1:]
@@ -121,106 +72,60 @@ def test_changed_messages_replace_the_file_and_the_old_one_is_kept(tmp_path: Pat
             session.messages[0] = {**session.messages[0], "content": "A"}
         case "delete":
             del session.messages[1]
-        case _:
+        case "insert":
             session.messages.insert(0, user("z"))
+        case _:
+            session.clear()
     expected = contents(session)
 
     manager.save(session)
-    session.add_message("user", "more")
-    manager.save(session)
+    saved(manager, "more")
 
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == [*expected, "more"]
+    assert contents(fresh(tmp_path)) == [*expected, "more"]
     [archived] = (tmp_path / "sessions" / "archive").iterdir()
     assert contents(manager.read(archived)) == ["a", "b", "c"]
 
 
-def test_clearing_destroys_nothing(tmp_path: Path, manager: SessionManager):
-    session = manager.get_or_create(KEY)
-    session.add_message("user", "old")
-    manager.save(session)
-
-    session.clear()
-    session.add_message("user", "new")
-    manager.save(session)
-
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == ["new"]
-    [archived] = (tmp_path / "sessions" / "archive").iterdir()
-    assert contents(manager.read(archived)) == ["old"]
-
-
 def test_a_session_made_by_hand_is_saved_and_what_was_there_is_kept(tmp_path: Path, manager: SessionManager):
-    first = manager.get_or_create(KEY)
-    first.add_message("user", "old")
-    manager.save(first)
+    saved(manager, "old")
 
     manager.save(Session(KEY, [user("a"), said("b"), user("c")], last_consolidated=2))
 
-    again = SessionManager(tmp_path).get_or_create(KEY)
-    assert contents(again) == ["a", "b", "c"]
-    assert [row["content"] for row in again.get_history()] == ["c"]
+    assert contents(fresh(tmp_path)) == ["a", "b", "c"]
+    assert contents(fresh(tmp_path).get_history()) == ["c"]
     assert len(list((tmp_path / "sessions" / "archive").iterdir())) == 1
 
 
-def test_invalidate_forgets_what_was_not_saved(manager: SessionManager):
+def test_unsaved_messages_stay_in_memory_until_it_is_told_to_forget_them(manager: SessionManager):
     manager.get_or_create(KEY).add_message("user", "x")
+    before = contents(manager.get_or_create(KEY))
 
     manager.invalidate(KEY)
 
-    assert contents(manager.get_or_create(KEY)) == []
+    assert (before, contents(manager.get_or_create(KEY))) == (["x"], [])
 
 
-def test_what_is_not_saved_yet_stays_in_memory(manager: SessionManager):
-    manager.get_or_create(KEY).add_message("user", "x")
-
-    assert contents(manager.get_or_create(KEY)) == ["x"]
+HISTORY = [user("old"), said("old"), {"role": "user", "content": "/status", "_command": True}, user("1"), said("2")]
 
 
-# --- what a model sees
+@pytest.mark.parametrize(
+    ("rows", "cursor", "limit", "shown"),
+    [
+        ([user("1"), said("2"), user("3"), said("4"), user("5"), said("6")], 0, 3, ["5", "6"]),
+        ([user("1"), said("2")], 0, 500, ["1", "2"]),
+        ([user("1"), said("2")], 0, 0, []),
+        (HISTORY, 2, 500, ["1", "2"]),
+        ([user("do it"), *(said(str(at)) for at in range(4))], 0, 2, ["do it", "0", "1", "2", "3"]),
+    ],
+)
+def test_history_is_the_last_messages_past_the_cursor_from_a_user_on(rows: Any, cursor: int, limit: int, shown: Any):
+    assert contents(Session(KEY, rows, last_consolidated=cursor).get_history(limit)) == shown
 
 
-def test_history_is_the_last_messages_from_a_user_on():
-    session = Session(KEY, [user("1"), said("2"), user("3"), said("4"), user("5"), said("6")])
-
-    assert [row["content"] for row in session.get_history(3)] == ["5", "6"]
-    assert [row["content"] for row in session.get_history()] == ["1", "2", "3", "4", "5", "6"]
-    assert session.get_history(0) == []
+# --- files of the original, and of people
 
 
-def test_history_leaves_out_commands_and_what_was_consolidated():
-    command: Any = {"role": "user", "content": "/status", "_command": True}
-    session = Session(KEY, [user("old"), said("old"), command, user("new")], last_consolidated=2)
-
-    assert [row["content"] for row in session.get_history()] == ["new"]
-
-
-def test_history_goes_back_to_the_user_when_a_turn_is_longer_than_the_window():
-    session = Session(KEY, [user("do it"), *(said(str(number)) for number in range(20))])
-
-    assert session.get_history(5)[0]["content"] == "do it"
-
-
-def test_the_cursor_is_stored_with_the_place_it_points_to(tmp_path: Path, manager: SessionManager, file: Path):
-    session = manager.get_or_create(KEY)
-    for number in range(10):
-        session.add_message("user", str(number))
-    manager.save(session)
-    session.last_consolidated = 7
-    manager.save(session)
-
-    record = lines(file)[-1]
-    assert (record["_type"], record["last_consolidated"]) == ("metadata", 7)
-    assert json.loads(file.read_bytes()[record["offset"] :].split(b"\n")[0])["content"] == "7"
-    again = SessionManager(tmp_path).get_or_create(KEY)
-    assert [row["content"] for row in again.get_history()] == ["7", "8", "9"]
-    assert again.message_count == 10
-    assert contents(again) == [str(number) for number in range(10)]
-    assert again.messages[again.last_consolidated]["content"] == "7"
-
-
-# --- files of the original
-
-
-def test_a_file_of_the_original_is_read_as_it_is(tmp_path: Path, manager: SessionManager, file: Path):
+def test_a_file_of_the_original_is_read_as_it_is(manager: SessionManager, file: Path):
     record = {"_type": "metadata", "created_at": "2026-01-01T10:00:00", "updated_at": "2026-01-02T10:00:00",
               "metadata": {"runtime_checkpoint": {"a": 1}, "pending_user_turn": True, "goal_state": {},
                            "_last_summary": {}}, "last_consolidated": 2}  # fmt: skip
@@ -230,7 +135,7 @@ def test_a_file_of_the_original_is_read_as_it_is(tmp_path: Path, manager: Sessio
         {"role": "user", "content": [{"type": "text", "text": "see"}, image], "timestamp": "2026-01-02T10:00:00+00:00"},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "x"}}]},
     ]  # fmt: skip
-    before = write_lines(file, [record, *rows]).read_bytes()
+    before = write_rows(file, record, *rows).read_bytes()
 
     session = manager.get_or_create(KEY)
 
@@ -242,20 +147,96 @@ def test_a_file_of_the_original_is_read_as_it_is(tmp_path: Path, manager: Sessio
 
 
 def test_a_key_comes_from_the_name_where_the_file_has_none(manager: SessionManager, tmp_path: Path):
-    write_lines(tmp_path / "sessions" / "telegram_12_3.jsonl", [{"role": "user", "content": "x"}])
+    write_rows(tmp_path / "sessions" / "telegram_12_3.jsonl", user("x"))
 
     assert [row["key"] for row in manager.list_sessions()] == ["telegram:12_3"]
     assert contents(manager.get_or_create("telegram:12_3")) == ["x"]
 
 
 def test_a_file_at_the_old_place_moves_here_when_it_is_used(tmp_path: Path, file: Path):
-    old = write_lines(tmp_path / "home" / "sessions" / "cli_direct.jsonl", [{"role": "user", "content": "x"}])
+    old = write_rows(tmp_path / "home" / "sessions" / "cli_direct.jsonl", user("x"))
     manager = SessionManager(tmp_path, old_folder=old.parent)
 
     assert [row["key"] for row in manager.list_sessions()] == [KEY]
     assert contents(manager.get_or_create(KEY)) == ["x"]
-    assert file.exists()
-    assert not old.exists()
+    assert (file.exists(), old.exists()) == (True, False)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+async def test_a_session_that_an_editor_saved_in_utf_16_goes_on_in_utf_8(tmp_path: Path, encoding: str):
+    file = tmp_path / "workspace" / "sessions" / "cli_direct.jsonl"
+    rows = ({"_type": "metadata", "key": KEY, "metadata": {}}, user("grün is my colour"), said("Noted."))
+    before = write_rows(file, *rows, encoding=encoding).read_bytes()
+
+    async with open_bot(tmp_path, "green", "bye") as bot:
+        await bot.say("which colour?")
+        await bot.say("thanks")
+
+    notices = [event.text for event in bot.sink.events if isinstance(event, Notice)]
+    assert "grün is my colour" in str(bot.provider.requests[0])
+    assert ["was saved in UTF-16" in text for text in notices] == [True]
+    assert contents(fresh(tmp_path / "workspace"))[::2] == ["grün is my colour", "which colour?", "thanks"]
+    assert file.read_text(encoding="utf-8").startswith('{"_type"')
+    assert file.with_name("cli_direct.jsonl.utf-16").read_bytes() == before
+
+
+def test_a_session_in_utf_16_is_shown(tmp_path: Path, manager: SessionManager, file: Path):
+    write_rows(file, user("grün"), encoding="utf-16")
+
+    assert contents(manager.read(KEY)) == ["grün"]
+
+
+# --- names
+
+
+HARD_KEYS = [
+    "", ".", "..", "../../etc/passwd", "a/../../b", "x" * 1000, "好" * 300, "🦊:🐻", "con", "NUL:1", "aux.txt",
+    "a\x00b", "a\nb", "\ud800", " spaced ", "end.", 'all<>:"/\\|?*', "C:\\Windows", ".hidden",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "stem"), [("cli:direct", "cli_direct"), ("a:b/c", "a_b_c"), ('x<>:"/\\|?*y', "x_________y")]
+)
+def test_an_ordinary_key_has_the_stem_of_the_original(tmp_path: Path, manager: SessionManager, key: str, stem: str):
+    assert manager.find(key) is None  # this promises the name to nobody
+    saved(manager, "x", key=key)
+
+    assert manager.find(key) == tmp_path / "sessions" / f"{stem}.jsonl"
+
+
+def stays_in_the_folder(folder: Path, key: str) -> None:
+    saved(SessionManager(folder), f"from {key!r}", key=key)
+    assert contents(SessionManager(folder).get_or_create(key)) == [f"from {key!r}"]
+    [row] = SessionManager(folder).list_sessions()
+    assert (row["key"], Path(row["path"]).parent) == (key, folder / "sessions")
+    assert len((Path(row["path"]).name + ".utf-16").encode()) < 255
+
+
+@pytest.mark.parametrize("key", HARD_KEYS)
+def test_a_hard_key_stays_in_the_folder(tmp_path: Path, key: str):
+    stays_in_the_folder(tmp_path, key)
+
+
+@given(st.text(st.characters(exclude_categories=[]), max_size=80))
+def test_any_key_stays_in_the_folder(tmp_path_factory: pytest.TempPathFactory, key: str):
+    stays_in_the_folder(tmp_path_factory.mktemp("any"), key)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_keys_that_meet_in_one_name_keep_apart(tmp_path: Path, processes: int):
+    keys = ["a:b", "a/b", "a_b", "A:b", "a?b"]
+    managers = [SessionManager(tmp_path) for _ in range(processes)]
+    sessions = [(manager := managers[at % processes], manager.get_or_create(key)) for at, key in enumerate(keys)]
+    if processes == 1:
+        await asyncio.gather(*(manager.append(session, user(session.key)) for manager, session in sessions))
+    for manager, session in sessions if processes > 1 else ():
+        await manager.append(session, user(session.key))
+
+    again = SessionManager(tmp_path)
+
+    assert [contents(again.get_or_create(key)) for key in reversed(keys)] == [[key] for key in reversed(keys)]
+    assert (tmp_path / "sessions" / "a_b.jsonl").exists()
 
 
 # --- the engine
@@ -265,19 +246,13 @@ async def test_appended_messages_are_on_the_disk_when_append_returns(manager: Se
     async with manager.hold(KEY) as session:
         await manager.append(session, user("a"))
         await manager.append(session, said("b"), user("c"))
-
         assert [row.get("content") for row in lines(file)[1:]] == ["a", "b", "c"]
-        assert [row["content"] for row in session.get_history()] == ["a", "b", "c"]
+        assert contents(session.get_history()) == ["a", "b", "c"]
 
+        session.metadata["title"] = "t"
+        await manager.append(session)
 
-async def test_append_writes_a_changed_metadata_record_alone(manager: SessionManager, file: Path):
-    session = manager.get_or_create(KEY)
-    await manager.append(session, user("a"))
-
-    session.metadata["title"] = "b"
-    await manager.append(session)
-
-    assert lines(file)[-1]["metadata"] == {"title": "b"}
+    assert lines(file)[-1]["metadata"] == {"title": "t"}
 
 
 async def test_concurrent_appends_of_one_session_keep_their_order(tmp_path: Path, manager: SessionManager):
@@ -286,8 +261,7 @@ async def test_concurrent_appends_of_one_session_keep_their_order(tmp_path: Path
     await asyncio.gather(*(manager.append(session, user(str(number))) for number in range(50)))
 
     expected = [str(number) for number in range(50)]
-    assert contents(session) == expected
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == expected
+    assert contents(session) == contents(fresh(tmp_path)) == expected
 
 
 async def test_cancelling_an_append_leaves_it_whole(tmp_path: Path, manager: SessionManager):
@@ -299,10 +273,19 @@ async def test_cancelling_an_append_leaves_it_whole(tmp_path: Path, manager: Ses
         await asyncio.gather(task, return_exceptions=True)
     await manager.append(session, user("end"))
 
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == contents(session)
-    assert sum(text.endswith("a") for text in contents(session)) == sum(
-        text.endswith("b") for text in contents(session)
-    )
+    texts = contents(session)
+    assert contents(fresh(tmp_path)) == texts
+    assert sum(text.endswith("a") for text in texts) == sum(text.endswith("b") for text in texts)
+
+
+async def test_many_sessions_share_their_rounds(tmp_path: Path, manager: SessionManager):
+    sessions = [manager.get_or_create(f"chat:{number}") for number in range(50)]
+
+    await asyncio.gather(*(manager.append(session, user(session.key), said("ok")) for session in sessions))
+
+    again = SessionManager(tmp_path)
+    assert all(contents(again.get_or_create(session.key)) == [session.key, "ok"] for session in sessions)
+    assert len(again.list_sessions()) == 50
 
 
 async def test_a_session_is_held_once_and_in_order(manager: SessionManager):
@@ -319,7 +302,7 @@ async def test_a_session_is_held_once_and_in_order(manager: SessionManager):
     assert order == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
-async def test_holding_waits_for_another_holder_and_says_so_once(tmp_path: Path, manager: SessionManager):
+async def test_holding_waits_for_another_process_and_says_so_once(tmp_path: Path, manager: SessionManager):
     other = SessionManager(tmp_path)
     waited: list[str] = []
 
@@ -328,6 +311,9 @@ async def test_holding_waits_for_another_holder_and_says_so_once(tmp_path: Path,
             return contents(session)
 
     async with other.hold(KEY) as session:
+        with pytest.raises(TimeoutError):  # a cancelled wait holds nothing
+            async with asyncio.timeout(0.02), manager.hold(KEY):
+                pytest.fail("held twice")
         waiting = asyncio.create_task(second())
         await asyncio.sleep(0.03)
         await other.append(session, user("from the other"))
@@ -337,19 +323,27 @@ async def test_holding_waits_for_another_holder_and_says_so_once(tmp_path: Path,
     assert waited == ["!"]
 
 
-async def test_a_cancelled_wait_holds_nothing(tmp_path: Path, manager: SessionManager):
-    other = SessionManager(tmp_path)
+async def test_who_waits_in_another_process_is_let_in_before_the_next_turn_of_who_has_it(tmp_path: Path):
+    one, other = SessionManager(tmp_path), SessionManager(tmp_path)
+    waits, order = asyncio.Event(), []
 
-    async with other.hold(KEY):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.02), manager.hold(KEY):
-                pytest.fail("held twice")
+    async def from_elsewhere() -> None:
+        async with other.hold(KEY, waits.set):
+            order.append("other")
 
-    async with asyncio.timeout(1), manager.hold(KEY):
-        pass
+    async with one.hold(KEY):
+        waiting = asyncio.create_task(from_elsewhere())
+        await waits.wait()
+    await one.yield_to_waiters(KEY)
+    async with one.hold(KEY):
+        order.append("one")
+    await waiting
+
+    assert order == ["other", "one"]
 
 
 async def test_archive_moves_the_file_and_the_session_begins_afresh(tmp_path: Path, manager: SessionManager):
+    assert manager.archive("nothing") is None
     session = manager.get_or_create(KEY)
     await manager.append(session, user("old"))
 
@@ -359,19 +353,13 @@ async def test_archive_moves_the_file_and_the_session_begins_afresh(tmp_path: Pa
     assert archived is not None
     assert archived.parent == tmp_path / "sessions" / "archive"
     assert contents(manager.read(archived)) == ["old"]
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == ["new"]
+    assert contents(fresh(tmp_path)) == ["new"]
     assert manager.find(archived.stem) == archived
-
-
-def test_archiving_nothing_is_nothing(manager: SessionManager):
-    assert manager.archive(KEY) is None
 
 
 def test_the_list_is_newest_first_and_says_what_is_archived(manager: SessionManager):
     for key in ("cli:a", "telegram:1", "cli:b"):
-        session = manager.get_or_create(key)
-        session.add_message("user", key)
-        manager.save(session)
+        saved(manager, key, key=key)
     manager.archive("telegram:1")
 
     rows = manager.list_sessions()
@@ -384,32 +372,32 @@ def test_the_list_is_newest_first_and_says_what_is_archived(manager: SessionMana
 
 
 def test_delete_takes_the_file_and_the_memory_of_it(manager: SessionManager):
-    session = manager.get_or_create(KEY)
-    session.add_message("user", "x")
-    manager.save(session)
+    saved(manager, "x")
 
     assert manager.delete(KEY)
     assert not manager.delete(KEY)
     assert contents(manager.get_or_create(KEY)) == []
 
 
-def test_looking_for_a_session_promises_its_name_to_nobody(tmp_path: Path, manager: SessionManager):
-    assert manager.find("a/b") is None
-    session = manager.get_or_create("a:b")
-    session.add_message("user", "x")
-    manager.save(session)
+def test_sessions_may_be_asked_for_in_many_threads_at_once(manager: SessionManager):
+    keys, before = [f"phone:{number}" for number in range(1_500)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            assert [session.key for session in threads.map(manager.get_or_create, keys)] == keys
+    finally:
+        sys.setswitchinterval(before)
 
-    assert (tmp_path / "sessions" / "a_b.jsonl").exists()
 
+def test_long_sessions_that_nobody_holds_leave_memory_before_there_are_many(manager: SessionManager):
+    for number in range(20):
+        saved(manager, *map(str, range(500)), key=f"many:{number}")
+    gc.collect()
 
-@pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
-def test_sessions_are_private(manager: SessionManager, file: Path):
-    session = manager.get_or_create(KEY)
-    session.add_message("user", "x")
-    manager.save(session)
+    kept = [one for one in gc.get_objects() if isinstance(one, Session) and one.key.startswith("many:")]
 
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert {one.key for one in kept} == {f"many:{number}" for number in range(7, 20)}  # the last, and 6,000 rows
+    assert manager.get_or_create("many:0").message_count == 500
 
 
 # --- the disk refuses
@@ -422,27 +410,33 @@ def test_a_folder_in_place_of_the_file_is_a_clear_error(manager: SessionManager,
         manager.get_or_create(KEY)
 
 
-async def test_a_file_in_place_of_the_folder_is_a_clear_error(tmp_path: Path, manager: SessionManager):
-    (tmp_path / "sessions").write_text("oops")
+async def test_what_the_disk_refused_is_not_part_of_the_session(tmp_path: Path, manager: SessionManager):
+    session = manager.get_or_create(KEY)
+    session.add_message("user", "lost too")
+    (tmp_path / "sessions").write_text("a file in the way")
 
+    with pytest.raises(StorageError):
+        await manager.append(session, user("lost"))
     with pytest.raises(StorageError):
         async with manager.hold(KEY):
             pytest.fail("held")
+
+    (tmp_path / "sessions").unlink()
+    await manager.append(session, user("kept"))
+    assert contents(fresh(tmp_path)) == contents(session) == ["kept"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a limit on file sizes is POSIX")
 def test_a_disk_that_takes_only_half_a_line_is_an_error_and_nothing_is_torn(tmp_path: Path):
     out = told("tests.programs.full_disk_session", str(tmp_path))
 
-    session = SessionManager(tmp_path).get_or_create(KEY)
     assert out.split("\n")[:2] == ["refused 1", "refused 2"]
-    assert contents(session) == ["before", "y" * 5000, "after"]
-    assert not list(tmp_path.rglob("*.corrupt"))
+    assert contents(fresh(tmp_path)) == ["before", "y" * 5000, "after"]
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_folder_reads_and_refuses_to_write(manager: SessionManager, file: Path):
-    write_lines(file, [{"role": "user", "content": "x"}])
+    write_rows(file, user("x"))
     file.chmod(0o400)
     file.parent.chmod(0o500)
     session = manager.get_or_create(KEY)
@@ -458,13 +452,6 @@ def test_a_read_only_folder_reads_and_refuses_to_write(manager: SessionManager, 
 # --- somebody else writes meanwhile
 
 
-def saved(manager: SessionManager, text: str) -> Session:
-    session = manager.get_or_create(KEY)
-    session.add_message("user", text)
-    manager.save(session)
-    return session
-
-
 def test_a_new_file_in_place_of_changed_messages_keeps_what_another_wrote(tmp_path: Path, manager: SessionManager):
     session = saved(manager, "mine")
     session.messages[0] = {**session.messages[0], "content": "edited"}
@@ -472,70 +459,30 @@ def test_a_new_file_in_place_of_changed_messages_keeps_what_another_wrote(tmp_pa
 
     manager.save(session)
 
-    assert contents(session) == ["edited", "theirs"]
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == ["edited", "theirs"]
+    assert contents(session) == contents(fresh(tmp_path)) == ["edited", "theirs"]
 
 
 def test_after_another_wrote_the_session_is_read_again(tmp_path: Path, manager: SessionManager):
     session = saved(manager, "a")
     saved(SessionManager(tmp_path), "b")
     session.add_message("user", "c")
-    manager.save(session)
 
     again = manager.get_or_create(KEY)
+    manager.save(again)
 
     assert again is session
-    assert contents(again) == ["a", "b", "c"]
+    assert contents(again) == contents(fresh(tmp_path)) == ["a", "b", "c"]
 
 
-async def test_what_the_disk_refused_is_not_part_of_the_session(tmp_path: Path, manager: SessionManager):
+def test_rows_from_the_disk_share_what_every_row_says(tmp_path: Path, manager: SessionManager):
+    call = json.loads('{"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}')
     session = manager.get_or_create(KEY)
-    (tmp_path / "sessions").write_text("a file in the way")
+    for _ in range(2):
+        session.add_message("assistant", None, tool_calls=[call], provenance="owner")
+    manager.save(session)
 
-    with pytest.raises(StorageError):
-        await manager.append(session, user("lost"))
+    first, second = fresh(tmp_path).messages
 
-    (tmp_path / "sessions").unlink()
-    await manager.append(session, user("kept"))
-    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == contents(session) == ["kept"]
-
-
-async def test_many_sessions_share_their_rounds(tmp_path: Path, manager: SessionManager):
-    sessions = [manager.get_or_create(f"chat:{number}") for number in range(50)]
-
-    await asyncio.gather(*(manager.append(session, user(session.key), said("ok")) for session in sessions))
-
-    fresh = SessionManager(tmp_path)
-    assert all(contents(fresh.get_or_create(session.key)) == [session.key, "ok"] for session in sessions)
-    assert len(fresh.list_sessions()) == 50
-
-
-def test_sessions_may_be_asked_for_in_many_threads_at_once(tmp_path):
-    manager, before = SessionManager(tmp_path), sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            found = [*threads.map(manager.get_or_create, [f"phone:{number}" for number in range(1_500)])]
-    finally:
-        sys.setswitchinterval(before)
-
-    assert [one.key for one in found] == [f"phone:{number}" for number in range(1_500)]
-
-
-async def test_who_waits_in_another_process_is_let_in_before_the_next_turn_of_who_has_it(tmp_path: Path):
-    one, other = SessionManager(tmp_path), SessionManager(tmp_path)
-    waits, order = asyncio.Event(), []
-
-    async def from_elsewhere() -> None:
-        async with other.hold("cli:direct", waits.set):
-            order.append("other")
-
-    async with one.hold("cli:direct"):
-        waiting = asyncio.create_task(from_elsewhere())
-        await waits.wait()
-    await one.yield_to_waiters("cli:direct")
-    async with one.hold("cli:direct"):
-        order.append("one")
-    await waiting
-
-    assert order == ["other", "one"]
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    assert first["role"] is second["role"]
+    assert all(one is other for one, other in zip(first["tool_calls"][0], second["tool_calls"][0], strict=True))

@@ -97,27 +97,6 @@ async def test_session_is_not_written_through_a_link(
     assert contents(outside) == before
 
 
-async def test_damaged_lines_are_not_kept_through_a_link(workspace: Path, outside: Path):
-    before = contents(outside)
-    (workspace / "sessions").mkdir()
-    (workspace / "sessions" / "cli_direct.jsonl").write_text(f"{ATTACK}\n", encoding="utf-8")
-    (workspace / "sessions" / "cli_direct.jsonl.corrupt").symlink_to(outside / "profile")
-
-    SessionManager(workspace).get_or_create("cli:direct")
-
-    assert contents(outside) == before
-
-
-def test_secret_behind_a_link_is_not_copied_into_the_workspace(workspace: Path, outside: Path):
-    (outside / "profile").write_text("the secret\n", encoding="utf-8")
-    link_file("sessions/cli_direct.jsonl")(workspace, outside)
-
-    with pytest.raises(StorageError):
-        SessionManager(workspace).get_or_create("cli:direct")
-
-    assert not (workspace / "sessions" / "cli_direct.jsonl.corrupt").exists()
-
-
 def test_pipe_in_place_of_a_session_does_not_stop_the_process(workspace: Path):
     (workspace / "sessions").mkdir()
     os.mkfifo(workspace / "sessions" / "cli_direct.jsonl")

@@ -51,7 +51,7 @@ def test_a_disk_that_refuses_a_write_is_told_and_the_next_turn_works(kind: str):
     counts = every_write(each=11, seed=3, kind=kind, modes="full")
 
     assert counts["full: failed"] > 2
-    assert counts["refused: answered"] > 1
+    assert counts["refused: answered"] > 0
 
 
 @pytest.mark.slow

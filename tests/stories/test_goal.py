@@ -8,9 +8,9 @@ import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
 from tests.support.eventually import wait_until
-from tests.support.goals import goal_of, goals_in
 from tests.support.home import POSIX, Home
 from tests.support.toy_gateway import GatewayHome
+from tests.support.work import goal_of, goals_in
 
 pytestmark = POSIX
 

@@ -206,7 +206,10 @@ async def test_reset_all_leaves_nothing_of_the_past_in_the_next_prompt_and_says_
     assert memory.read_long_term() == "- Wants to talk of plums.\n"
 
 
-async def test_reset_all_that_the_disk_refuses_clears_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("refuses_memory", [True, False])
+async def test_reset_all_that_the_disk_refuses_clears_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses_memory: bool
+):
     memory = MemoryStore(tmp_path / "workspace")
     memory.write_long_term("- Likes plums.\n")
     async with open_bot(tmp_path, "fine") as bot:
@@ -215,8 +218,8 @@ async def test_reset_all_that_the_disk_refuses_clears_nothing(tmp_path: Path, mo
         def full(*args: Any, **kwargs: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("nanobot.session.folder.os.replace", full, raising=True)
-        monkeypatch.setattr("nanobot.utils.database._connect", full)
+        if refuses_memory:
+            monkeypatch.setattr("nanobot.utils.database._connect", full)
         monkeypatch.setattr("nanobot.session.manager.SessionFolder.move_to_archive", full)
         result = await bot.turn("/reset --all")
 

@@ -11,8 +11,8 @@ from typing import Any
 from nanobot.testing.model_server import Calls, FakeModels, Fitting, Hang, Say, Step
 from tests.support.eventually import wait_until
 from tests.support.home import POSIX
-from tests.support.tasks import open_tasks
 from tests.support.toy_gateway import GatewayHome
+from tests.support.work import open_tasks
 
 pytestmark = POSIX
 

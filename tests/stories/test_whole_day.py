@@ -25,10 +25,9 @@ from nanobot.testing.model_server import FakeModels, Fitting
 from tests.fakes.people import Lives, Mouths, elsewhere, judged, marked, seen
 from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
 from tests.support.eventually import eventually
-from tests.support.goals import goals_in
 from tests.support.home import POSIX
-from tests.support.tasks import open_tasks, reported_tasks
 from tests.support.toy_gateway import GatewayHome
+from tests.support.work import goals_in, open_tasks, reported_tasks
 
 pytestmark = POSIX
 

@@ -1,5 +1,6 @@
 """Consolidation and Dream with a scripted model: what the model says, and a workspace that has one of them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from nanobot.config.schema import Config, DreamConfig
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Finished, LLMResponse, call_context
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import Clock, FrozenClock
 
 KEY = "cli:direct"
@@ -111,6 +112,17 @@ class DreamHarness:
     async def run(self, *lines: Any, by_hand: bool = False) -> DreamRun:
         self.model.script(*lines)
         return await self.dream.run(by_hand=by_hand)
+
+    @asynccontextmanager
+    async def thinking(self, *lines: Any) -> AsyncIterator[asyncio.Task[DreamRun]]:
+        """A run whose model thinks, and says this when the block ends."""
+        pause = Pause()
+        self.model.script(pause, *lines)
+        work = asyncio.create_task(self.dream.run())
+        await pause.reached.wait()
+        yield work
+        pause.resume.set()
+        await asyncio.wait([work])
 
     @property
     def text(self) -> str:

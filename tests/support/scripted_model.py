@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
@@ -15,7 +16,7 @@ from nanobot.providers.base import Delta, LLMProvider
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.testing import Bot, Line, ScriptedProvider
 from tests.support.eventually import eventually
-from tests.support.tasks import open_tasks
+from tests.support.work import open_tasks
 
 TASK = "Your task:\n"
 
@@ -111,6 +112,33 @@ async def on_stage(
             for task in living:
                 task.cancel()
             await asyncio.wait(living)
+
+
+async def play(
+    home: Path, cast: Cast, *words: str, config: Mapping[str, Any] | None = None, tools: Sequence[Tool] = ()
+) -> Stage:
+    """Say these words, each when all is quiet; return the stage when it is over."""
+    async with on_stage(home, cast, config=config) as stage:
+        for tool in tools:
+            stage.register(tool)
+        for text in words:
+            await stage.hear(text)
+            await stage.quiet()
+    return stage
+
+
+def results(rows: Sequence[ChatMessage]) -> list[str]:
+    """What the calls in these rows brought, in the order of the calls: they are kept as they end."""
+    found: list[str] = []
+    for at, row in enumerate(rows):
+        mine = [call["id"] for call in row.get("tool_calls", ())]
+        after = {
+            one["tool_call_id"]: text_of(one["content"])
+            for one in rows[at + 1 : at + 1 + len(mine)]
+            if one["role"] == "tool"
+        }
+        found += [after[call] for call in mine]
+    return found
 
 
 async def _deliver(stage: Stage) -> None:

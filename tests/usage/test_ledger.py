@@ -29,21 +29,6 @@ async def main():
 
 asyncio.run(main())
 """
-WRITES = """
-import asyncio, sys
-from pathlib import Path
-from nanobot.usage.ledger import SCHEMA, Ledger
-from nanobot.utils.database import Database
-from tests.support.ledger_rows import row
-
-async def main():
-    ledger = Ledger(Database(Path(sys.argv[1]), SCHEMA))
-    for number in range(100):
-        await ledger.write(row(id=f"{sys.argv[2]}-{number}", session="x" * number))
-    await ledger.database.close()
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
@@ -98,13 +83,6 @@ def test_killed_process_leaves_the_rows_of_its_calls(file: Path):
 
     assert died.returncode == 9
     assert [(found["turn"], found["outcome"]) for found in rows_in(file)] == [("a", "ok"), ("b", "unfinished")]
-
-
-def test_many_processes_write_at_once(file: Path):
-    writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(file), str(number)]) for number in range(2)]
-
-    assert [writer.wait(30) for writer in writers] == [0, 0]
-    assert len(rows_in(file)) == 200
 
 
 async def test_disk_that_fails_costs_no_call_and_is_logged_once(

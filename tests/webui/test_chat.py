@@ -42,7 +42,8 @@ async def test_the_answer_in_a_chat_that_no_chat_app_takes_counts_as_delivered(r
         before = (await client.get(f"/api/sessions/{key}/rows")).json()["feed"]
         sent = await client.post(f"/api/sessions/{key}/messages", json={"id": "message-1", "text": "hello"})
         items = await follow(client, before, "turn_ended")
-        while (await here.gateway.reporter.journal.counts()).waiting_out:
+        journal = here.gateway.runtime.bus.journal
+        while journal is not None and (await journal.counts()).waiting_out:
             await asyncio.sleep(0.02)
         rows = (await client.get(f"/api/sessions/{key}/rows")).json()["rows"]
 

@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.goals.goal import Goal, GoalOrder, GoalState
+from nanobot.agent.goals.goal import Goal, GoalOrder
 from nanobot.agent.requester import Requester
+from nanobot.agent.work import WorkState
 from nanobot.bus.events import Address
 from nanobot.cron.types import CronSchedule
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
 from tests.support.browser import Tabs, page_url, say
 from tests.support.eventually import eventually
-from tests.support.goals import put_goal
 from tests.support.home import POSIX
 from tests.support.memory import FACTS, MERGED, tidying
 from tests.support.running_gateway import OpenGateway, Running
+from tests.support.work import put_goal
 
 expect: Any = pytest.importorskip("playwright.async_api", reason="playwright is not installed").expect
 expect.set_options(timeout=15_000)
@@ -344,7 +345,7 @@ async def test_a_turn_is_undone_and_asked_again_of_another_model(running: OpenGa
 async def test_goals_show_what_each_used_and_why_it_waits(running: OpenGateway, tabs: Tabs):
     async with running() as here:
         order = GoalOrder("Plan the trip", Requester("web:trip", Address("web", "trip")))
-        goal = Goal("g1", order, state=GoalState.WAITING, why="no hotel")
+        goal = Goal(id="g1", order=order, state=WorkState.WAITING, why="no hotel")
         goal.usage.steps = 12
         tab = await tabs.open(here)
         await visit(tab, "goals")

@@ -49,7 +49,7 @@ async def test_a_chat_is_read_without_javascript(running: OpenGateway):
     assert "<h3>The plan</h3>" in shown.text
     assert "<strong>Bold</strong>" in shown.text
     assert "<td" in shown.text and "13320" in shown.text
-    assert "list dir" in shown.text and "&lt;here&gt;" in shown.text
+    assert "list dir" in shown.text and "&lt;here&gt;" in shown.text and "<here>" not in shown.text
     assert (image.status_code, image.headers["content-type"]) == (200, "image/png")
     assert "pixel (picture on evil.example)" in html.unescape(shown.text)
     assert set(re.findall(r'(?:src|href)="(\w+:)', shown.text)) == {"https:"}

@@ -2,7 +2,6 @@
 first.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -52,17 +51,12 @@ class ContextReport:
         """The tokens of the last request and its response, as the provider counted them, and an estimate of what was
         added since; an estimate of the next request if no request was counted.
         """
-        limits, learned = self.model.limits, self._calibration
+        limits, learned = self.model.limits, self.window.model(self.model.name)
         window_tokens = min(learned.window or limits.window_tokens, limits.window_tokens)
         counted = self.last_usage.get("prompt_tokens", 0) + self.last_usage.get("completion_tokens", 0)
-        if not counted:
-            return WindowUse(int((self._fixed + estimate_tokens(self._visible)) * learned.ratio), window_tokens)
-        added = [*takewhile(lambda row: row["role"] != "assistant", reversed(self.rows))]
-        return WindowUse(counted + int(estimate_tokens(added) * learned.ratio), window_tokens)
-
-    @property
-    def _calibration(self) -> Calibration:
-        return self.window.model(self.model.name)
+        rows = [*takewhile(lambda row: row["role"] != "assistant", reversed(self.rows))] if counted else self._visible
+        estimated = estimate_tokens(rows) + (0 if counted else self._fixed)
+        return WindowUse(counted + int(estimated * learned.ratio), window_tokens)
 
     @property
     def _fixed(self) -> int:
@@ -73,40 +67,28 @@ class ContextReport:
         return History(self.rows).show(self.window)
 
     def text(self) -> str:
-        return "\n".join([*self._parts(), *self._last(), *self._next()])
-
-    def _parts(self) -> Iterator[str]:
         """The parts are estimated, and scaled so that they add up to what is used."""
-        use, visible = self.use, self._visible
+        use, visible, sent = self.use, self._visible, self.last_usage.get("prompt_tokens", 0)
         scale = use.tokens / max(self._fixed + estimate_tokens(visible), 1)
         system = {name: int(tokens * scale) for name, tokens in _system_parts(self.system).items()}
-        parts = {
-            "system prompt": sum(system.values()),
-            count_noun(len(self.tools.names), "tool"): int(self.tools.tokens * scale),
-            count_noun(len(visible), "message"): int(estimate_tokens(visible) * scale),
-        }
-        yield f"Window: {use}"
-        for name, tokens in parts.items():
-            yield f"{tokens:>9,}  {name}"
-            if name == "system prompt":
-                yield from (f"{part_tokens:>9,}    of it {part}" for part, part_tokens in system.items())
         room = RequestRoom(self.model.name, use.window_tokens, self.model.limits.max_tokens)
-        yield f"{token_budget(room, self._fixed, Calibration()).reply:>9,}  more are reserved for the reply"
-
-    def _last(self) -> Iterator[str]:
-        sent, cached = self.last_usage.get("prompt_tokens", 0), self.last_usage.get("cached_tokens", 0)
+        lines = [
+            f"Window: {use}",
+            f"{sum(system.values()):>9,}  system prompt",
+            *(f"{tokens:>9,}    of it {part}" for part, tokens in system.items()),
+            f"{int(self.tools.tokens * scale):>9,}  {count_noun(len(self.tools.names), 'tool')}",
+            f"{int(estimate_tokens(visible) * scale):>9,}  {count_noun(len(visible), 'message')}",
+            f"{token_budget(room, self._fixed, Calibration()).reply:>9,}  more are reserved for the reply",
+        ]
         if sent:
+            cached = self.last_usage.get("cached_tokens", 0)
             share = f"{cached:,} cached ({cached / sent:.0%}), {sent - cached:,} not cached"
-            yield f"The last request: {sent:,} tokens, {share}."
-
-    def _next(self) -> Iterator[str]:
-        eviction = next_eviction(History(self.rows), self.window)
-        if eviction is None:
-            yield "Nothing in this conversation can be dropped yet."
-        else:
-            tokens = int(eviction.tokens * self.window.model(self.model.name).ratio)
-            freed = f"{tokens:,} token{'' if tokens == 1 else 's'}"
-            yield f"When the window is full, the first to be dropped: {eviction.what}, {freed}."
+            lines.append(f"The last request: {sent:,} tokens, {share}.")
+        if (eviction := next_eviction(History(self.rows), self.window)) is None:
+            return "\n".join([*lines, "Nothing in this conversation can be dropped yet."])
+        tokens = int(eviction.tokens * self.window.model(self.model.name).ratio)
+        freed = f"{tokens:,} token{'' if tokens == 1 else 's'}"
+        return "\n".join([*lines, f"When the window is full, the first to be dropped: {eviction.what}, {freed}."])
 
 
 def _system_parts(system: str) -> dict[str, int]:

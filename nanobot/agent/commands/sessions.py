@@ -7,8 +7,9 @@ from datetime import datetime
 from pathlib import Path
 
 from nanobot.agent.command import CommandCall, CommandEntry
-from nanobot.agent.commands.context import CommandContext
+from nanobot.agent.memory.service import MemoryService
 from nanobot.agent.scope import Scope
+from nanobot.agent.status import AgentStatus
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import Origin
 from nanobot.session.file_names import is_terminal_session
@@ -86,11 +87,13 @@ def _shorten(text: str) -> str:
     return shown if len(lines) <= _SHOWN_LINES else f"{shown}\n… {len(lines) - _SHOWN_LINES} more lines"
 
 
+@dataclass(frozen=True)
 class SessionCommands:
     """Answers `/sessions` and `/resume`."""
 
-    def __init__(self, context: CommandContext) -> None:
-        self._context = context
+    sessions: SessionManager
+    status: AgentStatus
+    memory: MemoryService
 
     def commands(self) -> dict[str, CommandEntry]:
         return {
@@ -130,16 +133,12 @@ class SessionCommands:
         if found.key != call.session.key:
             return f"To continue it: nanobot agent -s {found.key}"
         if found.archived:
-            await self._reopen(call.session, found)
+            former = await asyncio.to_thread(self.sessions.reopen, call.session, found.name)
+            self.status.forget(found.key)
+            if former is not None:
+                await self.memory.on_session_archived(found.key, former)
         last = await asyncio.to_thread(format_messages, call.session, _SHOWN_AFTER)
         return f"Reopened: {found.title} ({found.describe()})\n\n{last}"
 
-    async def _reopen(self, session: Session, archived: Conversation) -> None:
-        context = self._context
-        former = await asyncio.to_thread(context.sessions.reopen, session, archived.name)
-        context.status.forget(session.key)
-        if former is not None and context.memory is not None:
-            await context.memory.on_session_archived(session.key, former)
-
     async def _conversations(self, call: CommandCall) -> list[Conversation]:
-        return await asyncio.to_thread(list_conversations, self._context.sessions, call.scope, call.session.key)
+        return await asyncio.to_thread(list_conversations, self.sessions, call.scope, call.session.key)

@@ -6,31 +6,47 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 
 import asyncio
 import math
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
+from nanobot import __version__
+from nanobot.agent.approval.router import ApprovalCommands
 from nanobot.agent.command import TYPED, Command, CommandCall, CommandEntry, is_from_owner, parse_command
-from nanobot.agent.commands.context import CommandContext
 from nanobot.agent.commands.context_report import ContextReport
 from nanobot.agent.commands.help import TERMINAL_ONLY, UNLISTED, help_text, suggest
 from nanobot.agent.commands.sessions import SessionCommands, format_messages
+from nanobot.agent.context import ContextBuilder
 from nanobot.agent.engine.spec import Model
+from nanobot.agent.memory.service import MemoryService
+from nanobot.agent.models import SessionModels
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_summary import FORGOTTEN_KEY, session_summary
+from nanobot.agent.status import AgentStatus
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.window.storage import open_window
 from nanobot.bus.events import Button, InboundMessage, MenuEntry
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Origin, least_trusted, text_of
-from nanobot.session.manager import Session
+from nanobot.pairing.commands import PairingCommands
+from nanobot.providers.metering import Spending
+from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.sums import format_sum
 from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, count_noun, duration
 
 _MODELS_SHOWN = 30
-_NOT_SET_UP = {"mcp": "No MCP server is set up. To add one, run in a terminal: nanobot mcp add NAME -- COMMAND"}
-"""Replies for documented commands that are not offered in this setup."""
-
+_ALIASES = {"clear": "new", "reset": "new", "cost": "usage"}
+_NOTHING_RUNS = "Nothing is running."
+"""While something runs, the loop answers `/stop`; `_NO_QUESTION`: likewise while a question is open."""
+_NO_QUESTION = "No question is open in this session."
+_NO_MESSAGE = "There is no message of yours to ask again."
+"""If there is one, the pipeline asks it."""
+_TERMINAL_COPIES = "/copy works in the terminal chat only."
+_NO_SERVERS = "No MCP server is set up. To add one, run in a terminal: nanobot mcp add NAME -- COMMAND"
+_NOTHING_RAISED = "No limit in dollars is nearly reached, so nothing was raised. /usage shows what is left."
 _START = """\
 Hello, I am a personal assistant. Write to me as you would to a person: I answer questions, look things up, \
 keep notes and remind you. I remember what you tell me here until you ask me to forget it."""
@@ -41,50 +57,89 @@ _START_BUTTONS = (
 )
 
 
-class SlashCommands:
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream", "cron"})
+class SessionWork(Protocol):
+    """The goals and subagents of sessions."""
 
+    async def stop_for(self, message: InboundMessage) -> list[str]:
+        """Stop what runs for the session as far as the sender of this message may. Return its labels."""
+        ...
+
+    async def other_process_note(self, session_key: str) -> str:
+        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
+        ...
+
+    async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
+        """Stop and delete all of it. Return what that was, and the keys of reports that may still arrive. Raises
+        NanobotError.
+        """
+        ...
+
+    def status(self, session_key: str) -> list[str]:
+        """Return the status of the session's goal, one line each. Does not block."""
+        ...
+
+
+@dataclass(slots=True)
+class SlashCommands:
+    """The commands of a bot, and the services that they use."""
+
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream", "cron"})
     ALONE = frozenset({"new", "model", "compact"})
     """In a shared session only owners may use these: they change it for everybody."""
 
-    def __init__(self, context: CommandContext) -> None:
-        self._context = context
-        self._mcp_status = context.mcp_status or (lambda: "")
-        owner_entry = partial(CommandEntry, for_owners=True)
+    sessions: SessionManager
+    models: SessionModels
+    prompt: ContextBuilder
+    tools: ToolRegistry
+    status: AgentStatus
+    spending: Spending
+    pairing: PairingCommands
+    approvals: ApprovalCommands
+    memory: MemoryService
+    work: SessionWork
+    scope_of: Callable[[InboundMessage], Awaitable[Scope]]
+    mcp_status: Callable[[], str]
+    """Returns the status of each MCP server, empty without servers."""
+    problems: Callable[[], Sequence[str]]
+    """Returns the problems of plugins and hooks, one line each."""
+    restart: Callable[[], None] | None
+    """Schedules a clean shutdown and restart of the gateway. None outside a gateway."""
+    more: Mapping[str, CommandEntry]
+    """Commands of other packages, by name."""
+    _table: dict[str, CommandEntry] = field(init=False)
+
+    def __post_init__(self) -> None:
+        entry, access = partial(CommandEntry, for_owners=True), "list | approve | deny | revoke"
         self._table = {
-            "start": CommandEntry(self._start, "say hello", buttons=_START_BUTTONS),
+            "start": CommandEntry(_replying(_START), "say hello", buttons=_START_BUTTONS),
             "new": CommandEntry(self._new, "start afresh (--all clears memory too)", "[--stop]"),
-            "stop": CommandEntry(self._stop, "stop what is running"),
-            "retry": CommandEntry(self._retry_nothing, "ask your last message again"),
-            "copy": CommandEntry(self._copy_elsewhere, "copy the last answer"),
+            "stop": CommandEntry(_replying(_NOTHING_RUNS), "stop what is running"),
+            "retry": CommandEntry(_replying(_NO_MESSAGE), "ask your last message again"),
+            "copy": CommandEntry(_replying(_TERMINAL_COPIES), "copy the last answer"),
             "status": CommandEntry(self._status, "model, tokens, window, running turns"),
             "model": CommandEntry(self._model, "show or change the model", "NAME"),
             "history": CommandEntry(self._history, "the last messages", "N"),
-            "context": CommandEntry(self._show_context, "what fills the context window"),
+            "context": CommandEntry(self._context, "what fills the context window"),
+            "compact": CommandEntry(self._compact, "move old messages into memory"),
             "usage": CommandEntry(self._usage, "tokens, cost, and what limits leave"),
-            "raise": owner_entry(self._raise, "raise a limit that is nearly reached", "DOLLARS"),
-            "restart": owner_entry(self._restart, "restart the gateway"),
+            "raise": entry(self._raise, "raise a limit that is nearly reached", "DOLLARS"),
+            "restart": entry(self._restart, "restart the gateway"),
             "help": CommandEntry(self._help, "this list"),
-            **SessionCommands(context).commands(),
+            "pairing": entry(lambda call: self.pairing.answer(call.argument), "who may talk to the bot", access),
+            "mcp": CommandEntry(self._mcp, "the state of the MCP servers"),
+            "approve": entry(_replying(_NO_QUESTION), "allow what waits for you", "ID [always]"),
+            "deny": entry(_replying(_NO_QUESTION), "refuse what waits for you", "ID"),
+            "approvals": entry(
+                lambda call: self.approvals.answer(call.argument), "permanent approvals", "list | forget RULE"
+            ),
+            **SessionCommands(self.sessions, self.status, self.memory).commands(),
+            **self.more,
         }
-        if context.memory is not None:
-            self._table["compact"] = CommandEntry(self._compact, "move old messages into memory")
-        if context.pairing is not None:
-            words = "list | approve | deny | revoke"
-            self._table["pairing"] = owner_entry(self._pairing, "who may talk to the bot", words)
-        if self._mcp_status():
-            self._table["mcp"] = CommandEntry(self._mcp, "the state of the MCP servers")
-        if context.approvals is not None:
-            self._table["approve"] = owner_entry(self._answer_nothing_open, "allow what waits for you", "ID [always]")
-            self._table["deny"] = owner_entry(self._answer_nothing_open, "refuse what waits for you", "ID")
-            self._table["approvals"] = owner_entry(self._approvals, "permanent approvals", "list | forget RULE")
-        self._table |= context.extra_commands
-        self._aliases = {"clear": "new", "reset": "new", "cost": "usage"}
 
     def names(self) -> dict[str, str]:
         """Return each command with its description, aliases included, for the terminal."""
         descriptions = {name: entry.text for name, entry in self._table.items() if name not in UNLISTED}
-        return descriptions | {alias: f"the same as /{name}" for alias, name in self._aliases.items()}
+        return descriptions | {alias: f"the same as /{name}" for alias, name in _ALIASES.items()}
 
     def menu(self) -> tuple[MenuEntry, ...]:
         """Return the entries for platform menus. Owner commands are left out because everybody sees the menu."""
@@ -94,7 +149,7 @@ class SlashCommands:
 
     def canonical(self, command: Command) -> str:
         """Resolve an alias to the command's own name."""
-        return self._aliases.get(command.name, command.name)
+        return _ALIASES.get(command.name, command.name)
 
     def buttons(self, text: str) -> tuple[Button, ...]:
         """Return the buttons below the reply to this message."""
@@ -106,143 +161,106 @@ class SlashCommands:
         self, command: Command, session: Session, message: InboundMessage, *, attended: bool = False
     ) -> str:
         """Run a command and return the reply. Raises NanobotError only for storage failures."""
-        name = self.canonical(command)
-        if name not in self._table and name in _NOT_SET_UP:
-            return self._mcp_status() or _NOT_SET_UP[name]
-        if name not in self._table:
+        name, is_owner = self.canonical(command), is_from_owner(message)
+        if (entry := self._table.get(name)) is None:
             return f"There is no command /{clip_line(command.name, 60)}. {suggest(command.name, self.names())}"
-        entry = self._table[name]
-        if entry.for_owners and not is_from_owner(message):
-            return await self._refuse(name, message)
-        if name in self.ALONE and not is_from_owner(message) and has_other_authors(session, message.sender_id):
+        if entry.for_owners and not is_owner:
+            if message.origin not in TYPED:
+                return f"/{name} must be typed by an owner."
+            return await self.pairing.refuse(message.channel, message.sender_id, name)
+        if name in self.ALONE and not is_owner and has_other_authors(session, message.sender_id):
             return f"Other people have written in this chat, so only an owner may use /{name}."
         return await entry.answer(
-            CommandCall(session, command.argument, message, await self._context.scope_of(message), attended)
+            CommandCall(session, command.argument, message, await self.scope_of(message), attended)
         )
-
-    async def _refuse(self, name: str, message: InboundMessage) -> str:
-        if message.origin not in TYPED:
-            return f"/{name} must be typed by an owner."
-        if self._context.pairing is not None:
-            return await self._context.pairing.refuse(message.channel, message.sender_id, name)
-        return f"Only an owner may use /{name}."
 
     async def _new(self, call: CommandCall) -> str:
         if "--all" in call.argument.split():
             return await finish(self._reset_all(call))
-        stopped = await self._stop_background_work(call) if call.argument == "--stop" else ""
-        archived = await finish(asyncio.to_thread(self._context.sessions.archive, call.session.key))
-        self._context.status.forget(call.session.key)
+        labels = await self.work.stop_for(call.message) if call.argument == "--stop" else []
+        stopped = f" Stopped: {', '.join(labels)}." if labels else ""
+        archived = await finish(asyncio.to_thread(self.sessions.archive, call.session.key))
+        self.status.forget(call.session.key)
         if archived is None:
             return f"This session is already new.{stopped}"
-        if self._context.memory is not None:
-            await self._context.memory.on_session_archived(call.session.key, archived)
+        await self.memory.on_session_archived(call.session.key, archived)
         return f"Started a new session. The old one is archived: nanobot sessions show {archived.stem}{stopped}"
-
-    async def _stop_background_work(self, call: CommandCall) -> str:
-        context = self._context
-        labels = [*await context.stop_subagents(call.message)] if context.stop_subagents is not None else []
-        if context.goals is not None and (goal := await context.goals.stop_for(call.message)):
-            labels.append(f"the goal ({goal})")
-        return f" Stopped: {', '.join(labels)}." if labels else ""
 
     async def _reset_all(self, call: CommandCall) -> str:
         """Clear everything that a prompt of this chat would include from the past: all of it, or nothing on a storage
         failure.
         """
-        context, key, count = self._context, call.session.key, call.session.message_count
-        if context.goals is not None and (note := await context.goals.other_process_note(key)):
+        session, key, messages = call.session, call.session.key, call.session.message_count
+        if note := await self.work.other_process_note(key):
             return note
-        summary = session_summary(call.session.metadata)
-        cleared, restore = await context.memory.clear(call) if context.memory is not None else ([], None)
+        summary = session_summary(session.metadata)
+        cleared, restore = await self.memory.clear(call)
         try:
-            archived = await asyncio.to_thread(context.sessions.archive, key)
+            archived = await asyncio.to_thread(self.sessions.archive, key)
         except NanobotError:
             if restore is not None:
                 await restore()
             raise
-        context.status.forget(key)
+        self.status.forget(key)
         if archived is not None:
-            archive_note = (
-                f"this conversation ({count_noun(count, 'message')}; archived: nanobot sessions show {archived.stem})"
-            )
-            cleared = [archive_note, *(["its session summary"] if summary else []), *cleared]
-        if context.goals is not None and (goal := await context.goals.forget_session(key)):
-            cleared.append(f"its goal ({goal})")
-        cleared += await self._forget_subagents(call.session)
+            size, file = count_noun(messages, "message"), f"archived: nanobot sessions show {archived.stem}"
+            cleared = [f"this conversation ({size}; {file})", *(["its session summary"] if summary else []), *cleared]
+        stopped, reports = await self.work.forget_session(key)
+        cleared += stopped
+        if reports:  # under way: they are dropped on arrival
+            session.metadata[FORGOTTEN_KEY] = list(reports)
+            await self.sessions.append(session)
         if not cleared:
             return "There was nothing to clear."
         hint = " /memory undo restores the memory." if restore is not None else ""
         items = "\n".join(f"- {item}" for item in cleared)
         return f"Cleared:\n{items}\nYour own files (AGENTS.md, SOUL.md, USER.md) are unchanged.{hint}"
 
-    async def _forget_subagents(self, session: Session) -> list[str]:
-        """Stop the session's subagents, and record the reports under way so that they are dropped on arrival."""
-        if self._context.forget_subagents is None:
-            return []
-        labels, reports = await self._context.forget_subagents(session.key)
-        if reports:
-            session.metadata[FORGOTTEN_KEY] = list(reports)
-            await self._context.sessions.append(session)
-        return [f"background tasks: {', '.join(labels)}"] if labels else []
-
-    async def _stop(self, call: CommandCall) -> str:
-        return "Nothing is running."  # the loop answers it while something is
-
     async def _status(self, call: CommandCall) -> str:
-        return await self.status_of(call.session, call.scope)
-
-    async def status_of(self, session: Session, scope: Scope = OWNERS) -> str:
-        """Return the reply to `/status`. Reads only, so it is safe during a turn."""
-        context, status = self._context, self._context.status
+        """Reads only, so it is safe during a turn."""
+        session, status, is_owners = call.session, self.status, call.scope.is_owners
         try:
-            model = await context.models.of_session(session)
-            model_text, window = _describe_model(model), str(self.report(session, model, scope).use)
+            model = await self.models.of_session(session)
+            model_text, window = _describe_model(model), str(self.report(session, model, call.scope).use)
             notes = model.provider.notes()
         except NanobotError as error:
             model_text, window, notes = f"none: {error}", "unknown", []
-        usage = status.usage_of(session.key)
+        usage, cost = status.usage_of(session.key), status.cost_of(session.key)
         sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
-        cost = status.cost_of(session.key)
         price = f", {format_dollars(cost)}" if cost else ""
-        running = status.running if scope.is_owners else status.running & {session.key}
-        waiting = context.approvals.waiting(session.key) if context.approvals is not None else []
+        running = status.running if is_owners else status.running & {session.key}
         lines = [
-            f"nanobot {context.version}, up {duration(status.uptime())}",
+            f"nanobot {__version__}, up {duration(status.uptime())}",
             f"Model: {model_text}",
             *(f"  {note}" for note in notes),
             f"Window: {window}",
             f"Tokens since the start: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
             f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(running)) or 'none'}",
+            *self.approvals.waiting(session.key),
+            *self.work.status(session.key),
+            *self.memory.state(session.key, call.scope),
         ]
-        lines += waiting
-        if context.goals is not None:
-            lines += context.goals.lines(session.key)
-        if context.memory is not None:
-            lines += context.memory.state(session.key, scope)
-        if scope.is_owners:  # these may quote what another chat said
+        if is_owners:  # these may quote what another chat said
             lines += [f"Memory: {status.memory_note}"] if status.memory_note else []
-            lines += [f"Plugins: {problem}" for problem in context.problems()]
+            lines += [f"Plugins: {problem}" for problem in self.problems()]
             lines += [f"Last error: {status.last_error}"] if status.last_error else []
         return "\n".join(lines)
 
     async def _model(self, call: CommandCall) -> str:
-        context = self._context
         if not call.argument:
-            model, names = await context.models.of_session(call.session), await context.models.choices(call.session)
-            shown = names[:_MODELS_SHOWN]
-            rest = [f"and {len(names) - len(shown)} more"] if len(names) > len(shown) else []
-            choices = "\n".join(f"  {name}" for name in [*shown, *rest])
-            return f"Model for this session: {_describe_model(model)}.\nTo change it, type /model NAME:\n{choices}"
+            model, names = await self.models.of_session(call.session), await self.models.choices(call.session)
+            choices = [f"  {name}" for name in names[:_MODELS_SHOWN]]
+            choices += [f"and {len(names) - _MODELS_SHOWN} more"] if len(names) > _MODELS_SHOWN else []
+            listing = "\n".join(choices)
+            return f"Model for this session: {_describe_model(model)}.\nTo change it, type /model NAME:\n{listing}"
+        name = None if call.argument.lower() == "default" else call.argument
         try:
-            model = await context.models.choose(
-                call.session, None if call.argument.lower() == "default" else call.argument
-            )
+            model = await self.models.choose(call.session, name)
         except NanobotError as error:
             return str(error)
-        await context.sessions.append(call.session)
+        await self.sessions.append(call.session)
         return f"Model for this session: {_describe_model(model)}."
 
     async def _history(self, call: CommandCall) -> str:
@@ -252,57 +270,40 @@ class SlashCommands:
         text = await asyncio.to_thread(format_messages, call.session, count)
         return text or "This session has no messages yet."
 
-    async def _show_context(self, call: CommandCall) -> str:
-        model = await self._context.models.of_session(call.session)
+    async def _context(self, call: CommandCall) -> str:
+        model = await self.models.of_session(call.session)
         return self.report(call.session, model, call.scope).text()
 
     def report(self, session: Session, model: Model, scope: Scope = OWNERS) -> ContextReport:
         """Return what fills the context window of a session. May read older messages; raises StorageError."""
-        context = self._context
-        system = context.prompt.build_system_prompt(
-            session_summary(session.metadata), scope=scope, began=session.created_at.date()
-        )
-        return ContextReport(
-            model, system, context.tools, *open_window(session), context.status.last_usage(session.key)
-        )
+        summary, began = session_summary(session.metadata), session.created_at.date()
+        system = self.prompt.build_system_prompt(summary, scope=scope, began=began)
+        rows, window = open_window(session)
+        return ContextReport(model, system, self.tools, rows, window, self.status.last_usage(session.key))
 
     async def _compact(self, call: CommandCall) -> str:
         """Consolidate now. The caller holds the session."""
-        context, session = self._context, call.session
-        assert context.memory is not None  # noqa: S101 else it is not in the table
-        model = await context.models.of_session(session)
+        session, model = call.session, await self.models.of_session(call.session)
         before, count = self.report(session, model, call.scope).use, session.message_count - session.last_consolidated
-        reason = await context.memory.consolidation.compact_now(session)
+        reason = await self.memory.consolidation.compact_now(session)
         moved = count - (session.message_count - session.last_consolidated)
         if not moved:
             return f"Nothing was moved into memory. {reason or 'The last messages of a conversation stay.'}"
-        context.status.forget_last_usage(session.key)
-        after = self.report(session, model, call.scope).use
-        text = (
-            f"Moved {count_noun(moved, 'message')} into memory. Window: {before.tokens:,} tokens before, now {after}."
-        )
+        self.status.forget_last_usage(session.key)
+        after, moved_text = self.report(session, model, call.scope).use, count_noun(moved, "message")
+        text = f"Moved {moved_text} into memory. Window: {before.tokens:,} tokens before, now {after}."
         return f"{text} {reason}".strip()
 
-    async def _start(self, call: CommandCall) -> str:
-        return _START
-
-    async def _retry_nothing(self, call: CommandCall) -> str:
-        return "There is no message of yours to ask again."  # else the pipeline asks it
-
-    async def _copy_elsewhere(self, call: CommandCall) -> str:
-        return "/copy works in the terminal chat only."  # which runs it itself
-
     async def _usage(self, call: CommandCall) -> str:
-        spending = self._context.spending
         try:
-            summary = await spending.summary(call.session.key)
+            summary = await self.spending.summary(call.session.key)
         except StorageError as error:
             return str(error)
         if not summary.month.calls:
             return "No model calls this month."
         sums = {"This session": summary.session, "Today": summary.today, "This month": summary.month}
+        limits = await self.spending.limits_now()
         lines = [f"{name}: {format_sum(used)}" for name, used in sums.items()]
-        limits = await spending.limits_now()
         return "\n".join([*lines, *limits.left(summary.today.spent, summary.month.spent)])
 
     async def _raise(self, call: CommandCall) -> str:
@@ -313,38 +314,33 @@ class SlashCommands:
         if usd is not None and not 0 < usd < math.inf:
             return f"How many dollars more? For example: /raise 2. {call.argument!r} is not an amount."
         try:
-            lines = await self._context.spending.raise_limits(usd)
+            lines = await self.spending.raise_limits(usd)
         except StorageError as error:
             return f"The limit is raised until nanobot restarts. {error}"
-        return (
-            "\n".join(lines)
-            or "No limit in dollars is nearly reached, so nothing was raised. /usage shows what is left."
-        )
-
-    async def _pairing(self, call: CommandCall) -> str:
-        assert self._context.pairing is not None  # noqa: S101 else it is not in the table
-        return await self._context.pairing.answer(call.argument)
+        return "\n".join(lines) or _NOTHING_RAISED
 
     async def _mcp(self, call: CommandCall) -> str:
-        return self._mcp_status() or _NOT_SET_UP["mcp"]
-
-    async def _approvals(self, call: CommandCall) -> str:
-        assert self._context.approvals is not None  # noqa: S101 else it is not in the table
-        return await self._context.approvals.answer(call.argument)
-
-    async def _answer_nothing_open(self, call: CommandCall) -> str:
-        return "No question is open in this session."  # the loop answers it while one does
+        return self.mcp_status() or _NO_SERVERS
 
     async def _restart(self, call: CommandCall) -> str:
-        if self._context.restart is None:
+        if self.restart is None:
             return "No gateway is running here. Leave and start nanobot again; the conversation is kept."
-        self._context.restart()
+        self.restart()
         return "Restarting. Running work continues afterwards."
 
     async def _help(self, call: CommandCall) -> str:
         is_owner = is_from_owner(call.message)
         allowed = {name: entry for name, entry in self._table.items() if is_owner or not entry.for_owners}
-        return help_text(allowed, self._aliases, at_terminal=call.message.origin is Origin.CLI)
+        return help_text(allowed, _ALIASES, at_terminal=call.message.origin is Origin.CLI)
+
+
+def _replying(text: str) -> Callable[[CommandCall], Awaitable[str]]:
+    """Return a command that always gives this reply."""
+
+    async def answer(call: CommandCall) -> str:
+        return text
+
+    return answer
 
 
 def last_request(session: Session, message: InboundMessage) -> InboundMessage | None:
@@ -352,9 +348,8 @@ def last_request(session: Session, message: InboundMessage) -> InboundMessage | 
     None if there is none. It is never trusted more than it was.
     """
     for row in reversed(session.get_history() if message.origin in TYPED else ()):
-        if row["role"] != "user" or row.get("origin") not in TYPED:
-            continue
-        if _id_of(str(row.get("sender_id"))) == _id_of(message.sender_id):
+        is_typed = row["role"] == "user" and row.get("origin") in TYPED
+        if is_typed and _id_of(str(row.get("sender_id"))) == _id_of(message.sender_id):
             provenance = least_trusted([row.get("provenance", message.provenance), message.provenance])
             text, media = text_of(row["content"]), list(row.get("media", ()))
             return replace(message, content=text, media=media, provenance=provenance)

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nanobot.errors import NanobotError
+
 _MAX_TARGET = 4_000
 _MAX_EXPECTED = 2_000
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -28,9 +30,6 @@ class CheckKind(StrEnum):
     """It answers with a status below 400."""
 
 
-_KINDS = frozenset(kind.value for kind in CheckKind)
-
-
 @dataclass(frozen=True, slots=True)
 class GoalCheck:
     """Shows whether a goal is reached."""
@@ -46,20 +45,20 @@ class GoalCheck:
 
     @classmethod
     def of(cls, text: str, expect: str = "") -> "GoalCheck":
-        """Parse a text such as `command: pytest -q`. Raises ValueError, which says what would be right."""
+        """Parse a text such as `command: pytest -q`. Raises NanobotError, which says what would be right."""
         kind, colon, target = text.partition(":")
         kind, target = kind.strip().lower(), target.strip()
-        if not colon or kind not in _KINDS or not target:
-            raise ValueError(
+        if not colon or kind not in [*CheckKind] or not target:
+            raise NanobotError(
                 f"A check is written as `command: ...`, `file: PATH` or `page: URL`; {text[:80]!r} is none of these."
             )
         if len(target) > _MAX_TARGET or len(expect) > _MAX_EXPECTED:
-            raise ValueError(
+            raise NanobotError(
                 f"A check has {_MAX_TARGET:,} characters at most, and {_MAX_EXPECTED:,} of a text to show. Put more "
                 "into a script, and name that."
             )
         if kind == CheckKind.COMMAND and _proves_nothing(target, expect.strip()):
-            raise ValueError(
+            raise NanobotError(
                 f"`{target}` succeeds whatever was done, so it proves nothing. Name a command that fails as long as "
                 "the goal is not reached."
             )

@@ -6,23 +6,25 @@ It keeps no state: the result of each turn is in the goal, saved before the next
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
+from nanobot.agent.engine.answer_review import parse_verdict
 from nanobot.agent.engine.interruption import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
 from nanobot.agent.goals import texts
-from nanobot.agent.goals.goal import Goal, GoalState, GoalStore
+from nanobot.agent.goals.goal import Goal
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.recovery import find_interrupted_turn
-from nanobot.agent.subagent.advisors import make_plan, review_result
 from nanobot.agent.subagent.manager import SubagentManager
-from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.subagent.tasks import TaskOrder, TaskRole
+from nanobot.agent.subagent.texts import describe_failure, task_label
+from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.errors import StorageError
-from nanobot.messages.types import Origin, least_trusted
+from nanobot.errors import NanobotError, StorageError
+from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line
 
@@ -38,20 +40,31 @@ MAX_TURNS_WITHOUT_NOTE = 8
 """Turns in a row without a change of the note, after which it waits too."""
 MAX_REJECTIONS = 2
 """Rejections by the reviewer before the result is accepted anyway."""
+_SAVE_RETRY_S, _MAX_SAVE_RETRY_S = 1.0, 60.0
+"""First and longest delay before retrying to save the end of a goal."""
+
+
+@dataclass(slots=True)
+class GoalDeps:
+    """What the goals of a bot share."""
+
+    store: WorkStore[Goal]
+    bus: MessageBus
+    subagents: SubagentManager
+    loop: AgentLoop
+    turns: TurnDeps
+    closed: bool = False
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nanobot is shutting down."""
+        return self.closed or self.loop.is_stopping
 
 
 class GoalDriver:
     """A goal that this process owns, and what drives it."""
 
-    def __init__(
-        self,
-        goal: Goal,
-        store: GoalStore,
-        bus: MessageBus,
-        subagents: SubagentManager,
-        loop: AgentLoop,
-        turns: TurnDeps,
-    ) -> None:
+    def __init__(self, goal: Goal, deps: GoalDeps) -> None:
         self.goal = goal
         self.task: asyncio.Task[None] | None = None
         """Runs while the goal is driven."""
@@ -59,100 +72,86 @@ class GoalDriver:
         """Whether the running turn used the `goal` tool."""
         self.failed_check = ""
         """The last check that failed."""
-        self._store = store
-        self._bus = bus
-        self._subagents = subagents
-        self._loop = loop
-        self._turns = turns
-        self._closed = False
+        self._deps = deps
+        self._loop, self._turns = deps.loop, deps.turns
         self._wake_event = asyncio.Event()
         self._last_text = ""
         """Reply of the last turn, not sent to anybody yet."""
 
+    async def run(self, *, resumed: bool = False) -> None:
+        """Run turns until the goal ends, waits, or nanobot shuts down, and report. Never raises. `resumed`: a previous
+        process may have died during a turn.
+        """
+        try:
+            await self._run_turns(resumed=resumed)
+        except Exception as error:  # isolate failures of one goal; its row is intact
+            log.exception("goal %s failed with an internal error", self.goal.id)
+            await self.end(WorkState.WAITING, f"an internal error occurred ({type(error).__name__}); see nanobot's log")
+        await self._send_report()
+        delay = _SAVE_RETRY_S
+        while not await self.save() and not self._deps.is_stopping:  # else the next start would resume it
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _MAX_SAVE_RETRY_S)
+
+    async def _run_turns(self, *, resumed: bool) -> None:
+        goal = self.goal
+        async with self._loop.lane(goal.session_key):
+            pass  # the turn that set it has ended
+        if resumed and goal.state is WorkState.ACTIVE:
+            await self._resume()
+        while goal.state is WorkState.ACTIVE and not self._deps.is_stopping:
+            if goal.spent:
+                await self.end(WorkState.LIMIT, goal.spent, self._last_text)
+            elif goal.order.plan and not goal.progress.planned:
+                await self._make_plan()
+            else:
+                await self._run_turn()
+
+    async def end(self, state: WorkState, why: str, text: str | None = "") -> None:
+        """End the goal or let it wait, and prepare the report with the last reply; None if nobody needs a report, such
+        as a person whose command stopped it.
+        """
+        goal = self.goal
+        goal.state, goal.why = state, why
+        goal.ended_at = self._turns.clock.now().timestamp() if state.is_over else None
+        if text is not None:
+            goal.report, goal.reported = texts.report(goal, text), False
+        await self.save()
+
     async def save(self) -> bool:
         """Save the goal. On a storage failure return False: the goal goes on, and is saved with its next change."""
         try:
-            await finish(self._store.save(self.goal))
+            await finish(self._deps.store.save(self.goal))
             return True
         except StorageError as error:
             log.warning("the progress of goal %s cannot be saved: %s", self.goal.id, error)
             return False
 
-    async def run(self, *, resumed: bool = False) -> None:
-        """Run turns until the goal ends, waits, or nanobot shuts down. `resumed`: a previous process may have died
-        during a turn.
-        """
-        goal = self.goal
-        async with self._loop.lane(goal.session_key):
-            pass  # the turn that set it has ended
-        if resumed and goal.state is GoalState.ACTIVE and not await self._resume():
-            return
-        while goal.state is GoalState.ACTIVE and not self.is_stopping:
-            if goal.spent:
-                await self.end(GoalState.LIMIT, goal.spent, self._last_text)
-                break
-            if goal.order.plan and not goal.progress.planned:
-                await self._run_planner()
-                continue
-            if not await self._run_turn():
-                return
-        await self._send_report()
-
     def wake(self) -> None:
-        """End a retry delay early, because the person wrote something."""
+        """End a retry delay early, because the person wrote something or nanobot shuts down."""
         self._wake_event.set()
 
-    def close(self) -> None:
-        """Start no more turns: nanobot shuts down."""
-        self._closed = True
-        self.wake()
+    # --- a turn
 
-    @property
-    def is_stopping(self) -> bool:
-        """Whether nanobot is shutting down."""
-        return self._closed or self._loop.is_stopping
+    async def _run_turn(self) -> None:
+        goal, requester = self.goal, self.goal.order.requester
+        self.used_goal_tool = False
+        message = requester.message(texts.turn_message(goal), origin=Origin.GOAL, scope=requester.scope.chat)
+        await self._turns.sessions.yield_to_waiters(goal.session_key)  # other processes
+        await self._process_result(await self._loop.serve(message))
 
-    async def end(self, state: GoalState, why: str, text: str = "", *, report_stop: bool = False) -> None:
-        """End the goal or let it wait, and prepare the report. A stop is reported only with `report_stop`: a stop
-        command gets a direct answer, and a key press needs none.
-        """
-        goal = self.goal
-        goal.state, goal.why = state, why
-        goal.ended_at = self._turns.clock.now().timestamp() if state.is_over else None
-        if report_stop or state is not GoalState.STOPPED:
-            goal.report, goal.is_reported = texts.end_report(goal, text), False
-        await self.save()
-
-    async def fail(self, error: Exception) -> None:
-        """Let the goal wait after an internal error, and report it."""
-        await self.end(GoalState.WAITING, f"an internal error occurred ({type(error).__name__}); see nanobot's log")
-        await self._send_report()
-
-    async def _run_planner(self) -> None:
-        goal = self.goal
-        plan = await make_plan(self._subagents, goal.order.text, ctx=self._context())
-        if self.is_stopping or goal.state is not GoalState.ACTIVE:
-            return
-        goal.progress.planned = True
-        if plan.steps:
-            goal.progress.note = replace(goal.progress.note, following=texts.format_plan(plan.steps))
-            goal.progress.noted = least_trusted([goal.progress.noted, plan.provenance])
-        else:
-            log.warning("goal %s goes on without a plan: %s", goal.id, plan.problem)
-        await self.save()
-
-    async def _resume(self) -> bool:
-        """Continue where a previous process stopped. Return False if nanobot is shutting down."""
+    async def _resume(self) -> None:
+        """Continue where a previous process stopped."""
         goal = self.goal
         interrupted = await asyncio.to_thread(find_interrupted_turn, self._turns.turns_folder, goal.session_key)
         if interrupted is not None and interrupted.message.origin is Origin.GOAL:  # others wait for their person
-            sink = Delivery(self._bus, interrupted.message, GOAL_DELIVERY)
+            sink = Delivery(self._deps.bus, interrupted.message, GOAL_DELIVERY)
             result = await self._loop.resume(goal.session_key, sink)
             if result is not None and result.text:
-                return await self._process_result(result)
-        if goal.progress.claim is not None:  # the turn that claimed it has ended
+                await self._process_result(result)
+                return
+        if goal.progress.claim is not None and not self._deps.is_stopping:  # the turn that claimed it has ended
             await self._finish(await asyncio.to_thread(self._last_reply))
-        return not self.is_stopping
 
     def _last_reply(self) -> str:
         """Return the session's last answer. Blocks."""
@@ -163,33 +162,36 @@ class GoalDriver:
         answers = [at for at, row in enumerate(rows) if row["role"] == "assistant" and not row.get("tool_calls")]
         return outcome_text(rows[: answers[-1] + 1]) if answers else ""
 
-    async def _run_turn(self) -> bool:
-        """Run one turn and process its result. Return False if nanobot is shutting down."""
-        goal, requester = self.goal, self.goal.order.requester
-        self.used_goal_tool = False
-        message = requester.message(texts.turn_message(goal), origin=Origin.GOAL, scope=requester.scope.chat)
-        await self._turns.sessions.yield_to_waiters(goal.session_key)  # other processes
-        return await self._process_result(await self._loop.serve(message))
-
-    async def _process_result(self, result: TurnResult) -> bool:
-        """Apply a turn's result to the goal. Return False if nanobot is shutting down."""
+    async def _process_result(self, result: TurnResult) -> None:
+        """Apply a turn's result to the goal."""
         goal = self.goal
-        if result.later or (result.outcome is TurnOutcome.STOPPED and self.is_stopping):
-            return False
+        if result.later or (result.outcome is TurnOutcome.STOPPED and self._deps.is_stopping):
+            return
         has_acted = await self._acted(result.turn_id)  # first: a person may stop the goal meanwhile
         goal.usage.turns += 1
         self._last_text = "" if result.joined else result.text  # a person whose message joined has seen the reply
-        if goal.state is not GoalState.ACTIVE:
-            await self._handle_state_change()
+        if goal.state in (WorkState.ASKING, WorkState.DROPPED):  # set by the `goal` tool
+            await self.end(goal.state, goal.why, self._last_text)
+        elif goal.state is not WorkState.ACTIVE:
+            await self.save()
         elif result.outcome is TurnOutcome.STOPPED:
-            await self.end(GoalState.STOPPED, "its turn was stopped", report_stop=True)
+            await self.end(WorkState.STOPPED, "its turn was stopped")
         elif goal.progress.claim is not None:
             await self._finish(result.text, was_sent=bool(result.joined))
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or not result.retryable:
             await self._handle_failure(result)
         else:
             await self._count_progress(has_acted=has_acted)
-        return True
+
+    async def _acted(self, turn_id: str) -> bool:
+        """Whether the turn called a tool other than `goal`."""
+        try:
+            session = await asyncio.to_thread(self._turns.sessions.get_or_create, self.goal.session_key)
+        except StorageError:
+            return True
+        rows = session.get_history()  # includes the newest turn, however long it is
+        names = {row.get("name") for row in rows if row["role"] == "tool" and row.get("turn_id") == turn_id}
+        return not names <= {"goal"}
 
     async def _count_progress(self, *, has_acted: bool) -> None:
         """Let the goal wait for a person if its turns lead nowhere."""
@@ -206,52 +208,13 @@ class GoalDriver:
             return
         if self.failed_check:
             why += f", and {clip_line(self.failed_check, 300)}"
-        await self.end(GoalState.WAITING, why, self._last_text)
-
-    async def _acted(self, turn_id: str) -> bool:
-        """Whether the turn called a tool other than `goal`."""
-        try:
-            session = await asyncio.to_thread(self._turns.sessions.get_or_create, self.goal.session_key)
-        except StorageError:
-            return True
-        rows = session.get_history()  # includes the newest turn, however long it is
-        names = {row.get("name") for row in rows if row["role"] == "tool" and row.get("turn_id") == turn_id}
-        return not names <= {"goal"}
-
-    async def _handle_state_change(self) -> None:
-        """Handle a state change made by the agent or a person during the turn."""
-        goal = self.goal
-        if goal.state is GoalState.ASKING:
-            goal.report, goal.is_reported = texts.question_message(goal.why), False
-        elif goal.state is GoalState.DROPPED:
-            goal.ended_at = self._turns.clock.now().timestamp()
-            goal.report, goal.is_reported = texts.end_report(goal, self._last_text), False
-        await self.save()
-
-    async def _finish(self, text: str, *, was_sent: bool = False) -> None:
-        """Finish a goal whose check passed, after a review if wanted. `was_sent`: the person has seen this reply."""
-        goal, progress = self.goal, self.goal.progress
-        if goal.order.review:
-            check = str(progress.claim or "")
-            review = await review_result(self._subagents, goal.order.text, text, check=check, ctx=self._context())
-            if self.is_stopping or goal.state is not GoalState.ACTIVE:
-                return
-            progress.objections = "" if review.passed else review.reasons
-            progress.noted = least_trusted([progress.noted, review.provenance])
-            if review.passed is False and progress.sent_back < MAX_REJECTIONS:
-                progress.sent_back += 1
-                progress.claim = None
-                await self.save()
-                return
-        goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._turns.clock.now().timestamp()
-        goal.report, goal.is_reported = texts.done_report(goal, "" if was_sent else text), False
-        await self.save()
+        await self.end(WorkState.WAITING, why, self._last_text)
 
     async def _handle_failure(self, result: TurnResult) -> None:
         progress = self.goal.progress
         progress.failures += 1
         if not result.retryable or progress.failures > len(RETRY_DELAYS_S):
-            await self.end(GoalState.WAITING, clip_line(result.text, 400) or "its turns failed")
+            await self.end(WorkState.WAITING, clip_line(result.text, 400) or "its turns failed")
             return
         await self.save()
         self._wake_event.clear()
@@ -259,29 +222,68 @@ class GoalDriver:
             async with asyncio.timeout(RETRY_DELAYS_S[progress.failures - 1]):
                 await self._wake_event.wait()
 
+    # --- planner and reviewer
+
+    async def _make_plan(self) -> None:
+        goal, progress = self.goal, self.goal.progress
+        answer, problem, provenance = await self._ask(TaskRole.PLANNER, "planning", texts.plan_prompt(goal))
+        if self._deps.is_stopping or goal.state is not WorkState.ACTIVE:
+            return
+        progress.planned = True
+        if plan := texts.parse_plan(answer):
+            progress.note = replace(progress.note, following=plan)
+            progress.noted = least_trusted([progress.noted, provenance])
+        else:
+            log.warning("goal %s goes on without a plan: %s", goal.id, problem or "the answer has no task list")
+        await self.save()
+
+    async def _finish(self, text: str, *, was_sent: bool = False) -> None:
+        """Finish a goal whose check passed, after a review if wanted. `was_sent`: the person has seen this reply."""
+        goal, progress = self.goal, self.goal.progress
+        if goal.order.review:
+            prompt = texts.review_prompt(goal, text)
+            answer, problem, provenance = await self._ask(TaskRole.REVIEWER, "review", prompt)
+            if self._deps.is_stopping or goal.state is not WorkState.ACTIVE:
+                return
+            passed, reasons = (None, problem) if problem else parse_verdict(answer)
+            progress.objections = "" if passed else reasons
+            progress.noted = least_trusted([progress.noted, provenance])
+            if passed is False and progress.sent_back < MAX_REJECTIONS:
+                progress.sent_back, progress.claim = progress.sent_back + 1, None
+                await self.save()
+                return
+        await self.end(WorkState.DONE, "", "" if was_sent else text)
+
+    async def _ask(self, role: TaskRole, noun: str, prompt: str) -> tuple[str, str, Provenance]:
+        """Return the answer of a read-only subagent, or why there is none, and the least trusted content it read."""
+        goal, noted = self.goal, self.goal.progress.noted
+        asked = goal.order.requester
+        provenance = least_trusted([asked.provenance, noted]) if is_outside(noted) else asked.provenance
+        order = TaskOrder(
+            prompt,
+            task_label(f"{noun}: {goal.order.text}", None),
+            replace(asked, origin=Origin.GOAL, provenance=provenance),
+            role,
+            turn_id=f"goal-{goal.id}-{goal.usage.turns}",
+            root=goal.session_key,
+            goal=goal.id,
+        )
+        try:
+            task = await self._deps.subagents.run_to_end(order)
+        except NanobotError as error:
+            return "", f"There was no {noun}: {error}", Provenance.TOOL
+        if task.state is WorkState.DONE:
+            return task.result, "", task.seen
+        return "", f"The {noun} {describe_failure(task)}", task.seen
+
+    # --- the report
+
     async def _send_report(self) -> None:
         """Send the report through the journal, which sends it once even if a crash comes before the goal is saved."""
         goal, address = self.goal, self.goal.order.requester.address
-        if not goal.is_reported and not self.is_stopping:
+        if not goal.reported and not self._deps.is_stopping:
             message = OutboundMessage(address.channel, address.chat_id, goal.report, kind=OutboundKind.REPLY)
             message.thread_id, message.answers = address.thread_id, f"goal:{goal.id}:{goal.usage.turns}"
-            self._bus.post_outbound(message)
-            await self._bus.flush()  # the journal has it before the goal counts as reported
-            goal.is_reported = True
-
-    def _context(self) -> ToolContext:
-        """Return the context of the goal's turn, as far as its planner and its reviewer need it."""
-        goal, requester, deps = self.goal, self.goal.order.requester, self._turns
-        return ToolContext(
-            session_key=requester.session_key,
-            address=requester.address,
-            turn_id=f"goal-{goal.id}-{goal.usage.turns}",
-            workspace=deps.workspace,
-            clock=deps.clock,
-            entered=goal.progress.noted,
-            asker=requester.provenance,
-            origin=Origin.GOAL,
-            sender_id=requester.sender_id,
-            attended=requester.attended,
-            scope=requester.scope,
-        )
+            self._deps.bus.post_outbound(message)
+            await self._deps.bus.flush()  # the journal has it before the goal counts as reported
+            goal.reported = True

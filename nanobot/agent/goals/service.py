@@ -6,24 +6,23 @@ turn. Steps are counted as they end, including those of its subagents, and limit
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from weakref import WeakValueDictionary
 
 from nanobot.agent.command import TYPED
 from nanobot.agent.events import StepEnded
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.goals.driver import GoalDriver
-from nanobot.agent.goals.goal import ELSEWHERE, Goal, GoalLimits, GoalOrder, GoalState, GoalStore, check_length
+from nanobot.agent.goals.driver import GoalDeps, GoalDriver
+from nanobot.agent.goals.goal import Goal, GoalLimits, GoalOrder, check_length
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.requester import Requester
 from nanobot.agent.scope import Scope
 from nanobot.agent.subagent.manager import SubagentManager
-from nanobot.agent.subagent.team import goal_notes
+from nanobot.agent.subagent.team import notes_folder
 from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults
@@ -31,15 +30,14 @@ from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, is_outside
 from nanobot.security.files.paths import PathPolicy
 from nanobot.utils.aio import finish
+from nanobot.utils.database import Database
+from nanobot.utils.lease import ProcessLease
 
 log = logging.getLogger(__name__)
 
-NO_GOAL = "This session has no open goal. Start one with action begin."
+_ELSEWHERE = "Another nanobot process works on the goal of this session. Use that one, or end it first."
 _ENDING = "The goal of this session has just ended. Wait until its turn ends before you start another."
-_WAITING = (GoalState.ASKING, GoalState.WAITING)
 _STOP_TIMEOUT_S = 2.0
-_SAVE_RETRY_S = (1.0, 60.0)
-"""First and longest delay before retrying to save the end of a goal."""
 _MAX_CHARS = 8_000
 """Length of a goal: it is part of every turn's message."""
 
@@ -49,38 +47,29 @@ class GoalService:
 
     def __init__(
         self,
-        store: GoalStore,
+        database: Database,
+        lease: ProcessLease,
         defaults: AgentDefaults,
         bus: MessageBus,
         paths: Callable[[], PathPolicy],
         subagents: SubagentManager,
     ) -> None:
-        """`paths` returns the current file access."""
+        """The database has the table of work; `paths` returns the current file access."""
+        self._store = WorkStore(Goal, database, lease)
         self._bus = bus
         self._subagents = subagents
-        self._store = store
         self._defaults = defaults
         self._paths = paths
-        self._closed = False
         self._drivers: dict[str, GoalDriver] = {}
-        """The goals that this process owns, by session."""
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Per-session locks for loading or starting a goal; unused ones are garbage-collected."""
+        """The goals that this process works on, or that wait for a person, by session."""
 
     def join(self, loop: AgentLoop, deps: TurnDeps) -> None:
         """Set the loop that runs goal turns, once, before the first turn."""
-        self._loop, self._turns = loop, deps
-
-    @property
-    def _is_stopping(self) -> bool:
-        return self._closed or self._loop.is_stopping
+        self._deps = GoalDeps(self._store, self._bus, self._subagents, loop, deps)
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._turns.clock.now().timestamp()
-
-    def _lock_for(self, session_key: str) -> asyncio.Lock:
-        return self._locks.setdefault(session_key, asyncio.Lock())
+        return self._deps.turns.clock.now().timestamp()
 
     # --- for people and the tool. All raise NanobotError.
 
@@ -96,40 +85,43 @@ class GoalService:
     async def set(self, order: GoalOrder, limits: GoalLimits | None = None) -> Goal:
         """Start a goal. Raises NanobotError if the session has an open one or the goal cannot be saved."""
         check_length(_MAX_CHARS, order.text, "the goal")
-        key = order.requester.session_key
-        async with self._lock_for(key):
-            if self._is_stopping:
-                raise NanobotError("nanobot is shutting down; no goal was started.")
-            existing = await self.last(key)
-            if existing is not None and not existing.state.is_over:
-                raise NanobotError(
-                    f"This session already has a goal: {texts.title(existing)} ({texts.format_usage(existing)}). "
-                    "A session has one at a time: /stop ends it, and a note can add work to it."
-                )
-            if key in self._drivers:
+        if self._deps.is_stopping:
+            raise NanobotError("nanobot is shutting down; no goal was started.")
+        existing = await self.last(order.requester.session_key)
+        if existing is not None and not existing.state.is_over:
+            raise NanobotError(
+                f"This session already has a goal: {texts.title(existing)} ({texts.format_usage(existing)}). "
+                "A session has one at a time: /stop ends it, and a note can add work to it."
+            )
+        goal = Goal(order=order, limits=limits or self.default_limits, created_at=self.now())
+        await finish(self._add(goal))
+        return goal
+
+    async def _add(self, goal: Goal) -> None:
+        """Save the goal, and start it unless it waits. Raises NanobotError."""
+        if goal.session_key in self._drivers:
+            raise NanobotError(_ENDING)
+        driver = self._own(goal)  # before it is saved, so that nobody else takes it up
+        try:
+            if not await self._store.add(goal, is_only=True):
                 raise NanobotError(_ENDING)
-            goal = Goal(secrets.token_hex(4), order, limits or self.default_limits, created_at=self.now())
-            try:
-                await finish(self._store.put(goal))
-            except StorageError as error:
-                raise StorageError(f"The goal cannot be saved, so it was not started. {error}") from error
-            self._start(self._own(goal))
-            return goal
+        except NanobotError:
+            del self._drivers[goal.session_key]
+            raise
+        if goal.state is WorkState.ACTIVE:
+            self._start(driver)
 
     async def resume(self, session_key: str, steps: int | None = None, usd: float | None = None) -> Goal:
         """Continue the session's last goal, with so many more steps and dollars."""
-        async with self._lock_for(session_key):
-            driver = await self._take(session_key)
-            if driver is None or driver.goal.state is GoalState.DONE:
-                self._release_if_over(driver)
-                raise NanobotError("There is no goal to resume here. /goal TEXT starts one.")
-            goal = driver.goal
-            if goal.state is GoalState.ACTIVE and driver.task is not None:
-                return goal
-            goal.extend(steps, usd, self.default_limits)
+        existing = await self.last(session_key)
+        if existing is None or existing.state is WorkState.DONE:
+            raise NanobotError("There is no goal to resume here. /goal TEXT starts one.")
+        driver = await self._take(session_key, with_ended=True)
+        if driver.goal.state is not WorkState.ACTIVE or driver.task is None:
+            driver.goal.extend(steps, usd, self.default_limits)
             self._reactivate(driver)
             await driver.save()
-            return goal
+        return driver.goal
 
     async def open_goal(self, session_key: str) -> GoalDriver:
         """Return the session's open goal, to be changed and saved."""
@@ -137,21 +129,22 @@ class GoalService:
         if driver is not None and not driver.goal.state.is_over:
             return driver
         existing = await self.last(session_key)
-        raise NanobotError(NO_GOAL if existing is None or existing.state.is_over else ELSEWHERE)
+        is_over = existing is None or existing.state.is_over
+        raise NanobotError("This session has no open goal. Start one with action begin." if is_over else _ELSEWHERE)
 
     async def claim(self, driver: GoalDriver, check: GoalCheck) -> None:
         """Record that the goal is reached: the check passed. It ends with the turn that claims it."""
-        driver.goal.state, driver.goal.progress.claim = GoalState.ACTIVE, check
+        driver.goal.state, driver.goal.progress.claim = WorkState.ACTIVE, check
         await driver.save()
         if driver.task is None:  # it was claimed while it waited
             self._start(driver)
 
     async def last(self, session_key: str) -> Goal | None:
         """Return the session's current or last goal. Raises StorageError."""
-        return self.goal_of(session_key) or await self._store.load(session_key)
+        return self.goal_of(session_key) or next(iter(await self._store.find("session = ?", session_key)), None)
 
     def goal_of(self, session_key: str) -> Goal | None:
-        """Return the session's goal if this process owns it."""
+        """Return the session's goal if this process works on it."""
         driver = self._drivers.get(session_key)
         return driver.goal if driver is not None else None
 
@@ -162,49 +155,38 @@ class GoalService:
 
     def notes_of(self, goal: Goal) -> str:
         """Return a line with the folder of the notes of its subagents, if there are any. Costs a stat."""
-        notes = goal_notes(self._paths(), goal.order.requester.scope, goal.id)
+        notes = notes_folder(self._paths(), goal.order.requester.scope, goal.id)
         return f"Notes of the goal's subagents: {notes}" if notes else ""
 
-    # --- for turns
+    # --- for turns and the loop: what TurnGoals promises
 
     async def adopt(self, message: InboundMessage, text: str, scope: Scope) -> str:
-        """Save the active goal of an earlier release as a waiting goal. Return a notice for the person."""
         key = message.session_key
         asker = Provenance.OWNER if key.startswith("cli:") else Provenance.PERSON
         requester = Requester(key, message.address, asker, Origin.USER, scope=scope)
         order = GoalOrder(text[:_MAX_CHARS], requester, review=self.is_reviewed)
-        goal = Goal(secrets.token_hex(4), order, self.default_limits, GoalState.WAITING, texts.ADOPTED)
+        goal = Goal(order=order, limits=self.default_limits, state=WorkState.WAITING, why=texts.ADOPTED)
         goal.created_at = self.now()
         try:
-            async with self._lock_for(key):
-                existing = await self.last(key)
-                if existing is None or existing.state.is_over:
-                    await finish(self._store.put(goal))
-                    self._store.release(goal)
-                elif existing.order.text != order.text:  # else it was saved before a crash
-                    return ""
+            existing = await self.last(key)
+            if existing is None or existing.state.is_over:
+                await finish(self._add(goal))
+            elif existing.order.text != order.text:  # else it was saved before a crash
+                return ""
         except NanobotError as error:
             return f"The goal of an earlier release could not be saved ({texts.title(goal)}): {error}"
         return texts.adopted_notice(goal)
 
     async def recall(self, session_key: str) -> None:
-        """Load and own the session's goal if it waits for a person, since the next message may be the answer. Active
-        goals are recovered elsewhere. Never raises.
-        """
-        if session_key in self._drivers or self._is_stopping:
-            return
         with suppress(NanobotError):  # another process works on it
-            if not self._store.has_unfinished(session_key):
+            if session_key in self._drivers or self._deps.is_stopping or not self._store.has_open(session_key):
                 return
-            async with self._lock_for(session_key):
-                goal = await self.last(session_key)
-                if goal is not None and goal.state in _WAITING and goal.is_reported:
-                    await self._take_over(session_key)
+            goal = await self.last(session_key)  # the message may be the answer; active goals are recovered elsewhere
+            if goal is not None and goal.state in (WorkState.ASKING, WorkState.WAITING) and goal.reported:
+                await self._take(session_key)
 
     def note_for(self, message: InboundMessage) -> str:
-        """Return the goal's note for the runtime context of a message. A person's message resumes a goal that waits for
-        an answer.
-        """
+        """Return the note. A person's message resumes a goal that waits for an answer."""
         driver = self._drivers.get(message.session_key)
         if driver is None or driver.goal.state.is_over:
             return ""
@@ -212,7 +194,7 @@ class GoalService:
         if message.origin is Origin.GOAL:
             return f"{texts.runtime_note(goal)}\n\n{self.notes_of(goal)}".strip()
         text = texts.runtime_context(goal)
-        if message.origin in TYPED and goal.state is GoalState.ASKING:
+        if message.origin in TYPED and goal.state is WorkState.ASKING:
             if goal.order.requester.is_controlled_by(message):
                 self._reactivate(driver)
         elif message.origin in TYPED:
@@ -220,7 +202,6 @@ class GoalService:
         return text
 
     def untrusted_rows(self, message: InboundMessage) -> Sequence[ChatMessage]:
-        """Return the untrusted content of an open goal, its note and its question, as rows of no turn."""
         goal = self.goal_of(message.session_key)
         if goal is None or goal.state.is_over:
             return ()
@@ -233,14 +214,10 @@ class GoalService:
         ]
 
     def is_wanted(self, session_key: str) -> bool:
-        """Whether the turn that the session's goal requested should still run; earlier turns may have made it
-        obsolete.
-        """
         goal = self.goal_of(session_key)
-        return goal is None or (goal.state is GoalState.ACTIVE and goal.progress.claim is None)
+        return goal is None or (goal.state is WorkState.ACTIVE and goal.progress.claim is None)
 
     def record_usage(self, session_key: str, step: StepEnded) -> None:
-        """Count a model call of the session's goal."""
         goal = self.goal_of(session_key)
         if goal is not None:
             goal.usage.steps += 1
@@ -248,11 +225,10 @@ class GoalService:
                 goal.usage.cost_usd = (goal.usage.cost_usd or 0.0) + step.cost_usd
 
     def stop_reason(self, session_key: str) -> str:
-        """Return why no further model call is allowed for the session's goal; empty if one is."""
         goal = self.goal_of(session_key)
         if goal is None:
             return ""
-        if goal.state is GoalState.STOPPED:
+        if goal.state is WorkState.STOPPED:
             return "The goal was stopped."
         return f"The goal ends here: {goal.spent}." if goal.spent else ""
 
@@ -268,68 +244,56 @@ class GoalService:
             return goal.id if goal is not None else ""
         return ""
 
-    # --- for the loop and commands
-
     async def recover(self, session_key: str | None = None) -> None:
-        """Resume the unfinished goals of previous processes, of one session or all. Never raises."""
         try:
-            sessions = await self._store.unfinished(session_key)
+            for goal in [] if self._deps.is_stopping else await self._store.take(session_key):
+                driver = self._own(goal)
+                if goal.state is WorkState.ACTIVE or not goal.reported:
+                    self._start(driver, resumed=True)
         except StorageError as error:
             log.warning("unfinished goals cannot be resumed: %s", error)
-            return
-        for key in sessions:
-            async with self._lock_for(key):
-                if not self._is_stopping and key not in self._drivers:
-                    with suppress(NanobotError):  # another process works on it
-                        await self._take_over(key)
 
     async def stop_for(self, message: InboundMessage) -> str:
-        """Stop the session's goal if the sender may. Return its title, or an empty string."""
         with suppress(NanobotError):  # another process works on it
-            goal = await self._stop(message.session_key, message)
-            return texts.title(goal) if goal is not None else ""
+            goal = await self.last(message.session_key)
+            if goal is not None and goal.order.requester.is_controlled_by(message):
+                return await self._stop(goal)
         return ""
 
     async def forget_session(self, session_key: str) -> str:
         """Stop and delete the session's goal. Return its title. Raises NanobotError."""
-        goal = await self._stop(session_key) or await self.last(session_key)
+        goal = await self.last(session_key)
         if goal is None:
             return ""
-        await finish(self._store.delete(session_key))
+        await self._stop(goal)
+        await finish(self._store.delete("session = ?", session_key))
         return texts.title(goal)
 
-    async def _stop(self, session_key: str, message: InboundMessage | None = None) -> Goal | None:
-        """Stop the session's open goal, if the sender of the message may, and return it. Raises NanobotError."""
-        async with self._lock_for(session_key):
-            goal = await self.last(session_key)
-            if goal is None or goal.state.is_over:
-                return None
-            if message is not None and not goal.order.requester.is_controlled_by(message):
-                return None
-            driver = await self._take(session_key)
+    async def _stop(self, goal: Goal) -> str:
+        """Stop a session's goal. Return its title, empty if it has ended. Raises NanobotError if another process works
+        on it.
+        """
+        driver = None if goal.state.is_over else await self._take(goal.session_key)
         if driver is None or driver.goal.state.is_over:
-            self._release_if_over(driver)
-            return None
-        await driver.end(GoalState.STOPPED, "the person stopped it")
+            return ""
+        await driver.end(WorkState.STOPPED, "the person stopped it", None)
         driver.wake()
-        self._release_if_over(driver)
-        return driver.goal
+        self._drop_if_over(driver)
+        return texts.title(driver.goal)
 
     async def other_process_note(self, session_key: str) -> str:
-        """Return a sentence if another process works on this session's goal, else an empty string. Never raises."""
-        try:
+        with suppress(StorageError):
             goal = await self.last(session_key)
             is_open = goal is not None and not goal.state.is_over
-            return ELSEWHERE if is_open and await self._store.is_elsewhere(session_key) else ""
-        except StorageError:
-            return ""
+            return _ELSEWHERE if is_open and await self._store.is_elsewhere(session_key) else ""
+        return ""
 
     # --- for user interfaces
 
     def titles(self, session_key: str | None = None) -> list[str]:
         """Return the titles of the goals that run for this session, or for any."""
         running = [driver.goal for driver in self._drivers.values() if driver.task is not None]
-        open_goals = [goal for goal in running if goal.state is not GoalState.STOPPED or not goal.is_reported]
+        open_goals = [goal for goal in running if goal.state is not WorkState.STOPPED or not goal.reported]
         return [texts.title(goal) for goal in open_goals if session_key in (None, goal.session_key)]
 
     async def wait_ended(self, session_key: str) -> None:
@@ -341,12 +305,12 @@ class GoalService:
 
     def close(self) -> None:
         """Stop driving goals. They continue at the next start."""
-        self._closed = True
+        self._deps.closed = True
         for driver in self._drivers.values():
-            driver.close()
+            driver.wake()
 
     async def wait_closed(self) -> None:
-        """Wait for the drivers and release the goals, after the last turn."""
+        """Wait for the drivers, after the last turn."""
         running = [driver.task for driver in self._drivers.values() if driver.task is not None]
         if running:
             _, unfinished = await asyncio.wait(running, timeout=_STOP_TIMEOUT_S)
@@ -354,34 +318,25 @@ class GoalService:
                 task.cancel()
             if unfinished:
                 await asyncio.wait(unfinished)
-        for driver in [*self._drivers.values()]:
-            self._release(driver)
 
     # --- ownership
 
     def _own(self, goal: Goal) -> GoalDriver:
-        driver = self._drivers[goal.session_key] = GoalDriver(
-            goal, self._store, self._bus, self._subagents, self._loop, self._turns
-        )
+        """Return the driver of the session's goal, a new one unless there is one."""
+        return self._drivers.setdefault(goal.session_key, GoalDriver(goal, self._deps))
+
+    async def _take(self, session_key: str, *, with_ended: bool = False) -> GoalDriver:
+        """Own the session's goal. Raises NanobotError if another process works on it."""
+        if session_key not in self._drivers:
+            for goal in await self._store.take(session_key, with_ended=with_ended):
+                self._own(goal)
+        if (driver := self._drivers.get(session_key)) is None:
+            raise NanobotError(_ELSEWHERE)
         return driver
-
-    async def _take(self, session_key: str) -> GoalDriver | None:
-        """Own the session's last goal; None if there is none. Raises NanobotError if another process works on it."""
-        if (driver := self._drivers.get(session_key)) is not None:
-            return driver
-        goal = await self._store.take(session_key)
-        return self._own(goal) if goal is not None else None
-
-    async def _take_over(self, session_key: str) -> None:
-        """Own the session's goal, and go on with it unless it waits for a person. Raises NanobotError."""
-        driver = await self._take(session_key)
-        if driver is not None and (driver.goal.state is GoalState.ACTIVE or not driver.goal.is_reported):
-            self._start(driver, resumed=True)
-        self._release_if_over(driver)
 
     def _reactivate(self, driver: GoalDriver) -> None:
         goal, progress = driver.goal, driver.goal.progress
-        goal.state, goal.why, goal.ended_at, goal.is_reported = GoalState.ACTIVE, "", None, True
+        goal.state, goal.why, goal.ended_at, goal.reported = WorkState.ACTIVE, "", None, True
         progress.failures = progress.idle = progress.unnoted = 0
         progress.claim = None
         driver.wake()
@@ -389,29 +344,15 @@ class GoalService:
             self._start(driver)
 
     def _start(self, driver: GoalDriver, *, resumed: bool = False) -> None:
-        driver.task = asyncio.create_task(self._drive(driver, resumed), name=f"goal {driver.goal.id}")
-
-    async def _drive(self, driver: GoalDriver, resumed: bool) -> None:
-        """Drive the goal until it ends or waits. Never raises."""
-        try:
+        async def drive() -> None:
             try:
                 await driver.run(resumed=resumed)
-            except Exception as error:  # isolate failures of one goal; its row is intact
-                log.exception("goal %s failed with an internal error", driver.goal.id)
-                await driver.fail(error)
-            delay, longest = _SAVE_RETRY_S
-            while not await driver.save() and not driver.is_stopping:  # else the next start would resume it
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, longest)
-        finally:
-            driver.task = None
-            self._release_if_over(driver)
+            finally:
+                driver.task = None
+                self._drop_if_over(driver)
 
-    def _release_if_over(self, driver: GoalDriver | None) -> None:
-        if driver is not None and driver.goal.state.is_over and driver.task is None:
-            self._release(driver)
+        driver.task = asyncio.create_task(drive(), name=f"goal {driver.goal.id}")
 
-    def _release(self, driver: GoalDriver) -> None:
-        if self._drivers.get(driver.goal.session_key) is driver:
-            del self._drivers[driver.goal.session_key]
-            self._store.release(driver.goal)
+    def _drop_if_over(self, driver: GoalDriver) -> None:
+        if driver.goal.state.is_over and driver.task is None:
+            self._drivers.pop(driver.goal.session_key, None)

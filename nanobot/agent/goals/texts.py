@@ -1,15 +1,19 @@
 """Texts about goals: for the model in goal turns and beside a person's message, and for people."""
 
-from collections.abc import Sequence
+import re
 
-from nanobot.agent.goals.goal import Goal, GoalState
+from nanobot.agent.goals.goal import Goal
+from nanobot.agent.work import WorkState
 from nanobot.messages.shown import GOAL_CHECK, GOAL_RULES
 from nanobot.usage.types import format_dollars
-from nanobot.utils.text import clip_line, count_noun, duration
+from nanobot.utils.text import clip_line, count_noun, duration, quote_lines
 
 HEADING = "## Goal"
 REMIND_OF_NOTE_AFTER = 3
 """Turns without a change of the note after which the model is reminded of it."""
+_MAX_PLAN_STEPS = 20
+_MAX_PLAN_STEP_CHARS = 300
+_PLAN_STEP = re.compile(r"^[^\S\n]*(?:[-*+]|\d+[.)])[^\S\n]+\[ ?\][^\S\n]+(\S.*)$", re.MULTILINE)
 
 _RULES = f"""\
 {GOAL_RULES} nobody waits for your reply, and your text is not sent. Take the next step
@@ -25,15 +29,17 @@ _WAS_IDLE = (
 _UPDATE_NOTE = "Your note has not changed for {turns} turns. Update it, then continue with the next step."
 _REJECTED = "A reviewer rejected your result. Fix what they object to, then finish again."
 ADOPTED = "it was started by an earlier release"
+_RESUME_OR_NEW = "/goal resume continues it; /goal TEXT starts another."
 _STATES = {
-    GoalState.ACTIVE: "running",
-    GoalState.ASKING: "waits for your answer",
-    GoalState.WAITING: "waits",
-    GoalState.DONE: "done",
-    GoalState.DROPPED: "given up",
-    GoalState.STOPPED: "stopped",
-    GoalState.LIMIT: "ended at its limit",
+    WorkState.ACTIVE: ("is running", "/stop ends it."),
+    WorkState.ASKING: ("waits for your answer", "Your answer continues it; /stop ends it."),
+    WorkState.WAITING: ("waits", "/goal resume continues it; /stop ends it."),
+    WorkState.DONE: ("is done", ""),
+    WorkState.DROPPED: ("is given up", _RESUME_OR_NEW),
+    WorkState.STOPPED: ("is stopped", _RESUME_OR_NEW),
+    WorkState.LIMIT: ("ended at its limit", _RESUME_OR_NEW),
 }
+"""What a goal does in each state, and what a person can do next."""
 
 
 def title(goal: Goal) -> str:
@@ -59,11 +65,12 @@ def turn_message(goal: Goal) -> str:
         parts.append(_RULES)
     elif goal.progress.objections:
         parts.append(_REJECTED)
+    elif goal.progress.idle:
+        parts.append(_WAS_IDLE)
+    elif goal.progress.unnoted >= REMIND_OF_NOTE_AFTER:
+        parts.append(_UPDATE_NOTE.format(turns=goal.progress.unnoted))
     else:
-        unnoted = (
-            _UPDATE_NOTE.format(turns=goal.progress.unnoted) if goal.progress.unnoted >= REMIND_OF_NOTE_AFTER else ""
-        )
-        parts.append(_WAS_IDLE if goal.progress.idle else unnoted or _CONTINUE)
+        parts.append(_CONTINUE)
     return "\n\n".join(parts)
 
 
@@ -78,18 +85,15 @@ def runtime_note(goal: Goal) -> str:
 
 def runtime_context(goal: Goal) -> str:
     """Return the goal for the runtime context of a person's message."""
+    state = _STATES[goal.state][0].replace("your", "their")
     lines = [
-        HEADING,
-        "",
-        goal.order.text,
-        f"(You work on this between the person's messages; it {_state_clause(goal).replace('your', 'their')}. "
+        f"{HEADING}\n\n{goal.order.text}",
+        f"(You work on this between the person's messages; it {state}. "
         "Answer this message first. `goal` updates the note, finishes or drops the goal.)",
+        f"You asked: {goal.why}" if goal.state is WorkState.ASKING else "",
+        _format_note(goal),
     ]
-    if goal.state is GoalState.ASKING:
-        lines.append(f"You asked: {goal.why}")
-    if note := _format_note(goal):
-        lines.append(note)
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))
 
 
 def _format_note(goal: Goal) -> str:
@@ -127,72 +131,63 @@ def started_tool_result(goal: Goal) -> str:
 
 def status(goal: Goal, now: float) -> str:
     """Return the reply to `/goal`."""
-    why = f": {goal.why}" if goal.why else ""
+    state, next_step = _STATES[goal.state]
+    state = f"{state}: {goal.why}" if goal.why else state
+    turns, age = count_noun(goal.usage.turns, "turn"), duration(now - goal.created_at)
     lines = [
         f"Goal: {goal.order.text}",
-        f"It {_state_clause(goal)}{why}. {count_noun(goal.usage.turns, 'turn')}, {format_usage(goal)}, "
-        f"{duration(now - goal.created_at)} old.",
+        f"It {state}. {turns}, {format_usage(goal)}, {age} old.",
+        f"Check: {goal.order.check}" if goal.order.check is not None else "",
+        f"Proved by: {goal.progress.claim}" if goal.progress.claim is not None else "",
+        _format_note(goal),
+        next_step,
     ]
-    if goal.order.check is not None:
-        lines.append(f"Check: {goal.order.check}")
-    if goal.progress.claim is not None:
-        lines.append(f"Proved by: {goal.progress.claim}")
-    if note := _format_note(goal):
-        lines.append(note)
-    if goal.state is GoalState.ACTIVE:
-        lines.append("/stop ends it.")
-    elif goal.state is GoalState.ASKING:
-        lines.append("Your answer continues it; /stop ends it.")
-    elif not goal.state.is_over:
-        lines.append("/goal resume continues it; /stop ends it.")
-    elif goal.state is not GoalState.DONE:
-        lines.append("/goal resume continues it; /goal TEXT starts another.")
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))
 
 
 def status_line(goal: Goal) -> str:
     """Return the goal's line in `/status`."""
-    why = f": {goal.why}" if goal.why else ""
-    return f"Goal: {title(goal)} ({_STATES[goal.state]}{why}; {format_usage(goal)})"
+    state = _STATES[goal.state][0].removeprefix("is ")
+    state = f"{state}: {goal.why}" if goal.why else state
+    return f"Goal: {title(goal)} ({state}; {format_usage(goal)})"
 
 
-def _state_clause(goal: Goal) -> str:
-    text = _STATES[goal.state]
-    return text if text.startswith("waits") else f"is {text}" if goal.state is not GoalState.LIMIT else text
+def plan_prompt(goal: Goal) -> str:
+    """Return the planner's task."""
+    return f"Plan this:\n\n{quote_lines(goal.order.text)}"
 
 
-def format_plan(steps: Sequence[str]) -> str:
-    """Format a plan as the note's next steps."""
-    return "\n" + "\n".join(f"- [ ] {step}" for step in steps)
+def parse_plan(answer: str) -> str:
+    """Return the planner's task list as the note's next steps; empty without one."""
+    steps = [step.strip() for step in _PLAN_STEP.findall(answer)[:_MAX_PLAN_STEPS]]
+    return "".join(f"\n- [ ] {clip_line(step, _MAX_PLAN_STEP_CHARS)}" for step in steps)
 
 
-def done_report(goal: Goal, text: str) -> str:
-    """Return the report of a reached goal."""
-    proof = f"(Goal reached, checked by {goal.progress.claim}; {format_usage(goal)}.)"
-    if goal.progress.objections:
-        proof += f"\n(The reviewer still objects: {goal.progress.objections})"
-    return f"{text.strip() or title(goal)}\n\n{proof}"
+def review_prompt(goal: Goal, result: str) -> str:
+    """Return the reviewer's task."""
+    prompt = f"Review this. The request:\n\n{quote_lines(goal.order.text)}\n\nThe reported result:\n\n"
+    check = f"\nThe check that passed:\n\n{quote_lines(str(goal.progress.claim))}\n" if goal.progress.claim else ""
+    return f"{prompt}{quote_lines(result)}\n{check}"
 
 
-def question_message(question: str) -> str:
-    """Return the message that asks the person a question."""
-    return f"{question.strip()}\n\n(I will continue with the goal after your answer.)"
-
-
-def end_report(goal: Goal, text: str = "") -> str:
-    """Return the report of a goal that ended early or cannot continue by itself."""
+def report(goal: Goal, text: str) -> str:
+    """Return what is sent when the goal ends or waits. `text` is the last reply, unless it was sent."""
+    text = text.strip()
+    if goal.state is WorkState.ASKING:
+        return f"{goal.why}\n\n(I will continue with the goal after your answer.)"
+    if goal.state is WorkState.DONE:
+        objections = goal.progress.objections
+        more = f"\n(The reviewer still objects: {objections})" if objections else ""
+        proof = f"(Goal reached, checked by {goal.progress.claim}; {format_usage(goal)}.)"
+        return f"{text or title(goal)}\n\n{proof}{more}"
     headline = {
-        GoalState.STOPPED: "This goal was stopped",
-        GoalState.DROPPED: "I gave up this goal",
-        GoalState.LIMIT: "I stopped working on this goal",
-        GoalState.WAITING: "I cannot continue this goal by myself",
+        WorkState.STOPPED: "This goal was stopped",
+        WorkState.DROPPED: "I gave up this goal",
+        WorkState.LIMIT: "I stopped working on this goal",
+        WorkState.WAITING: "I cannot continue this goal by myself",
     }[goal.state]
-    parts = [f"{headline} ({title(goal)}): {goal.why}."]
-    if text.strip():
-        parts.append(text.strip())
-    elif note := _format_note(goal):
-        parts.append(note)
-    if goal.state is not GoalState.DROPPED:
-        more = " (with --steps N or --usd N for more)" if goal.state is GoalState.LIMIT else ""
+    parts = [f"{headline} ({title(goal)}): {goal.why}.", text or _format_note(goal)]
+    if goal.state is not WorkState.DROPPED:
+        more = " (with --steps N or --usd N for more)" if goal.state is WorkState.LIMIT else ""
         parts.append(f"/goal resume continues it{more}.")
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.goals import texts
 from nanobot.agent.goals.check import CheckKind, GoalCheck
-from nanobot.agent.goals.goal import Goal, GoalOrder, GoalState, Note, check_length
+from nanobot.agent.goals.goal import Goal, GoalOrder, check_length
 from nanobot.agent.requester import Requester
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
+from nanobot.agent.work import WorkState
 from nanobot.errors import NanobotError
-from nanobot.messages.types import Origin, ToolFailure, least_trusted
+from nanobot.messages.types import Origin, least_trusted, text_of
 from nanobot.utils.text import clip_line
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 _MAX_SHOWN = 2_000
 _MAX_NOTE_CHARS = 4_000
 """Length of a note field or question: they are added to every message."""
+_CHECK_TOOLS = {
+    CheckKind.COMMAND: ("exec", "command"),
+    CheckKind.FILE: ("read_file", "path"),
+    CheckKind.PAGE: ("web_fetch", "url"),
+}
+"""The tool that runs a check, and the argument for the target."""
 _BACKGROUND_ORIGINS = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
 """Turns that nobody just asked for: they start nothing that goes on by itself."""
 
@@ -58,19 +65,15 @@ class GoalTool(Tool):
         """Declare a goal as a job, which acts later, and a check as its tool does."""
         if arguments["action"] == "begin":
             return (Access(AccessKind.JOB, f"goal: {arguments.get('text', '')}"),)
-        if arguments["action"] != "finish":
-            return ()
-        goal, accesses = self._goals.goal_of(ctx.session_key), list[Access]()
-        if goal is None or goal.state.is_over:
+        goal = self._goals.goal_of(ctx.session_key)
+        if arguments["action"] != "finish" or goal is None or goal.state.is_over:
             return ()
         try:
             checks = _required_checks(goal, arguments.get("check", ""), arguments.get("expect", ""))
-        except ValueError:
+        except NanobotError:
             return ()  # execute reports it
-        for check in checks:
-            if (call := self._tool_call(check)) is not None:
-                accesses += await call[0].required_access(call[1], ctx)
-        return accesses
+        calls = [call for check in checks if (call := self._tool_call(check)) is not None]
+        return [access for tool, values in calls for access in await tool.required_access(values, ctx)]
 
     async def execute(
         self,
@@ -91,36 +94,29 @@ class GoalTool(Tool):
             driver = await self._goals.open_goal(ctx.session_key)
             if action == "finish":
                 return await self._finish(driver, check, expect, ctx)
-            goal, progress = driver.goal, driver.goal.progress
-            match action:
-                case "note":
-                    changes = {"done": done, "doing": doing, "next": more.get("next", "")}
-                    for name, value in changes.items():
-                        check_length(_MAX_NOTE_CHARS, value, name)
-                    if not any(changes.values()):
-                        raise NanobotError("The note is empty. Pass done, doing or next.")
-                    note = progress.note  # empty values stay as they were
-                    progress.note = Note(done or note.done, doing or note.doing, changes["next"] or note.following)
-                    reply = "Noted."
-                case "ask":
-                    check_length(_MAX_NOTE_CHARS, text, "text")
-                    if not text.strip():
-                        raise NanobotError("The question is missing. Pass it in text.")
-                    goal.state, goal.why = GoalState.ASKING, text.strip()
-                    reply = (
-                        "The question is sent when this turn ends; the goal continues with the answer. End the turn "
-                        "now."
-                    )
-                case _:
-                    if not text.strip():
-                        raise NanobotError("Pass the reason in text.")
-                    goal.state, goal.why = GoalState.DROPPED, clip_line(" ".join(text.split()), 400).rstrip(".")
-                    reply = "The goal is given up. Say in your answer what was done and what is missing."
+            goal, progress, text = driver.goal, driver.goal.progress, text.strip()
+            if action == "note":
+                changes = {"done": done, "doing": doing, "following": more.get("next", "")}
+                for name, value in changes.items():
+                    check_length(_MAX_NOTE_CHARS, value, name)
+                if not any(changes.values()):
+                    raise NanobotError("The note is empty. Pass done, doing or next.")
+                progress.note = replace(progress.note, **{name: value for name, value in changes.items() if value})
+                reply = "Noted."
+            elif not text:
+                raise NanobotError(f"Pass the {'question' if action == 'ask' else 'reason'} in text.")
+            elif action == "ask":
+                check_length(_MAX_NOTE_CHARS, text, "text")
+                goal.state, goal.why = WorkState.ASKING, text
+                reply = "The question is sent when this turn ends, and the answer continues the goal. End the turn now."
+            else:
+                goal.state, goal.why = WorkState.DROPPED, clip_line(" ".join(text.split()), 400).rstrip(".")
+                reply = "The goal is given up. Say in your answer what was done and what is missing."
             if action != "drop":
                 progress.noted = least_trusted([progress.noted, ctx.entered])
             driver.used_goal_tool = True
             await driver.save()
-        except (NanobotError, ValueError) as error:
+        except NanobotError as error:
             return ToolResult.failed(str(error))
         return ToolResult(reply)
 
@@ -151,10 +147,8 @@ class GoalTool(Tool):
         driver = await self._goals.open_goal(ctx.session_key)  # it may have been stopped meanwhile
         driver.used_goal_tool = True
         await self._goals.claim(driver, checks[-1])
-        review_note = " A reviewer reads it first." if driver.goal.order.review else ""
-        reply = (
-            f"The check passed ({checks[-1]}). Give your final answer now: it is the report to the person.{review_note}"
-        )
+        review = " A reviewer reads it first." if driver.goal.order.review else ""
+        reply = f"The check passed ({checks[-1]}). Give your final answer now: it is the report to the person.{review}"
         return replace(result, content=reply)
 
     async def _run_check(self, check: GoalCheck, ctx: ToolContext) -> ToolResult:
@@ -166,38 +160,26 @@ class GoalTool(Tool):
         if problems := tool.validate_params(arguments):
             return ToolResult.failed(f"The check `{check}` cannot be made. {' '.join(problems)}")
         result = await delegate_call(tool, arguments, ctx)
-        shown = text_in(result)
-        why = ""
+        shown, is_picture = text_of(result.content), not isinstance(result.content, str)
         if result.error:
             why = "It failed"
-        elif not shown.strip() and check.kind is CheckKind.FILE:
+        elif check.kind is CheckKind.FILE and not is_picture and not shown.strip():
             why = "The file is empty"
-        elif check.expect and check.expect not in shown:
+        elif check.expect not in shown:
             why = f'It does not show "{check.expect}"'
-        if not why:
+        else:
             return result
         tail = shown if len(shown) <= _MAX_SHOWN else f"...{shown[-_MAX_SHOWN:]}"
-        text = f"The goal is not reached: the check `{check}` does not hold. {why}:\n{tail}"
-        return ToolResult(f"Error: {text}", True, result.provenance or tool.provenance, failure=ToolFailure.ENDED_BADLY)
+        text = f"Error: The goal is not reached: the check `{check}` does not hold. {why}:\n{tail}"
+        return ToolResult(text, True, result.provenance or tool.provenance)
 
     def _tool_call(self, check: GoalCheck) -> tuple[Tool, dict[str, Any]] | None:
-        name, key = {
-            CheckKind.COMMAND: ("exec", "command"),
-            CheckKind.FILE: ("read_file", "path"),
-            CheckKind.PAGE: ("web_fetch", "url"),
-        }[check.kind]
+        name, key = _CHECK_TOOLS[check.kind]
         tool = self._find_tool(name)
         return (tool, {key: check.target}) if tool is not None else None
 
 
 def _required_checks(goal: Goal, check: str, expect: str) -> list[GoalCheck]:
-    """Return the check that the goal's author demands and the one that is claimed. Raises ValueError."""
+    """Return the check that the goal's author demands and the one that is claimed. Raises NanobotError."""
     claimed = GoalCheck.of(check, expect) if check.strip() else None
     return [required for required in dict.fromkeys((goal.order.check, claimed)) if required is not None]
-
-
-def text_in(result: ToolResult) -> str:
-    """Return the text of a result."""
-    if isinstance(result.content, str):
-        return result.content
-    return "\n".join(str(block.get("text", f"[{block.get('type', 'block')}]")) for block in result.content)

@@ -44,6 +44,13 @@ _MAX_PROBLEMS = 8
 """Problems kept per hook: each error may have another text."""
 _MAX_PROBLEM_CHARS = 300
 
+_RESULT_TYPES: Mapping[str, tuple[type, ...]] = {
+    Hook.on_message.__name__: (Deny, NewText),
+    Hook.before_tool.__name__: (Deny, NewArguments),
+    Hook.after_tool.__name__: (NewResult,),
+}
+"""What the methods that change or deny something may return."""
+
 HookVerdicts = Mapping[str, Verdict]
 """Verdicts of hooks by call id, before policies and approvals."""
 
@@ -194,22 +201,14 @@ class HookRunner:
                     await hook.ask(method, make())
 
     async def message(self, seen: MessageSeen) -> HookResult | Deny:
-        """Call `on_message`. The first denial ends it; each hook sees the changes of those before it."""
-        return await self._pass("on_message", seen, (Deny, NewText))
+        """Call `on_message`."""
+        return await self.filter("on_message", seen)
 
-    async def before_tool(self, seen: CallSeen, *, may_change: bool = True) -> HookResult | Deny:
-        """Call `before_tool`, as `message` does. A call resumed after a crash was already changed, so then `may_change`
-        is False.
+    async def filter(self, method: str, seen: Any, *, may_change: bool = True) -> HookResult | Deny:
+        """Call a method that may change or deny what it sees. The first denial ends it; each hook sees the changes of
+        those before it.
         """
-        return await self._pass("before_tool", seen, (Deny, NewArguments), may_change=may_change)
-
-    async def after_tool(self, seen: ResultSeen) -> HookResult | Deny:
-        """Call `after_tool`; each hook may change the text, and none denies."""
-        return await self._pass("after_tool", seen, (NewResult,))
-
-    async def _pass(
-        self, method: str, seen: Any, result_types: tuple[type, ...], *, may_change: bool = True
-    ) -> HookResult | Deny:
+        result_types = _RESULT_TYPES[method]
         provenance, changed = Provenance.OWNER, False
         for hook in self._hooks:
             if method not in hook.methods:
@@ -253,7 +252,8 @@ async def filter_calls(
 ) -> tuple[list[ToolCallRequest], HookVerdicts]:
     """Run the hooks on each call, in order. Return the calls as they changed them, and their verdicts.
 
-    Calls that could not be parsed are not shown to hooks.
+    Calls that could not be parsed are not shown to hooks. A call resumed after a crash was already changed, so then
+    `may_change` is False.
     """
     if not hook_runner.handles("before_tool"):
         return [*calls], {}
@@ -261,7 +261,7 @@ async def filter_calls(
     verdicts: dict[str, Verdict] = {}
     for call in calls:
         if call.problem is None:
-            outcome = await hook_runner.before_tool(call_seen(call, context), may_change=may_change)
+            outcome = await hook_runner.filter("before_tool", call_seen(call, context), may_change=may_change)
             if isinstance(outcome, Deny):
                 verdicts[call.id] = Verdict(refusal=f"{call.name} was not run: {outcome.reason}")
             elif outcome.changed:
@@ -279,7 +279,7 @@ async def filter_result(
         return result
     own = result.provenance or Provenance.TOOL
     seen = ResultSeen(call_seen(call, context), text_of(result.content), not result.error, own, seconds)
-    passed = await hook_runner.after_tool(seen)
+    passed = await hook_runner.filter("after_tool", seen)
     if isinstance(passed, Deny) or not passed.changed:
         return result
     return replace(result, content=passed.seen.text, provenance=least_trusted([own, passed.provenance]), display=None)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nanobot.agent.command import TYPED, CommandCall, is_from_owner
 from nanobot.agent.memory.dream_schedule import DreamScheduler
@@ -30,13 +31,13 @@ New conversations will not use it. This one may still mention it until /new; it 
 messages, where a search finds it. /memory undo restores it."""
 
 
+@dataclass(frozen=True)
 class MemoryCommands:
-    """Answers the commands. `memory_of` returns the memory of a scope."""
+    """Answers the commands."""
 
-    def __init__(self, memory_of: Callable[[Scope], MemoryStore], dreams: DreamScheduler, clock: Clock) -> None:
-        self._memory_of = memory_of
-        self._dreams = dreams
-        self._clock = clock
+    memory_of: Callable[[Scope], MemoryStore]
+    dreams: DreamScheduler
+    clock: Clock
 
     async def answer(self, name: str, call: CommandCall) -> str:
         """Run the command of this name and return the reply. Never raises."""
@@ -45,15 +46,15 @@ class MemoryCommands:
         if is_change and call.message.origin not in TYPED:
             return f"{f'/{name} {word}'.strip()} has to be typed by a person."
         if name == "dream":
-            return (await self._dreams.run_now(call.scope, _sender(call)))[1]
+            return (await self.dreams.run_now(call.scope, _sender(call)))[1]
         try:
             return await asyncio.to_thread(self._answer, name, word.lower(), rest.strip(), call)
         except NanobotError as error:
             return str(error)
 
     def _answer(self, name: str, word: str, rest: str, call: CommandCall) -> str:
-        memory = self._memory_of(call.scope)
-        editor, now = MemoryEditor(memory, self._clock, _sender(call)), self._clock.now()
+        memory = self.memory_of(call.scope)
+        editor, now = MemoryEditor(memory, self.clock, _sender(call)), self.clock.now()
         is_owner = is_from_owner(call.message)
 
         def may_undo(change: Revision) -> bool:  # in a chat of several, a person only their own changes

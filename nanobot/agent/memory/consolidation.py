@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
@@ -42,8 +42,6 @@ from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
 
-_MAX_CALLS = 8
-"""Model calls at once; a long unconsolidated session continues the next time."""
 _MAX_TOKENS = 32_000
 """Conversation per call; larger parts make for worse summaries."""
 _MIN_TOKENS = 500
@@ -94,67 +92,62 @@ class _Plan:
     handover_trust: Provenance
 
 
+@dataclass(eq=False)
 class Consolidator:
     """Moves messages into the memories of one workspace."""
 
-    def __init__(
-        self,
-        memory: MemoryStore,
-        sessions: SessionManager,
-        models: ModelSource,
-        status: AgentStatus,
-        clock: Clock,
-        *,
-        background_model: Callable[[], str | None] = lambda: None,
-        limit_s: float = 180.0,
-        others_write: Callable[[str], bool] = lambda session_key: False,
-        scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", "")),
-    ) -> None:
-        """`others_write` tells whether people other than the owner may write in a session. Their messages, and results
-        of MCP servers anywhere, are summarised in the log only and never change the owner's MEMORY.md. `scope_of` gives
-        the memory a message belongs to.
-        """
-        self._memory = memory
-        self._sessions = sessions
-        self._models = models
-        self._status = status
-        self._clock = clock
-        self._background_model = background_model
-        self._limit_s = limit_s
-        self._others_write = others_write
-        self._scope_of = scope_of
-        self._locks: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
-        """Serialise read-modify-write of one memory, so that two sessions do not overwrite each other."""
-        self._moving: set[str] = set()
-        """Keys of sessions being moved."""
+    memory: MemoryStore
+    sessions: SessionManager
+    models: ModelSource
+    status: AgentStatus
+    clock: Clock
+    background_model: Callable[[], str | None] = lambda: None
+    limit_s: float = 180.0
+    others_write: Callable[[str], bool] = lambda session_key: False
+    """Whether people other than the owner may write in a session. Their messages, and results of MCP servers anywhere,
+    are summarised in the log only and never change the owner's MEMORY.md.
+    """
+    scope_of: Callable[[str, ChatMessage], Scope] = lambda session_key, row: Scope(row.get("scope", ""))
+    """Returns the memory a message belongs to."""
+    _locks: WeakValueDictionary[Scope, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """Serialise read-modify-write of one memory, so that two sessions do not overwrite each other."""
+    _moving: set[str] = field(default_factory=set)
+    """Names of sessions being moved."""
 
     async def consolidate(
         self,
-        session_key: str,
+        name: str,
         keep: Callable[[Session], int],
         *,
         held: Session | None = None,
-        max_calls: int = _MAX_CALLS,
+        is_archived: bool = False,
+        max_calls: int = 8,
     ) -> ConsolidationResult:
         """Move the oldest messages of a session, as many a call as fit, but none of the last `keep(session)` or of the
         turn these start in.
 
-        `held` is the session if the caller holds it. Otherwise it is held to plan and to apply only, so that its turns
-        go on during a model call. Does nothing if the session is reset meanwhile. Never raises for a model or the disk.
-        Cancelling is safe: a part is kept completely or not at all.
+        `name` is the session's key, or the file stem of an archived session, whose file stays unchanged. `held` is the
+        session if the caller holds it. Otherwise it is held to plan and to apply only, so that its turns go on during a
+        model call. Does nothing if the session is reset meanwhile. Never raises for a model or the disk. Cancelling is
+        safe: a part is kept completely or not at all. After `max_calls`, a long session continues the next time.
         """
-        if session_key in self._moving:
+        if name in self._moving:
             return replace(_NOTHING, reason="Older messages are being moved into memory already.")
 
         def hold() -> AbstractAsyncContextManager[Session]:
-            return self._sessions.hold(session_key) if held is None else nullcontext(held)
+            return self.sessions.hold(name) if held is None else nullcontext(held)
 
-        self._moving.add(session_key)
+        def make_plan(session: Session) -> _Plan | None:
+            if is_archived:
+                return self._plan_of(session, session.messages[session.last_consolidated :], 0)
+            return self._plan(session, keep(session))
+
+        self._moving.add(name)
         moved = 0
         try:
             for _ in range(max_calls):
                 async with hold() as session:
-                    plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
+                    plan = await asyncio.to_thread(make_plan, session)
                 if plan is None:
                     break
                 async with self._locks.setdefault(plan.scope, asyncio.Lock()):
@@ -162,35 +155,22 @@ class Consolidator:
                     async with hold() as session:
                         if (session.created_at, session.last_consolidated) != (plan.created_at, plan.cursor):
                             break  # reset, or consolidated by another process
-                        await finish(self._store(session, plan.scope, source, saved))
+                        await finish(self._store(session, plan.scope, source, saved, is_archived=is_archived))
                 moved += len(source.rows)
         except (NanobotError, TimeoutError) as error:
-            return replace(self._record_failure(session_key, error), moved=moved)
+            reason = str(error) or f"The model gave no answer within {self.limit_s:.0f} seconds."
+            self.status.memory_note = f"consolidation failed at {self._now()}: {reason}"
+            log.warning("Session %s could not be consolidated: %s", name, reason)
+            return ConsolidationResult(ConsolidationOutcome.FAILED, reason, moved)
         finally:
-            self._moving.discard(session_key)
+            self._moving.discard(name)
         return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved) if moved else _NOTHING
-
-    async def consolidate_archived(self, session: Session) -> ConsolidationResult:
-        """Move a part of an archived session and its cursor; its file stays unchanged. Never raises for a model or the
-        disk.
-        """
-        try:
-            plan = await asyncio.to_thread(self._plan_of, session, session.messages[session.last_consolidated :], 0)
-            if plan is None:
-                return _NOTHING
-            async with self._locks.setdefault(plan.scope, asyncio.Lock()):
-                source, saved = await self._ask(plan)
-                await finish(asyncio.to_thread(self._write, plan.scope, source, saved))
-        except (NanobotError, TimeoutError) as error:
-            return self._record_failure(session.key, error)
-        session.last_consolidated += len(source.rows)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=len(source.rows))
 
     async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""
         rows = session.messages[session.last_consolidated :]
-        scopes = [scope for scope, _ in _by_scope(rows, lambda row: self._scope_of(session.key, row))]
-        scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self._memory.scope))
+        scopes = [scope for scope, _ in _by_scope(rows, lambda row: self.scope_of(session.key, row))]
+        scope = next((scope for scope in scopes if not scope.is_owners), next(iter(scopes), self.memory.scope))
         count = count_noun(len(rows), "message")
         entry = f"{count} of {session.key} could not be summarised. They are kept in session {stem}."
         await asyncio.to_thread(self._memory_of(scope).append_history, entry)
@@ -202,7 +182,7 @@ class Consolidator:
         batch = _ROWS_AT_ONCE
         while True:
             limit = batch + max(keep, 1)
-            rows = self._sessions.read_unconsolidated(session, limit)
+            rows = self.sessions.read_unconsolidated(session, limit)
             is_all = len(rows) < limit
             plan = self._plan_of(session, rows, keep if is_all else len(rows) - batch)
             if plan is not None or is_all:
@@ -212,8 +192,8 @@ class Consolidator:
     def _plan_of(self, session: Session, rows: Sequence[ChatMessage], keep: int) -> _Plan | None:
         if len(rows) <= keep:
             return None
-        rows = add_provenance(rows, session.key if self._others_write(session.key) else "")
-        spans = list(_by_scope(rows, lambda row: self._scope_of(session.key, row)))
+        rows = add_provenance(rows, session.key if self.others_write(session.key) else "")
+        spans = list(_by_scope(rows, lambda row: self.scope_of(session.key, row)))
         lines = transcript_lines(rows)
         while len(spans) > 1 and not any(lines[: spans[0][1]]):  # nothing memorable: moves together with the next span
             del spans[0]
@@ -242,19 +222,19 @@ class Consolidator:
     async def _ask(self, plan: _Plan) -> tuple[ChangeSource, SaveMemoryAnswer]:
         """Return the checked answer for the first rows of a plan, and what it was made of."""
         memory = self._memory_of(plan.scope)
-        model = await self._models.get(self._background_model() or plan.model or None)
+        model = await self.models.get(self.background_model() or plan.model or None)
         text = await asyncio.to_thread(read_for_model, memory.revisions)
         reply, room = _room(model, text)
         rows = plan.rows[: max((end for end, tokens in plan.ends.items() if tokens <= room), default=min(plan.ends))]
         everything = build_transcript(rows, room)
         own, handover_trust = everything, Provenance.OWNER  # the memory of a chat covers everything said there
         if plan.scope.is_owners:
-            person_is_owner = not self._others_write(plan.session_key)
+            person_is_owner = not self.others_write(plan.session_key)
             own = build_transcript(rows, room, is_trusted_only=True, person_is_owner=person_is_owner)
             if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
                 handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):
-            async with asyncio.timeout(self._limit_s):
+            async with asyncio.timeout(self.limit_s):
                 saved = await request_consolidation(
                     model.provider,
                     model.name,
@@ -267,9 +247,16 @@ class Consolidator:
                 )
         return ChangeSource(plan.session_key, rows=rows, provenance=own.provenance), saved
 
-    async def _store(self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
+    async def _store(
+        self, session: Session, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer, *, is_archived: bool
+    ) -> None:
         """Write the memory first, then move the cursor."""
-        await asyncio.to_thread(self._write, scope, source, saved)
+        memory, count = self._memory_of(scope), len(source.rows)
+        await asyncio.to_thread(store_edits, memory.revisions, saved.history_entry, saved.edits, source)
+        self.status.memory_note = f"{count_noun(count, 'message')} moved into memory at {self._now()}"
+        if is_archived:
+            session.last_consolidated += count
+            return
         before = session.metadata.get(SUMMARY_KEY)
         if saved.handover:
             trust = least_trusted([summary_provenance(session.metadata, session.key), source.provenance])
@@ -278,27 +265,17 @@ class Consolidator:
             session.metadata.pop(SUMMARY_KEY, None)  # it described messages that are now in memory
         session.metadata.pop(OLD_SUMMARY, None)
         try:
-            await self._sessions.move_cursor(session, len(source.rows))
+            await self.sessions.move_cursor(session, count)
         except NanobotError:
             if before is not None:
                 session.metadata[SUMMARY_KEY] = before
             raise
 
-    def _write(self, scope: Scope, source: ChangeSource, saved: SaveMemoryAnswer) -> None:
-        store_edits(self._memory_of(scope).revisions, saved.history_entry, saved.edits, source)
-        self._status.memory_note = f"{count_noun(len(source.rows), 'message')} moved into memory at {self._now()}"
-
-    def _record_failure(self, session_key: str, error: Exception) -> ConsolidationResult:
-        reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
-        self._status.memory_note = f"consolidation failed at {self._now()}: {reason}"
-        log.warning("Session %s could not be consolidated: %s", session_key, reason)
-        return ConsolidationResult(ConsolidationOutcome.FAILED, reason)
-
     def _memory_of(self, scope: Scope) -> MemoryStore:
-        return self._memory if scope == self._memory.scope else self._memory.of(scope)
+        return self.memory if scope == self.memory.scope else self.memory.of(scope)
 
     def _now(self) -> str:
-        return f"{self._clock.now():%Y-%m-%d %H:%M}"
+        return f"{self.clock.now():%Y-%m-%d %H:%M}"
 
 
 def _room(model: Model, memory: str) -> tuple[int, int]:

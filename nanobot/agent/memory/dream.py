@@ -168,44 +168,39 @@ class DreamInput:
         return material, prompt + _SCHEMA_TOKENS, reply
 
 
+@dataclass(eq=False)
 class Dream:
     """Tidies the memory of one scope."""
 
-    def __init__(
-        self,
-        memory: MemoryStore,
-        models: ModelSource,
-        clock: Clock,
-        settings: DreamConfig,
-        *,
-        model: str | None = None,
-        limit_s: float = 180.0,
-    ) -> None:
-        """`model` is a model or preset, None for the default one; `limit_s` the time limit of a call."""
-        self._memory = memory
-        self._models = models
-        self._clock = clock
-        self._settings = settings
-        self._model = model
-        self._limit_s = limit_s
-        self._due = DueTimes(memory.revisions.database, "dream")
+    memory: MemoryStore
+    models: ModelSource
+    clock: Clock
+    settings: DreamConfig
+    model: str | None = None
+    """A model or preset, None for the default one."""
+    limit_s: float = 180.0
+    """The time limit of a call."""
+
+    @property
+    def _due(self) -> DueTimes:
+        return DueTimes(self.memory.revisions.database, "dream")
 
     def state(self) -> Due:
         """Return the backoff after failures; its state has the last `error`, and how far the log was read (`offset`).
         Blocks; raises StorageError.
         """
-        return self._due.get(self._memory.revisions.memory)
+        return self._due.get(self.memory.revisions.memory)
 
     async def run(self, *, who: str = "", by_hand: bool = False) -> DreamRun:
         """Tidy from what is new, in as many calls as needed and allowed. `by_hand` ignores the backoff.
 
         Never raises for a model or the disk. Cancelling is safe: a pass is applied completely or not at all.
         """
-        lock = ProcessLock(self._memory.revisions.dream_lock_file)
+        lock = ProcessLock(self.memory.revisions.dream_lock_file)
 
         def try_lock() -> bool:
             with storage_errors("Dream cannot begin"):
-                make_private_folder(self._memory.revisions.dream_lock_file.parent)
+                make_private_folder(self.memory.revisions.dream_lock_file.parent)
                 return lock.try_acquire()
 
         try:
@@ -226,23 +221,23 @@ class Dream:
         done: list[DreamPass] = []
         spent = 0
         while True:
-            dream_pass = DreamPass(0, timestamp(self._clock), PassOutcome.UNCHANGED, who=who)
+            dream_pass = DreamPass(0, timestamp(self.clock), PassOutcome.UNCHANGED, who=who)
             try:
                 news = await asyncio.to_thread(self._read_news)
                 if news is None:
                     return DreamRun(DreamOutcome.DONE if done else DreamOutcome.NOTHING, done)
                 due = await asyncio.to_thread(self.state)
-                if not by_hand and not done and due.failures and self._clock.now().timestamp() < due.at:
+                if not by_hand and not done and due.failures and self.clock.now().timestamp() < due.at:
                     return DreamRun(DreamOutcome.RESTING, done, due.state["error"])
-                if len(done) >= self._settings.max_iterations:
+                if len(done) >= self.settings.max_iterations:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
-                model = await self._models.get(self._model)
-                material, prompt, reply = await asyncio.to_thread(news.fit, model, self._settings.max_tokens)
-                if done and spent + prompt + reply > self._settings.max_tokens:
+                model = await self.models.get(self.model)
+                material, prompt, reply = await asyncio.to_thread(news.fit, model, self.settings.max_tokens)
+                if done and spent + prompt + reply > self.settings.max_tokens:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
-                chat = self._memory.scope.chat
+                chat = self.memory.scope.chat
                 with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
-                    async with asyncio.timeout(self._limit_s):
+                    async with asyncio.timeout(self.limit_s):
                         response = await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
                 dream_pass = replace(
                     dream_pass,
@@ -267,14 +262,14 @@ class Dream:
         """Return the input of a pass; None if nothing is new. Only the last batch of entries, if the log was never read
         or became shorter. Raises StorageError.
         """
-        memory, size = self._memory, self._log_size()
+        memory, size = self.memory, self._log_size()
         read_until: int | None = self.state().state.get("offset")
         memory.revisions.record()
         is_continued = read_until is not None and read_until <= size
         begin = read_until if read_until is not None and is_continued else max(0, size - _MAX_READ_BYTES)
         news = parse_entries(self._read_log(begin, size), begin)
         if not is_continued:
-            news = news[-self._settings.max_batch_size :]
+            news = news[-self.settings.max_batch_size :]
         # the owner's memory is built from trusted entries only
         marks = IN_PART.values() if memory.scope.is_owners else ()
         news = [(entry, at) for entry, at in news if not any(mark in entry.content for mark in marks)]
@@ -296,39 +291,39 @@ class Dream:
             [_known_fact(fact, origins.get(fact.key), first_revision) for fact in facts.values()],
             news,
             size,
-            f"{self._clock.now():%Y-%m-%d (%A)}",
+            f"{self.clock.now():%Y-%m-%d (%A)}",
             [*memory.revisions.forgotten()][-_MAX_FORGOTTEN:],
-            self._settings.annotate_line_ages,
+            self.settings.annotate_line_ages,
         )
-        return material.cut(self._settings.max_batch_size)
+        return material.cut(self.settings.max_batch_size)
 
     def _log_size(self) -> int:
         try:
-            return self._memory.history_file.stat().st_size
+            return self.memory.history_file.stat().st_size
         except OSError:
             return 0
 
     def _read_log(self, begin: int, end: int) -> bytes:
         if begin == end:
             return b""
-        history = self._memory.history_file
-        with storage_errors("HISTORY.md cannot be read"), self._memory.files.read(history) as file:
+        history = self.memory.history_file
+        with storage_errors("HISTORY.md cannot be read"), self.memory.files.read(history) as file:
             file.seek(begin)
             return file.read(end - begin)
 
     def _save(self, offset: int | None, error: str = "", due: Due = Due()) -> None:  # noqa: B008 it cannot change
         """Store how far the log was read, and the backoff; by default none. Raises StorageError."""
-        self._due.put(self._memory.revisions.memory, replace(due, state={"offset": offset, "error": error}))
+        self._due.put(self.memory.revisions.memory, replace(due, state={"offset": offset, "error": error}))
 
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
         """Record a failed pass, and back off."""
-        reason = str(error) or f"The model gave no answer within {self._limit_s:.0f} seconds."
-        log.warning("Dream failed for the memory of %s: %s", self._memory.scope.chat or "the owner", reason)
+        reason = str(error) or f"The model gave no answer within {self.limit_s:.0f} seconds."
+        log.warning("Dream failed for the memory of %s: %s", self.memory.scope.chat or "the owner", reason)
         dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
-        memory, revisions = self._memory, self._memory.revisions
+        memory, revisions = self.memory, self.memory.revisions
         with suppress(StorageError):
             due = self.state()
-            after = due.after_failure(self._clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
+            after = due.after_failure(self.clock.now().timestamp(), _BACKOFF_S, _MAX_BACKOFF_S)
             self._save(due.state.get("offset"), reason, after)
             with revisions.lock():
                 dream_pass = replace(dream_pass, number=self._next_number())
@@ -337,11 +332,11 @@ class Dream:
         return dream_pass
 
     def _next_number(self) -> int:
-        return next((known.number for known in self._memory.revisions.passes()), 0) + 1
+        return next((known.number for known in self.memory.revisions.passes()), 0) + 1
 
     def _apply(self, material: DreamInput, edits: Sequence[FactEdit], dream_pass: DreamPass) -> DreamPass:
         """Apply the edits, then move the position in the log. Raises StorageError; the memory is then unchanged."""
-        memory, revisions = self._memory, self._memory.revisions
+        memory, revisions = self.memory, self.memory.revisions
         with revisions.lock():
             memory.revisions.record()
             raw = memory.file_bytes(memory.memory_file)
@@ -377,7 +372,7 @@ class Dream:
 
     def _merged_origins(self, edits: Sequence[FactEdit]) -> dict[str, dict[str, Any]]:
         """Return the origin of each merged fact, by key: that of the first source with a quote."""
-        origins = self._memory.revisions.origins()
+        origins = self.memory.revisions.origins()
         merged: dict[str, dict[str, Any]] = {}
         for edit in (edit for edit in edits if edit.text):
             sources = [origins[key].details for key in edit.keys if key in origins]

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.config.paths import DataPaths
-from nanobot.config.schema import Config
+from nanobot.config.schema import DreamConfig
 from nanobot.errors import StorageError
 from nanobot.session.file_names import key_of
 from nanobot.session.manager import SessionManager
@@ -37,35 +37,32 @@ _MAX_TIMER_S = 3600.0
 Sleep = Callable[[float], Awaitable[object]]
 
 
+@dataclass(eq=False)
 class DreamScheduler:
     """Runs Dream over every memory of one bot."""
 
-    def __init__(
-        self,
-        config: Config,
-        places: DataPaths,
-        memory: MemoryStore,
-        models: "ModelSource",
-        sessions: SessionManager,
-        clock: Clock,
-        *,
-        memory_of: Callable[[Scope], MemoryStore],
-    ) -> None:
-        defaults = config.agents.defaults
-        self._settings = defaults.dream
-        self.enabled = defaults.dream.enabled
+    settings: DreamConfig
+    model: str | None
+    """A model or preset, None for the default one."""
+    database: Path
+    memory: MemoryStore
+    models: "ModelSource"
+    sessions: SessionManager
+    clock: Clock
+    memory_of: Callable[[Scope], MemoryStore]
+    problem: str | None = None
+    """What failed in the last run, for the status."""
+    _running: "dict[Scope, asyncio.Task[DreamRun]]" = field(default_factory=dict)
+    _last_run_at: float = 0.0
+
+    @property
+    def enabled(self) -> bool:
         """Whether the gateway runs it on a schedule."""
-        self._model = defaults.dream.model_override or defaults.background_model
-        self._memory = memory
-        self._models = models
-        self._sessions = sessions
-        self._clock = clock
-        self._memory_of = memory_of
-        self._running: dict[Scope, asyncio.Task[DreamRun]] = {}
-        self._looks = DueTimes(places.database, "look")
-        self._last_run_at = 0.0
-        self.problem: str | None = None
-        """What failed in the last run, for the status."""
+        return self.settings.enabled
+
+    @property
+    def _looks(self) -> DueTimes:
+        return DueTimes(self.database, "look")
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """Run on schedule until cancelled. Never raises for a model or the disk."""
@@ -95,7 +92,7 @@ class DreamScheduler:
         from nanobot.agent.memory.dream_texts import format_run
 
         run = await self._run(scope, who, by_hand=True)
-        last = next(iter(await asyncio.to_thread(self._memory_of(scope).revisions.passes)), None)
+        last = next(iter(await asyncio.to_thread(self.memory_of(scope).revisions.passes)), None)
         return run.outcome, format_run(run, last, command)
 
     async def _run(self, scope: Scope, who: str = "", *, by_hand: bool = False) -> "DreamRun":
@@ -130,7 +127,7 @@ class DreamScheduler:
     async def clear(self, scope: Scope) -> None:
         """Treat everything in the log as read, after a reset of this memory. Raises StorageError."""
         await self._break_off(scope)
-        if self._memory_of(scope).history_file.exists():
+        if self.memory_of(scope).history_file.exists():
             await asyncio.to_thread(self._dream_of(scope).skip_news)
 
     async def close(self) -> None:
@@ -141,16 +138,16 @@ class DreamScheduler:
     def _dream_of(self, scope: Scope) -> "Dream":
         from nanobot.agent.memory.dream import Dream  # most processes never run Dream
 
-        return Dream(self._memory_of(scope), self._models, self._clock, self._settings, model=self._model)
+        return Dream(self.memory_of(scope), self.models, self.clock, self.settings, self.model)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
-        chats = self._memory.memory_dir / "chats"
+        chats = self.memory.memory_dir / "chats"
         folders = {path.name for path in chats.iterdir() if path.is_dir()} if chats.is_dir() else set()
         if not folders:
             return [OWNERS]
         keys = {key_of(name.rpartition("-")[0]) for name in folders}
-        for session in self._sessions.list_sessions():  # a key may end in a thread
+        for session in self.sessions.list_sessions():  # a key may end in a thread
             parts = session["key"].split(":")
             keys |= {":".join(parts[:end]) for end in range(2, len(parts) + 1)}
         scopes = [Scope(key) for key in sorted(keys - {""})]
@@ -161,15 +158,15 @@ class DreamScheduler:
         from nanobot.cron.schedule import check_schedule, next_instant
         from nanobot.cron.types import CronError, CronSchedule
 
-        now, last = self._clock.now(), self._last_run_at
+        now, last = self.clock.now(), self._last_run_at
         with suppress(StorageError):
             last = max(last, self._looks.get("dream").at)
         if not 0 < last <= now.timestamp():  # first start, or the clock was set back
             self._save_last_run()
             last = now.timestamp()
-        if self._settings.cron is None and self._settings.interval_h is not None:
-            return last + max(self._settings.interval_h * 3600, 60)
-        schedule = CronSchedule("cron", expr=self._settings.cron or _NIGHTLY)
+        if self.settings.cron is None and self.settings.interval_h is not None:
+            return last + max(self.settings.interval_h * 3600, 60)
+        schedule = CronSchedule("cron", expr=self.settings.cron or _NIGHTLY)
         try:
             check_schedule(schedule)
         except CronError as error:
@@ -189,4 +186,4 @@ class DreamScheduler:
             log.warning("%s", error)
 
     def _now(self) -> float:
-        return self._clock.now().timestamp()
+        return self.clock.now().timestamp()

@@ -51,6 +51,16 @@ class DueTimes:
             rows = db.execute(f"{query} ORDER BY key", (self._kind, key))
             return {key: Due(at, failures, json.loads(state)) for key, at, failures, state in rows}
 
+    def claim(self, key: str, now: float, seconds: float) -> Due | None:
+        """Return a due time, None if there is none. If it has come, other processes see it `seconds` later."""
+        due = self.all(key).get(key)
+        if due is None or due.at > now:
+            return due
+        with writing(self._database, SCHEMA) as db:
+            values = (now + seconds, self._kind, key, due.at)
+            row = db.execute("UPDATE memory_due SET due_at = ? WHERE kind = ? AND key = ? AND due_at = ?", values)
+        return due if row.rowcount else replace(due, at=now + seconds)
+
     def put(self, key: str, due: Due) -> None:
         """Store a due time."""
         with writing(self._database, SCHEMA) as db:

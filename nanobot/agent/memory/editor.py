@@ -113,17 +113,17 @@ class MemoryEditor:
 
     def __init__(self, memory: MemoryStore, clock: Clock, who: str = "terminal") -> None:
         self._memory = memory
+        self._log = memory.revisions
         self._clock = clock
         self._who = who
 
     def facts(self, *, archived: bool = False) -> list[FactDetails]:
         """Return the facts that are in every prompt, in file order; with `archived` also those of the archive."""
-        self._memory.revisions.record()
-        origins, now = self._memory.revisions.origins(), self._clock.now()
+        self._log.record()
+        origins, now = self._log.origins(), self._clock.now()
         return [
             FactDetails(fact, path.name, origin, fact_importance(fact, origin, now))
-            for path in reversed(self._memory.fact_files.values())
-            if archived or path != self._memory.archive_file
+            for path in [*self._files, *([self._memory.archive_file] if archived else [])]
             for fact in parse_facts(self._memory.file_text(path))
             for origin in (origins.get(fact.key),)
         ]
@@ -136,12 +136,12 @@ class MemoryEditor:
 
     def find(self, wanted: str) -> list[FactDetails]:
         """Return facts by id or by words, also removed ones. Raises NanobotError if there is none."""
-        matches = _matching(wanted, self.facts())
-        if not matches:
-            origins, now = self._memory.revisions.origins(), self._clock.now()
-            former = {Fact(str(origin.details["text"]), key, 0, 0): origin for key, origin in origins.items()}
-            details = [FactDetails(fact, "", was, fact_importance(fact, was, now)) for fact, was in former.items()]
-            matches = _matching(wanted, details)
+        if not (matches := _matching(wanted, self.facts())):
+            former = {Fact(str(was.details["text"]), key, 0, 0): was for key, was in self._log.origins().items()}
+            now = self._clock.now()
+            matches = _matching(
+                wanted, [FactDetails(fact, "", was, fact_importance(fact, was, now)) for fact, was in former.items()]
+            )
         if not matches:
             raise _no_match_error(wanted)
         return matches[:_MAX_CHOICES]
@@ -152,10 +152,9 @@ class MemoryEditor:
 
     def forget(self, wanted: str) -> list[Fact]:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
-        with self._memory.revisions.lock():
-            matches = _matching(wanted, self.facts(archived=True))
-            key = _only(matches, wanted).key
-            removed = [known.fact for known in matches if known.fact.key == key]
+        with self._log.lock():
+            key = self._one(wanted, archived=True).key
+            removed = [known.fact for known in self.facts(archived=True) if known.fact.key == key]
             if any(fact.pinned for fact in removed):
                 id_ = removed[0].id
                 raise NanobotError(
@@ -171,8 +170,8 @@ class MemoryEditor:
 
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
-        with self._memory.revisions.lock():
-            fact = _only(_matching(wanted, self.facts()), wanted)
+        with self._log.lock():
+            fact = self._one(wanted)
 
             def with_it(text: str) -> str:
                 if any(other.key == fact.key for other in parse_facts(text)):
@@ -185,8 +184,8 @@ class MemoryEditor:
 
     def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
         """Pin or unpin a fact. A pinned fact is not changed or removed by consolidation, Dream or the size limit."""
-        with self._memory.revisions.lock():
-            fact = _only(_matching(wanted, self.facts()), wanted)
+        with self._log.lock():
+            fact = self._one(wanted)
             if not self._edit(self._files, lambda text: set_pinned(text, {fact.key}, pinned=pinned), ChangedBy.PIN):
                 raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
             return fact
@@ -196,8 +195,8 @@ class MemoryEditor:
         text = " ".join(text.split())
         if not (new := parse_facts(f"- {text}\n")):
             raise NanobotError("That is no fact: write it in words. To remove it, forget it.")
-        with self._memory.revisions.lock():
-            old = _only(_matching(wanted, self.facts()), wanted)
+        with self._log.lock():
+            old = self._one(wanted)
 
             def with_text(content: str) -> str:
                 pinned = any(fact.pinned for fact in parse_facts(content) if fact.key == old.key)
@@ -213,8 +212,8 @@ class MemoryEditor:
 
         Facts stay in the revisions, today's notes in a renamed file.
         """
-        with self._memory.revisions.lock():
-            self._memory.revisions.record()
+        with self._log.lock():
+            self._log.record()
             cleared = self._edit(self._files, lambda text: None, ChangedBy.RESET)
             if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
                 cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
@@ -225,9 +224,9 @@ class MemoryEditor:
 
         `may` decides whether this person may undo a revision.
         """
-        with self._memory.revisions.lock():
-            self._memory.revisions.record()
-            group = self._memory.revisions.last_undoable()
+        with self._log.lock():
+            self._log.record()
+            group = self._log.last_undoable()
             if not group:
                 raise NanobotError("There is no change to undo.")
             if not all(map(may, group)):
@@ -242,9 +241,9 @@ class MemoryEditor:
         Changes by others since then stay. If they cannot be separated from what a pass wrote, nothing is changed.
         `may` decides whether this person may undo a revision.
         """
-        memory, log = self._memory, self._memory.revisions
+        memory, log = self._memory, self._log
         with log.lock():
-            memory.revisions.record()
+            log.record()
             active = log.active_passes()
             if number is None:
                 number = next(iter(active), None)
@@ -272,7 +271,7 @@ class MemoryEditor:
         """Take back these changes, newest first, keeping what others changed since. Facts that are like those in
         `forgot` do not return. Raises NanobotError on a conflict.
         """
-        memory, log = self._memory, self._memory.revisions
+        memory, log = self._memory, self._log
         files = {change.file: memory.file_bytes(memory.fact_files[change.file]) for change in changes}
         known = {fact.key for fact in parse_facts(memory.file_text(memory.memory_file))}
         for change in sorted(changes, key=lambda change: -change.number):
@@ -285,7 +284,7 @@ class MemoryEditor:
             returning = [fact for fact in new if any(is_like(fact.text, other) for other in forgot)]
             files[memory.memory_file.name] = encode_escaped(remove_facts(text, returning))
         undoes = sorted({change.group for change in changes}, reverse=True)
-        memory.revisions.change(files, by, ChangeSource(who=self._who), undoes=undoes)
+        log.change(files, by, ChangeSource(who=self._who), undoes=undoes)
 
     def search(self, text: str) -> list[FactMatch]:
         """Return the lines of all memory files that contain all these words, ignoring case."""
@@ -304,8 +303,18 @@ class MemoryEditor:
 
     def log(self) -> list[Revision]:
         """Return all changes, newest first."""
-        self._memory.revisions.record()
-        return [change for change in reversed(self._memory.revisions.changes()) if change.is_change or not change.dream]
+        self._log.record()
+        return [change for change in reversed(self._log.changes()) if change.is_change or not change.dream]
+
+    def _one(self, wanted: str, *, archived: bool = False) -> Fact:
+        """Return the fact that matches. Raises NanobotError if none does or several do."""
+        matches = _matching(wanted, self.facts(archived=archived))
+        if not matches:
+            raise _no_match_error(wanted)
+        if len({known.fact.key for known in matches}) > 1:
+            lines = [f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches]
+            raise NanobotError("\n".join(["Several facts match. Name one by its id:", *lines[:_MAX_CHOICES]]))
+        return matches[0].fact
 
     @property
     def _files(self) -> list[Path]:
@@ -324,7 +333,7 @@ class MemoryEditor:
             if new != old and (new or old):
                 files[path.name] = encode_escaped(new) if new is not None else None
         if files:
-            self._memory.revisions.change(files, by, ChangeSource(who=self._who), **details)
+            self._log.change(files, by, ChangeSource(who=self._who), **details)
         return [*files]
 
 
@@ -376,18 +385,6 @@ def _matching(wanted: str, facts: Sequence[FactDetails]) -> list[FactDetails]:
         if matching := [item for item in facts if matches(item.fact)]:
             return matching
     return []
-
-
-def _only(matches: Sequence[FactDetails], wanted: str) -> Fact:
-    """Return the fact that matches. Raises NanobotError if none does or several do."""
-    if not matches:
-        raise _no_match_error(wanted)
-    if len({known.fact.key for known in matches}) > 1:
-        choices = "\n".join(
-            f"{match.fact.id}  {clip_line(match.fact.text, _SHOWN_CHARS)}" for match in matches[:_MAX_CHOICES]
-        )
-        raise NanobotError(f"Several facts match. Name one by its id:\n{choices}")
-    return matches[0].fact
 
 
 def _no_match_error(wanted: str) -> NanobotError:

@@ -77,31 +77,27 @@ class Failure:
     advice: str
 
 
+@dataclass(eq=False)
 class Lessons:
     """Learns from the tool failures of the owner's turns."""
 
-    def __init__(
-        self,
-        memory: MemoryStore,
-        database: Path,
-        clock: Clock,
-        *,
-        others_write: Callable[[str], bool] = lambda session_key: True,
-    ) -> None:
-        """`memory` is the owner's; `database` has the counts. `others_write` tells whether people other than the owner
-        may write in a session.
-        """
-        self._memory = memory
-        self._counts = DueTimes(database, "lesson")
+    memory: MemoryStore
+    """The owner's."""
+    database: Path
+    clock: Clock
+    others_write: Callable[[str], bool] = lambda session_key: True
+    """Whether people other than the owner may write in a session."""
+
+    @property
+    def _counts(self) -> DueTimes:
         """By failure: when it was last seen, in how many turns, and in the state `first`, `turns` and its `lesson`."""
-        self._clock = clock
-        self._others_write = others_write
+        return DueTimes(self.database, "lesson")
 
     def learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
         """Count the failures in the rows of a finished turn of the owner's, a turn once. Raises NanobotError."""
         asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
-        alone = asked_by_person and not self._others_write(session_key)
-        now = self._clock.now()
+        alone = asked_by_person and not self.others_write(session_key)
+        now = self.clock.now()
         today, turn_id = f"{now:%Y-%m-%d}", str(rows[-1].get("turn_id", "")) if rows else ""
         for failure in find_failures(rows, person_is_owner=alone):
             count = self._counts.get(failure.text)
@@ -119,10 +115,10 @@ class Lessons:
         """Remove counts of failures that were not seen for `QUIET_DAYS`, and their lessons, which move to the archive
         unless a person has edited or pinned them. Raises NanobotError.
         """
-        oldest = self._clock.now().timestamp() - QUIET_DAYS * 86_400
+        oldest = self.clock.now().timestamp() - QUIET_DAYS * 86_400
         for key, count in self._counts.all().items():
             if count.at < oldest:
-                with self._memory.revisions.lock():
+                with self.memory.revisions.lock():
                     text, lessons = self._read()
                     if old := [fact for fact in lessons if fact.text == count.state["lesson"]]:
                         self._write(remove_facts(text, old), old)
@@ -130,22 +126,22 @@ class Lessons:
 
     def _add(self, line: str, marker: str, session_key: str) -> None:
         """Add a lesson, unless one with this `marker` was forgotten or is there: killed before it was counted."""
-        with self._memory.revisions.lock():
+        with self.memory.revisions.lock():
             text, lessons = self._read()
-            known = [*self._memory.revisions.forgotten(), *(fact.text for fact in parse_facts(text))]
+            known = [*self.memory.revisions.forgotten(), *(fact.text for fact in parse_facts(text))]
             if not any(marker in other for other in known):
                 surplus = lessons[: max(len(lessons) + 1 - MAX_LESSONS, 0)]
                 self._write(add_fact(remove_facts(text, surplus), SECTION, line), surplus, session_key)
 
     def _read(self) -> tuple[str, list[Fact]]:
         """Return the memory, and the lessons in it that nobody edited or pinned, oldest first."""
-        text, origins = self._memory.file_text(self._memory.memory_file), self._memory.revisions.origins()
+        text, origins = self.memory.file_text(self.memory.memory_file), self.memory.revisions.origins()
         facts = [fact for fact in parse_facts(text) if fact.heading == SECTION and not fact.pinned]
         return text, [fact for fact in facts if fact.key in origins and origins[fact.key].is_lesson]
 
     def _write(self, text: str, archived: Sequence[Fact], session_key: str = "") -> None:
-        files, source = {self._memory.memory_file.name: encode_escaped(text)}, ChangeSource(session_key, "nanobot")
-        self._memory.revisions.change(files, ChangedBy.LESSON, source, archived=archived)
+        files, source = {self.memory.memory_file.name: encode_escaped(text)}, ChangeSource(session_key, "nanobot")
+        self.memory.revisions.change(files, ChangedBy.LESSON, source, archived=archived)
 
 
 def find_failures(rows: Sequence[ChatMessage], *, person_is_owner: bool = False) -> list[Failure]:

@@ -3,18 +3,18 @@
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
 turns; consolidation then waits for a short pause in the conversation. Where that is configured, it is also due once it
 was idle for some time; what was missed while nanobot was not running is done before its next prompt is built. Sessions
-archived by `/new` are consolidated one after another. Failures are retried with exponential backoff. Due times and
-queue are in the database, so the next process goes on with them.
+archived by `/new` wait in a queue. Failures are retried with exponential backoff. Due times and queue are in the
+database, so the next process goes on with them.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.errors import NanobotError, StorageError
@@ -23,8 +23,6 @@ from nanobot.session.file_names import stem_of
 from nanobot.session.lines import parse_time
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import make_private_folder
-from nanobot.utils.locks import ProcessLock
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
@@ -38,51 +36,47 @@ _IDLE_KEEP = 8
 _BACKOFF_S, _MAX_BACKOFF_S = 600.0, 6 * 3600.0
 _MAX_TRIES = 5
 """Failures after which an archived session is only mentioned in the log; its file stays in the archive."""
-_ARCHIVE = "archive/"
-"""Name of the task for archived sessions; the others are named after their session."""
+_CLAIM_S = 300.0
+"""How long an archived session is left to the process that works on it; longer than a model call may take."""
 _COMPACT_NOW_S = 100.0
 """Time limit of `/compact`, below that of a command."""
+_FULL, _IDLE, _ARCHIVE = "full", "idle", "archive"
+"""Kinds of jobs: a session with many messages, one that may be idle, one in the archive."""
+
+Job = tuple[str, str]
+"""Kind, and the key of a session or the file stem of an archived one."""
 
 
+@dataclass(eq=False)
 class ConsolidationScheduler:
     """Consolidates all sessions in the background. `on_session_saved` and `on_session_archived` return at once."""
 
-    sleep = staticmethod(asyncio.sleep)
-    """How it waits for a pause; tests replace it."""
+    sleep: ClassVar = staticmethod(asyncio.sleep)
+    """How it waits for a time; tests replace it."""
 
-    def __init__(
-        self,
-        open_consolidator: "Callable[[], Awaitable[Consolidator]]",
-        sessions: SessionManager,
-        clock: Clock,
-        *,
-        memory_window: int,
-        database: Path,
-        idle_s: float = 0,
-        pause_s: float = 1.0,
-    ) -> None:
-        """`open_consolidator` imports and creates it when first awaited. `database` has the due times. A
-        consolidation begins `pause_s` after a turn; after `idle_s`, all but the last messages move (0: never).
-        """
-        self._open_consolidator = open_consolidator
-        self._sessions = sessions
-        self._clock = clock
-        self._window = memory_window
-        self._few_messages = max(10, memory_window // 10)
-        self._idle_s = idle_s
-        self.pause_s = pause_s
-        self._archived = DueTimes(database, "archive")
+    open_consolidator: "Callable[[], Awaitable[Consolidator]]"
+    """Imports and creates it when first awaited."""
+    sessions: SessionManager
+    clock: Clock
+    memory_window: int
+    database: Path
+    """Has the due times."""
+    idle_s: float = 0
+    """Time without a message after which all but the last messages of a session move; 0: never."""
+    pause_s: float = 1.0
+    """Time between a turn and a consolidation."""
+    _archive_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Archived sessions are consolidated one after another."""
+    _jobs: dict[Job, tuple[float, asyncio.Task[object]]] = field(default_factory=dict)
+    """When each job begins, 0 once it runs."""
+    _is_resumed: bool = False
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._few_messages = max(10, self.memory_window // 10)
+        self._stored_backoffs = DueTimes(self.database, "session")
+        self._archived = DueTimes(self.database, "archive")
         """Archived sessions by file stem; the state has how many messages are done."""
-        self._archive_lock = ProcessLock(database.parent / "memory" / "archive.lock")
-        self._archive_lock_folder = database.parent / "memory"
-        self._is_archive_changed = False
-        """Whether a session was archived since the queue was last read."""
-        self._is_resumed = False
-        self._stored_backoffs = DueTimes(database, "session")
-        self._waits: dict[str, asyncio.Task[None]] = {}
-        """What waits for a session to be idle, or for an archived one to be due."""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._closed = False
 
     @cached_property
     def _backoffs(self) -> dict[str, Due]:
@@ -93,11 +87,11 @@ class ConsolidationScheduler:
 
     def on_session_saved(self, session: Session) -> None:
         """Check a session after a turn. Neither blocks nor raises."""
-        key, count = session.key, session.message_count
-        if key not in self._tasks and self._is_due(session):
-            self._begin(key, partial(self._run, key, count, self._rows_to_keep, after_s=self.pause_s))
-        if self._idle_s:
-            self._begin_after(self._idle_s, key, partial(self._run, key, count, self._rows_to_keep_idle))
+        key, count, now = session.key, session.message_count, self._now()
+        if (_FULL, key) not in self._jobs and self._is_due(session):
+            self._schedule((_FULL, key), now + self.pause_s, partial(self._run, key, count, self._rows_to_keep))
+        if self.idle_s:
+            self._schedule((_IDLE, key), now + self.idle_s, partial(self._run, key, count, self._rows_to_keep_idle))
         if not self._is_resumed:
             self.resume_archived()
 
@@ -112,24 +106,23 @@ class ConsolidationScheduler:
 
     def forget(self, session_key: str) -> None:
         """Cancel the consolidation of this session, and clear its backoff."""
-        for task in (self._tasks.get(session_key), self._waits.pop(session_key, None)):
-            if task is not None:
-                task.cancel()
+        for job in ((_FULL, session_key), (_IDLE, session_key)):
+            if job in self._jobs:
+                self._jobs[job][1].cancel()
         self._backoffs.pop(session_key, None)
 
     async def forget_archived(self, session_key: str) -> int:
         """Drop this session's archived conversations from the queue, and cancel the one in progress. Return how many.
         Raises StorageError.
         """
-        if (task := self._tasks.get(_ARCHIVE)) is not None:
-            task.cancel()
-            await asyncio.wait([task])
         own = [
             stem for stem in await asyncio.to_thread(self._archived.all) if stem.startswith(f"{stem_of(session_key)}-")
         ]
         for stem in own:
+            if (job := (_ARCHIVE, stem)) in self._jobs:
+                self._jobs[job][1].cancel()
+                await asyncio.wait([self._jobs[job][1]])
             await asyncio.to_thread(self._archived.delete, stem)
-        self.resume_archived()
         return len(own)
 
     def pending_archived(self) -> Collection[str]:
@@ -140,8 +133,8 @@ class ConsolidationScheduler:
         """Consolidate the archived sessions in the queue, also those of a previous process. Neither blocks nor
         raises.
         """
-        self._is_resumed = self._is_archive_changed = True
-        self._begin(_ARCHIVE, self._consolidate_archived)
+        self._is_resumed = True
+        self._schedule((_ARCHIVE, ""), self._now(), self._schedule_archived)
 
     def failure_count(self, session_key: str) -> int:
         """Return the number of consecutive failures of a session."""
@@ -151,21 +144,24 @@ class ConsolidationScheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a live session is being consolidated."""
-        return any(key != _ARCHIVE for key in self._tasks)
+        """Whether a live session is being consolidated, or will be after a pause."""
+        return bool(self._begun())
 
     async def wait_done(self, *, archived: bool = False) -> None:
         """Wait until no live session is being consolidated; with `archived`, no archived one either."""
-        while tasks := [task for key, task in self._tasks.items() if archived or key != _ARCHIVE]:
+        while tasks := self._begun(archived=archived):
             await asyncio.wait(tasks)
+
+    def _begun(self, *, archived: bool = False) -> list[asyncio.Task[object]]:
+        soon = self._now() + self.pause_s
+        return [task for (kind, _), (at, task) in self._jobs.items() if at <= soon and (archived or kind != _ARCHIVE)]
 
     async def close(self) -> None:
         """Cancel pending model calls, finish writes, and start no more."""
-        self._closed = True
-        tasks = [*self._tasks.values(), *self._waits.values()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        self._is_closed = True
+        if tasks := [task for _, task in self._jobs.values()]:
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks)
 
     async def compact(self, session: Session) -> None:
@@ -186,42 +182,44 @@ class ConsolidationScheduler:
             return f"It took more than {_COMPACT_NOW_S:g} s and was stopped; /compact goes on."
         return result.reason
 
-    def _begin(self, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this in the background, unless the work of this key goes on."""
-        if self._closed or (key in self._tasks and not self._tasks[key].done()):
+    def _schedule(self, job: Job, at: float, work: Callable[[], Awaitable[object]]) -> None:
+        """Do this job at a time by the clock, and again when `work` returns another one, a float. If it waits already,
+        only the new time counts; if it runs, it is done once more after that.
+        """
+        if self._is_closed:
             return
+        if job in self._jobs:
+            known_at, known = self._jobs[job]
+            if not known_at:
+                known.add_done_callback(lambda task: self._schedule(job, at, work))
+                return
+            known.cancel()
 
-        async def run_safely() -> None:
+        async def run() -> object:
             try:
-                await work()
+                while (left := at - self._now()) > 0:
+                    await self.sleep(left)
+                    if left <= self.pause_s:  # no need to look at the clock again
+                        break
+                self._jobs[job] = (0.0, task)
+                return await work()
             except Exception:  # must not keep other sessions from being consolidated
                 log.exception("Old messages could not be moved into memory")
+                return None
 
-        def end(task: asyncio.Task[None]) -> None:
-            if self._tasks.get(key) is task:
-                del self._tasks[key]
+        def end(task: asyncio.Task[object]) -> None:
+            if self._jobs.get(job, (0.0, None))[1] is task:
+                del self._jobs[job]
+                if not task.cancelled() and isinstance(next_at := task.result(), float):
+                    self._schedule(job, next_at, work)
 
-        self._tasks[key] = asyncio.create_task(run_safely(), name=f"consolidation of {key}")
-        self._tasks[key].add_done_callback(end)
-
-    def _begin_after(self, seconds: float, key: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Begin work after some time by the clock; an earlier wait for the same key ends."""
-        due = self._now() + seconds
-
-        async def wait() -> None:
-            while (left := due - self._now()) > 0:
-                await self.sleep(left)
-            del self._waits[key]  # from here on, another turn does not cancel it
-            self._begin(key, work)
-
-        if (waiting := self._waits.pop(key, None)) is not None:
-            waiting.cancel()
-        if not self._closed:
-            self._waits[key] = asyncio.create_task(wait(), name="wait for a consolidation")
+        task = asyncio.create_task(run(), name=f"consolidation ({job[0]})")
+        self._jobs[job] = (at, task)
+        task.add_done_callback(end)
 
     def _is_due(self, session: Session) -> bool:
         unconsolidated = session.message_count - session.last_consolidated
-        if unconsolidated < self._window and _window_start(session) <= session.last_consolidated:
+        if unconsolidated < self.memory_window and _window_start(session) <= session.last_consolidated:
             return False
         return self._is_backoff_over(session)
 
@@ -232,27 +230,18 @@ class ConsolidationScheduler:
     def _is_idle(self, session: Session) -> bool:
         """Whether the session's last message is older than the configured idle time."""
         last = session.last_message
-        last_time = parse_time(last.get("timestamp")) if last is not None and self._idle_s else None
-        now = self._clock.now().replace(tzinfo=None)
-        return last_time is not None and (now - last_time).total_seconds() >= self._idle_s
+        last_time = parse_time(last.get("timestamp")) if last is not None and self.idle_s else None
+        now = self.clock.now().replace(tzinfo=None)
+        return last_time is not None and (now - last_time).total_seconds() >= self.idle_s
 
     async def _run(
-        self,
-        key: str,
-        count: int,
-        keep: Callable[[Session], int],
-        *,
-        after_s: float = 0,
-        held: Session | None = None,
-        **options: int,
+        self, key: str, count: int, keep: Callable[[Session], int], *, held: Session | None = None, max_calls: int = 8
     ) -> "ConsolidationResult":
         """Consolidate a session with `count` messages. It is due again after a few more, or after some time."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
 
-        if after_s:
-            await self.sleep(after_s)
-        consolidator = await self._open_consolidator()
-        result = await consolidator.consolidate(key, keep, held=held, **options)
+        consolidator = await self.open_consolidator()
+        result = await consolidator.consolidate(key, keep, held=held, max_calls=max_calls)
         before = self._backoffs.get(key, Due())
         if result.outcome is ConsolidationOutcome.FAILED:
             wait = self._few_messages * 2 ** min(before.failures, 8)
@@ -270,7 +259,7 @@ class ConsolidationScheduler:
 
     def _rows_to_keep(self, session: Session) -> int:
         """Return how many of the last messages stay. Blocks if they have to be loaded."""
-        keep, start = self._window // 2, _window_start(session)
+        keep, start = self.memory_window // 2, _window_start(session)
         if start > session.last_consolidated:
             keep = min(keep, session.message_count - start)
         return max(keep, _messages_of_turns(session, KEPT_TURNS))
@@ -279,55 +268,58 @@ class ConsolidationScheduler:
         return _IDLE_KEEP if self._is_idle(session) else session.message_count
 
     def _now(self) -> float:
-        return self._clock.now().timestamp()
+        return self.clock.now().timestamp()
 
-    async def _consolidate_archived(self) -> None:
-        """Consolidate the archived sessions that are due, one after another, then wait for the next."""
-        self._is_archive_changed = False
-        while not await asyncio.to_thread(self._archived.all):
-            if not self._is_archive_changed:
-                return
-            self._is_archive_changed = False
-        await self.sleep(self.pause_s)
-        await asyncio.to_thread(make_private_folder, self._archive_lock_folder)
-        await self._archive_lock.acquire()
-        try:
-            while True:
-                self._is_archive_changed = False
-                queue = await asyncio.to_thread(self._archived.all)
-                stem, due = min(queue.items(), key=lambda item: item[1].at, default=("", Due()))
-                if stem and due.at <= self._now():
-                    try:
-                        await self._consolidate_stem(stem, due)
-                    except Exception:  # must not keep other sessions from being consolidated
-                        log.exception("%s could not be moved into memory", stem)
-                        later = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-                        await asyncio.to_thread(self._archived.put, stem, later)
-                elif not self._is_archive_changed:
-                    break
-        finally:
-            self._archive_lock.release()
-        if stem:
-            self._begin_after(due.at - self._now(), _ARCHIVE, self._consolidate_archived)
+    async def _schedule_archived(self) -> None:
+        for stem, due in (await asyncio.to_thread(self._archived.all)).items():
+            at = max(due.at, self._now() + self.pause_s)
+            self._schedule((_ARCHIVE, stem), at, partial(self._consolidate_archived, stem))
 
-    async def _consolidate_stem(self, stem: str, due: Due) -> None:
+    async def _consolidate_archived(self, stem: str) -> float | None:
+        """Consolidate an archived session, unless another process does. Return when to try again, if necessary."""
+        async with self._archive_lock:
+            due = await asyncio.to_thread(self._archived.claim, stem, self._now(), _CLAIM_S)
+            if due is None or due.at > self._now():
+                return None if due is None else due.at
+            after: Due | None
+            try:
+                after = await self._consolidate_stem(stem, due)
+            except asyncio.CancelledError:  # for the next process; parts of it may be done
+                self._archived.put(stem, replace(self._archived.get(stem), at=due.at))
+                raise
+            except Exception:  # its file cannot be read, perhaps
+                log.exception("%s could not be moved into memory", stem)
+                after = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+            if after is None:
+                await asyncio.to_thread(self._archived.delete, stem)
+                return None
+            await asyncio.to_thread(self._archived.put, stem, after)
+            return after.at
+
+    async def _consolidate_stem(self, stem: str, due: Due) -> Due | None:
+        """Consolidate a session of the archive. Return when to try again; None if nothing is left to do."""
         from nanobot.agent.memory.consolidation import ConsolidationOutcome
 
-        path = self._sessions.archived_file(stem)
-        session = await asyncio.to_thread(self._sessions.read, path) if path is not None else None
-        if session is not None:
-            consolidator = await self._open_consolidator()
-            session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
-            while (result := await consolidator.consolidate_archived(session)).outcome is ConsolidationOutcome.DONE:
-                due = replace(due, state={"done": session.last_consolidated})
-                await asyncio.to_thread(self._archived.put, stem, due)
-            if result.outcome is ConsolidationOutcome.FAILED:
-                due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
-                if due.failures < _MAX_TRIES:
-                    await asyncio.to_thread(self._archived.put, stem, due)
-                    return
-                await consolidator.note_archived(session, stem)
-        await asyncio.to_thread(self._archived.delete, stem)
+        path = self.sessions.archived_file(stem)
+        session = await asyncio.to_thread(self.sessions.read, path) if path is not None else None
+        if session is None:
+            return None
+        consolidator = await self.open_consolidator()
+        session.last_consolidated = max(due.state.get("done", 0), session.last_consolidated)
+        while True:
+            result = await consolidator.consolidate(
+                stem, lambda session: 0, held=session, is_archived=True, max_calls=1
+            )
+            if result.outcome is not ConsolidationOutcome.DONE:
+                break
+            due = replace(due, at=self._now() + _CLAIM_S, state={"done": session.last_consolidated})
+            await asyncio.to_thread(self._archived.put, stem, due)
+        if result.outcome is ConsolidationOutcome.FAILED:
+            due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
+            if due.failures < _MAX_TRIES:
+                return due
+            await consolidator.note_archived(session, stem)
+        return None
 
 
 def _window_start(session: Session) -> int:

@@ -8,7 +8,7 @@ import importlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
@@ -45,79 +45,72 @@ _MAX_TURN_ROWS = 400
 """Rows of a turn that are reviewed for failures."""
 
 
+@dataclass(eq=False)
 class MemoryService:
     """Maintains the memories of one bot."""
 
-    def __init__(
-        self,
-        config: Config,
-        places: DataPaths,
-        memory: MemoryStore,
-        sessions: SessionManager,
-        models: SessionModels,
-        status: AgentStatus,
-        clock: Clock,
-        *,
-        others_write: Callable[[str], bool],
-        scope_of: Callable[[str, ChatMessage], Scope],
-    ) -> None:
-        defaults = config.agents.defaults
-        self._database = places.database
-        self._lessons_checked: date | None = None
-        """The day on which old lessons were last removed."""
-        self._memory = memory
-        self._clock = clock
-        self._others_write = others_write
-        self._recorded: dict[Scope, tuple[object, ...]] = {}
-        """By scope, the stamps of its files when they were last recorded."""
-        self._store_of = lru_cache(maxsize=256)(memory.of)
-        self._tasks: set[asyncio.Task[None]] = set()
+    config: Config
+    places: DataPaths
+    memory: MemoryStore
+    sessions: SessionManager
+    models: SessionModels
+    status: AgentStatus
+    clock: Clock
+    others_write: Callable[[str], bool]
+    """Whether people other than the owner may write in a session."""
+    scope_of: Callable[[str, ChatMessage], Scope]
+    """Returns the memory a stored message of a session belongs to."""
+    _lessons_checked: date | None = None
+    """The day on which old lessons were last removed."""
+    _recorded: dict[Scope, tuple[object, ...]] = field(default_factory=dict)
+    """By scope, the stamps of its files when they were last recorded."""
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        defaults, database = self.config.agents.defaults, self.places.database
+        self._store_of = lru_cache(maxsize=256)(self.memory.of)
 
         @cache
         def consolidator() -> "Consolidator":
             from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
 
             return Consolidator(
-                memory,
-                sessions,
-                models,
-                status,
-                clock,
+                self.memory,
+                self.sessions,
+                self.models,
+                self.status,
+                self.clock,
                 background_model=lambda: defaults.background_model,
-                others_write=others_write,
-                scope_of=scope_of,
+                others_write=self.others_write,
+                scope_of=self.scope_of,
             )
 
         async def open_consolidator() -> "Consolidator":
             await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
             return consolidator()
 
+        idle_s = defaults.idle_compact_after_minutes * 60
         self.consolidation = ConsolidationScheduler(
-            open_consolidator,
-            sessions,
-            clock,
-            memory_window=defaults.memory_window,
-            database=places.database,
-            idle_s=defaults.idle_compact_after_minutes * 60,
+            open_consolidator, self.sessions, self.clock, defaults.memory_window, database, idle_s
         )
-        self.dreams = DreamScheduler(config, places, memory, models, sessions, clock, memory_of=self._memory_of)
+        model = defaults.dream.model_override or defaults.background_model
+        self.dreams = DreamScheduler(
+            defaults.dream, model, database, self.memory, self.models, self.sessions, self.clock, self._memory_of
+        )
 
     @cached_property
     def _lessons(self) -> "Lessons":
         from nanobot.agent.memory.lessons import Lessons  # not needed by most turns
 
-        return Lessons(self._memory, self._database, self._clock, others_write=self._others_write)
-
-    def on_session_saved(self, session: Session, scope: Scope) -> None:
-        """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
-        self.consolidation.on_session_saved(session)
-        self.on_session_released(session, scope)
+        return Lessons(self.memory, self.places.database, self.clock, others_write=self.others_write)
 
     def on_session_released(self, session: Session, scope: Scope) -> None:
-        """Like `on_session_saved`, for sessions that are not consolidated, such as a subagent's."""
+        """Process a saved turn: consolidate if due, learn from failures, record changes of the memory."""
+        if "subagent" not in session.metadata:  # those are not consolidated
+            self.consolidation.on_session_saved(session)
         rows = _last_turn(session)
         if scope.is_owners:  # old lessons leave once a day while nanobot runs
-            today = self._clock.now().date()
+            today = self.clock.now().date()
             checked, self._lessons_checked = self._lessons_checked, today
             if any("failure" in row for row in rows) or checked not in (None, today):
                 parent = session.metadata.get("subagent", {}).get("parent")
@@ -207,7 +200,7 @@ class MemoryService:
 
         failures = self.consolidation.failure_count(session_key)
         failed = f"; consolidation failed {count_noun(failures, 'time')} in a row" if failures else ""
-        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self._clock).state()}{failed}"]
+        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self.clock).state()}{failed}"]
         return [*lines, dream] if (dream := self.dreams.state(scope)) else lines
 
     async def clear(self, call: CommandCall) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
@@ -216,7 +209,7 @@ class MemoryService:
 
         key = call.session.key
         self.consolidation.forget(key)
-        editor = MemoryEditor(self._memory_of(call.scope), self._clock, call.message.sender_id or "terminal")
+        editor = MemoryEditor(self._memory_of(call.scope), self.clock, call.message.sender_id or "terminal")
         await self.dreams.clear(call.scope)
         waiting = await self.consolidation.forget_archived(key)
         cleared = await asyncio.to_thread(editor.clear)
@@ -231,7 +224,7 @@ class MemoryService:
         async def answer(name: str, call: CommandCall) -> str:
             from nanobot.agent.memory.commands import MemoryCommands
 
-            return await MemoryCommands(self._memory_of, self.dreams, self._clock).answer(name, call)
+            return await MemoryCommands(self._memory_of, self.dreams, self.clock).answer(name, call)
 
         return {
             name: CommandEntry(partial(answer, name), description, usage)
@@ -244,7 +237,7 @@ class MemoryService:
         }
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
-        return self._memory if scope == self._memory.scope else self._store_of(scope)
+        return self.memory if scope == self.memory.scope else self._store_of(scope)
 
     async def close(self) -> None:
         """Stop; unfinished consolidations resume at the next start."""

@@ -412,8 +412,7 @@ class Pipeline:
         if not turn.request.is_remembered:
             self._deps.status.forget(turn.message.session_key)
         elif turn.restored is not None and memory is not None:
-            is_subagents = "subagent" in turn.session.metadata  # such sessions are not consolidated
-            (memory.on_session_released if is_subagents else memory.on_session_saved)(turn.session, turn.scope)
+            memory.on_session_released(turn.session, turn.scope)
         await self._begin(turn, TurnPhase.RESPOND)
         _respond(turn)
 

@@ -6,13 +6,13 @@ turn runs through the agent loop, in a session of its own, with the profile of i
 
 import asyncio
 import logging
-import secrets
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Any
+from functools import partial
+from typing import Literal
 
+from nanobot.agent.approval.taint import provenance_of
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
 from nanobot.agent.events import (
@@ -28,22 +28,32 @@ from nanobot.agent.events import (
 from nanobot.agent.lanes import Slots
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
-from nanobot.agent.recovery import is_accepted
+from nanobot.agent.recovery import find_outcomes, is_accepted
 from nanobot.agent.requester import Requester
 from nanobot.agent.subagent import texts
-from nanobot.agent.subagent.profiles import TaskProfiles
-from nanobot.agent.subagent.roles import ROLES, TaskRole
-from nanobot.agent.subagent.sessions import load_result, prepare_session, provenance_in, row_of_stop
-from nanobot.agent.subagent.tasks import Task, TaskOrder, TaskState, TaskStore
-from nanobot.agent.subagent.team import TeamService
-from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext
-from nanobot.agent.tools.builtin import ToolPolicies
+from nanobot.agent.subagent.roles import ROLES, SubagentPrompt
+from nanobot.agent.subagent.tasks import Task, TaskOrder, TaskRole
+from nanobot.agent.subagent.team import MAX_READ_PER_TURN, Team, TellTool, notes_folder
+from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, ToolContext
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.types import BACKGROUND_ORIGINS, Origin, Provenance, least_trusted
+from nanobot.messages.types import (
+    BACKGROUND_ORIGINS,
+    ChatMessage,
+    Origin,
+    Provenance,
+    ToolSchema,
+    least_trusted,
+    text_of,
+)
+from nanobot.security.files.paths import PathPolicy
+from nanobot.session.manager import SessionManager
 from nanobot.utils.aio import finish
+from nanobot.utils.clock import timestamp
 from nanobot.utils.database import Database
 from nanobot.utils.lease import ProcessLease
 from nanobot.utils.storage_error import error_text
@@ -54,12 +64,14 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 2
 MAX_OPEN = 64
 """Running and waiting tasks together."""
+EXCLUDED_TOOLS = frozenset({"message", "spawn", "cron", "goal"})
+"""Tools that subagents do not have: they talk to nobody and create no work that outlives them."""
 _STATES = {
-    TurnOutcome.ANSWERED: TaskState.DONE,
-    TurnOutcome.PARTIAL: TaskState.LIMIT,
-    TurnOutcome.STOPPED: TaskState.STOPPED,
-    TurnOutcome.REFUSED: TaskState.FAILED,
-    TurnOutcome.FAILED: TaskState.FAILED,
+    TurnOutcome.ANSWERED: WorkState.DONE,
+    TurnOutcome.PARTIAL: WorkState.LIMIT,
+    TurnOutcome.STOPPED: WorkState.STOPPED,
+    TurnOutcome.REFUSED: WorkState.FAILED,
+    TurnOutcome.FAILED: WorkState.FAILED,
 }
 _FINAL_ORIGINS = (Origin.CRON, Origin.HEARTBEAT, Origin.API, Origin.GOAL)
 """Origins of turns without a later conversation: subagent results must be part of their answer."""
@@ -70,20 +82,15 @@ _DELIVERY_RETRY_S = 30.0
 _LIST_ENDED_S = 86_400.0
 _MAX_ENDED_LISTED = 10
 
-
-class _Report(Enum):
-    """Who learns of the end, unless a turn waits for it."""
-
-    MESSAGE = "message"
-    """The session that asked, in a turn of its own."""
-    NOTE = "note"
-    """The model, at its next turn: the person stopped the task and knows it from the reply."""
-    NONE = "none"
+Report = Literal["message", "note", "none"]
+"""Who learns of an end that no turn waits for: the session that asked, in a turn of its own; only the model, at its
+next turn, since the person who stopped the task knows it from the reply; nobody.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class TaskRun:
-    """A task that runs in this process."""
+    """A task that this process works on."""
 
     task: Task
     resumed: bool = False
@@ -91,15 +98,14 @@ class TaskRun:
     profile: TurnProfile | None = None
     """The profile of its latest turn."""
     work: asyncio.Task[TurnResult] | None = None
-    """The wait for a slot, and all its attempts."""
-    is_stopped: bool = False
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the end is saved."""
-    reported: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the report was delivered or nanobot shuts down."""
-    report: _Report = _Report.MESSAGE
-    waiters: list[ToolContext] = field(default_factory=list)
-    """The calls that wait for the result."""
+    """The wait for a slot, and all its attempts; cancelled to stop it."""
+    job: asyncio.Task[None] | None = None
+    """The work and the report."""
+    ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Done once the end is saved."""
+    report: Report = "message"
+    waiters: list[Callable[[str], None]] = field(default_factory=list)
+    """Get the progress, for each call that waits for the result."""
     last_action: str = ""
     """The last tool call."""
     last_text: str = ""
@@ -107,8 +113,8 @@ class TaskRun:
 
     def emit_progress(self, text: str) -> None:
         """Report progress to the turns that wait."""
-        for ctx in self.waiters:
-            ctx.emit(f"{self.task.order.label}: {text}")
+        for emit in self.waiters:
+            emit(f"{self.task.order.label}: {text}")
 
 
 class SubagentManager:
@@ -121,33 +127,29 @@ class SubagentManager:
         defaults: AgentDefaults,
         bus: MessageBus,
         context: ContextBuilder,
-        policies: ToolPolicies,
+        paths: Callable[[], PathPolicy],
     ) -> None:
-        """The database has the tables of tasks and team messages."""
+        """The database has the tables of work and team messages; `paths` returns the current file access."""
         self._database = database
-        self._store = TaskStore(database, lease)
+        self._store = WorkStore(Task, database, lease)
         self._defaults = defaults
         self._bus = bus
         self._context = context
-        self._policies = policies
+        self._paths = paths
         self._closed = False
         self._slots: defaultdict[int, Slots] = defaultdict(lambda: Slots(defaults.max_concurrent_subagents))
         """By depth: a subagent that waits for its own subagents must not hold the slots they need."""
         self._open_lock = asyncio.Lock()
         """Keeps tasks in the order in which they were requested, and those of previous processes before them."""
         self._runs: dict[str, TaskRun] = {}
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._tools: dict[tuple[TaskRole, bool, bool], tuple[list[ToolSchema], ToolRegistry]] = {}
+        """By role, whether it may start subagents and is in a team; with the definitions that they were made from."""
         self._swept = False
 
     def join(self, loop: AgentLoop, deps: TurnDeps, goal_of: Callable[[str], Awaitable[str]]) -> None:
         """Set the loop that runs their turns, and the lookup of a session's goal id; once, before the first turn."""
-        self._loop, self._deps, self._clock, self._goal_of = loop, deps, deps.clock, goal_of
-        self._team = TeamService(self._database, deps.clock)
-        self._profiles = TaskProfiles(deps, self._defaults, self._context, self._policies, self._team)
-
-    def renew(self, policies: ToolPolicies) -> None:
-        """Apply a changed config: subagents that start from now on use these tools."""
-        self._profiles.renew(policies)
+        self._loop, self._deps, self._goal_of = loop, deps, goal_of
+        self._team = Team(self._database, deps.sessions, deps.clock, self._open_tasks)
 
     # --- for the tool
 
@@ -164,42 +166,44 @@ class SubagentManager:
         that of the channel and chat. Raises NanobotError if it cannot start.
         """
         if ctx is not None:
-            order = await self._order(task, label, ctx)
+            order = await self.order(task, label, ctx)
         else:
             provenance = Provenance.OWNER if origin_channel == "cli" else Provenance.PERSON
             key = f"{origin_channel}:{origin_chat_id}"
             requester = Requester(key, Address(origin_channel, origin_chat_id), provenance)
             order = TaskOrder(task, texts.task_label(task, label), requester, root=key)
-        run, before = await self._find_or_open(order)
-        if run.task.order is not order:
-            return texts.already_running_reply(run.task)
-        waits = self._slots[order.depth].is_full(background=order.requester.origin in BACKGROUND_ORIGINS)
-        return texts.started_reply(run.task, before if waits else 0)
+        task_run = await self._find_or_start(order)
+        is_new = task_run.task.order is order
+        return texts.started_reply(task_run.task) if is_new else texts.already_running_reply(task_run.task)
 
-    async def run_to_end(
-        self, task: str, label: str | None = None, *, role: TaskRole = TaskRole.WORKER, ctx: ToolContext
-    ) -> Task:
+    async def order(self, task: str, label: str | None, ctx: ToolContext) -> TaskOrder:
+        """Return the order of a call. A subagent's own tasks have the requester of its task."""
+        requester, parent = Requester.of(ctx), self._run_in(ctx.session_key)
+        order = TaskOrder(task, texts.task_label(task, label), requester, turn_id=ctx.turn_id, quiet=ctx.quiet)
+        if parent is not None:
+            above = parent.task.order
+            requester = replace(above.requester, session_key=ctx.session_key, provenance=requester.provenance)
+            return replace(order, requester=requester, root=above.root, depth=above.depth + 1, goal=above.goal)
+        goal = await self._goal_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
+        return replace(order, root=ctx.session_key, goal=goal)
+
+    async def run_to_end(self, order: TaskOrder, emit: Callable[[str], None] = lambda text: None) -> Task:
         """Run a task while the caller waits, and return it ended. Joins an equal task of the session that runs, or that
-        this very turn asked for before a crash. Raises NanobotError if it cannot start.
+        this very turn asked for before a crash. `emit` gets its progress. Raises NanobotError if it cannot start.
 
         Cancelling stops the subagent. On shutdown it continues at the next start.
         """
-        run, _ = await self._find_or_open(replace(await self._order(task, label, ctx), role=role, waited=True))
-        run.waiters.append(ctx)
+        run = await self._find_or_start(replace(order, waited=True))
+        run.waiters.append(emit)
         try:
-            while not run.ended.is_set():
-                try:
-                    async with asyncio.timeout(_PROGRESS_S):
-                        await run.ended.wait()
-                except TimeoutError:
-                    run.emit_progress("still running")
+            while not (await asyncio.wait([run.ended], timeout=_PROGRESS_S))[0]:
+                run.emit_progress("still running")
         except asyncio.CancelledError:
             if run.task.order.waited and len(run.waiters) == 1 and not self._is_stopping():
-                run.report = _Report.NONE
-                await finish(self._stop_runs([run]))
+                await finish(self._stop_runs([run], "none"))
             raise
         finally:
-            run.waiters.remove(ctx)
+            run.waiters.remove(emit)
         await self._mark_reported(run.task)
         return run.task
 
@@ -207,44 +211,34 @@ class SubagentManager:
         """Whether subagent results must be part of this turn's answer."""
         return ctx.origin in _FINAL_ORIGINS or ctx.quiet or ctx.is_subagent
 
-    # --- for the loop
+    # --- for the loop: what SessionSubagents promises
 
     def profile_of(self, message: InboundMessage) -> TurnProfile | None:
-        """Return the profile of a subagent's turn; None for any other turn."""
-        run = self._run_of(message.session_key)
+        run = self._run_in(message.session_key)
         return run.profile if run is not None else None
 
     def on_behalf(self, context: ToolContext) -> ToolContext:
         """Return the context of a subagent's turn as that of the turn that started it, to find who may answer its
         questions.
         """
-        run = self._run_of(context.session_key)
+        run = self._run_in(context.session_key)
         return context if run is None else run.task.order.requester.stand_in(context)
 
     async def recover(self, session_key: str | None = None) -> None:
-        """Resume the unfinished tasks of previous processes, of one session or all. Never raises."""
         async with self._open_lock:
             await finish(self._recover(session_key))
 
     async def _recover(self, session_key: str | None) -> None:
         try:
-            tasks = [] if self._closed else await self._store.inherit(session_key)
+            for task in [] if self._closed else await self._store.take(session_key):
+                self._launch(TaskRun(task, resumed=True))
         except StorageError as error:
             log.warning("unfinished tasks cannot be resumed: %s", error)
-            return
-        for task in tasks:
-            self._launch(TaskRun(task, resumed=True))
 
     async def stop_for(self, message: InboundMessage) -> list[str]:
-        """Stop the subagents of the message's session that the sender may stop. Return their labels; the caller
-        reports them.
-        """
-        runs = [
-            run for run in self._open_runs(message.session_key) if run.task.order.requester.is_controlled_by(message)
-        ]
-        for run in runs:
-            run.report = _Report.NOTE
-        await self._stop_runs(runs)
+        runs = self._open_runs(message.session_key)
+        runs = [run for run in runs if run.task.order.requester.is_controlled_by(message)]
+        await self._stop_runs(runs, "note")
         return [run.task.order.label for run in runs]
 
     async def forget_session(self, session_key: str) -> tuple[list[str], list[str]]:
@@ -254,21 +248,20 @@ class SubagentManager:
         await self.recover(session_key)
         runs, stopped = self._runs_of(session_key), self._open_runs(session_key)
         for run in runs:
-            run.report = _Report.NONE
-        await self._stop_runs(stopped)
-        done = await self._store.recent(since=self._clock.now().timestamp() - _LIST_ENDED_S)
-        tasks = [task for task in (*done, *(run.task for run in runs)) if task.order.belongs_to(session_key)]
-        return [run.task.order.label for run in stopped], list(dict.fromkeys(task.journal_key for task in tasks))
+            run.report = "none"
+        await self._stop_runs(stopped, "none")
+        tasks = await self._recent()
+        reports = [task.journal_key for task in tasks if task.order.belongs_to(session_key)]
+        return [run.task.order.label for run in stopped], reports
 
     # --- for people and user interfaces
 
     async def all_tasks(self) -> list[Task]:
         """Return open and recently ended tasks, oldest first. Raises StorageError."""
-        tasks = await self._store.recent(since=self._clock.now().timestamp() - _LIST_ENDED_S)
-        ended = [task for task in tasks if task.reported][-_MAX_ENDED_LISTED:]
-        running = {run.task.id: run.task for run in self._runs.values()}
-        listed = {task.id: task for task in (*ended, *(task for task in tasks if not task.reported))} | running
-        return sorted(listed.values(), key=lambda task: task.created_at)
+        tasks = {task.id: task for task in await self._recent()}
+        tasks |= {run.task.id: run.task for run in self._runs.values()}
+        older = [task.id for task in tasks.values() if not task.is_open][:-_MAX_ENDED_LISTED]
+        return [task for task in tasks.values() if task.id not in older]
 
     def last_action_of(self, task_id: str) -> str:
         """Return the last tool call of a running task; empty if there is none."""
@@ -280,22 +273,19 @@ class SubagentManager:
         run = self._runs.get(task_id)
         if run is None or run.task.state.is_over:
             return False
-        run.report = _Report.NOTE if run.task.order.belongs_to(session_key) else _Report.MESSAGE
-        await self._stop_runs([run])
+        await self._stop_runs([run], "note" if run.task.order.belongs_to(session_key) else "message")
         return True
 
     def labels_of(self, session_key: str | None = None) -> list[str]:
         """Return the labels of what runs, waits or is about to report, for this session or any, oldest first."""
-        runs = self._runs.values() if session_key is None else self._runs_of(session_key)
-        return [run.task.order.label for run in runs if not run.task.reported]
+        return [run.task.order.label for run in self._runs_of(session_key) if run.task.is_open]
 
     async def wait_reported(self, session_key: str) -> None:
         """Wait until nothing runs for this session and the turns that report it have ended."""
-        if not (runs := self._runs_of(session_key)):
+        if not self._runs_of(session_key):
             return
-        while runs:
-            await asyncio.wait([asyncio.ensure_future(run.reported.wait()) for run in runs])
-            runs = self._runs_of(session_key)
+        while jobs := [run.job for run in self._runs_of(session_key) if run.job is not None]:
+            await asyncio.wait(jobs)
         try:
             async with asyncio.timeout(self._defaults.subagent_timeout_s):
                 await self._bus.wait_settled(session_key)
@@ -312,170 +302,175 @@ class SubagentManager:
 
     async def release(self) -> None:
         """End what is left, once no turn runs."""
-        for job in self._jobs:
+        jobs = [run.job for run in self._runs.values() if run.job is not None]
+        for job in jobs:
             job.cancel()
-        if self._jobs:
-            await asyncio.wait([*self._jobs])
+        if jobs:
+            await asyncio.wait(jobs)
 
     # --- a run, from its start to its report
 
-    async def _order(self, task: str, label: str | None, ctx: ToolContext) -> TaskOrder:
-        """Return the order of a call. A subagent's own tasks have the requester of its task."""
-        requester, parent = Requester.of(ctx), self._run_of(ctx.session_key)
-        order = TaskOrder(task, texts.task_label(task, label), requester, turn_id=ctx.turn_id, quiet=ctx.quiet)
-        if parent is not None:
-            above = parent.task.order
-            asked = replace(above.requester, session_key=ctx.session_key, provenance=requester.provenance)
-            return replace(order, requester=asked, root=above.root, depth=above.depth + 1, goal=above.goal)
-        goal = await self._goal_of(ctx.session_key) if ctx.origin is Origin.GOAL else ""
-        return replace(order, root=ctx.session_key, goal=goal)
-
-    async def _find_or_open(self, order: TaskOrder) -> tuple[TaskRun, int]:
-        """Return an equal task or start a new one, with the number of unfinished tasks before it. Raises
-        NanobotError.
-        """
+    async def _find_or_start(self, order: TaskOrder) -> TaskRun:
+        """Return an equal task or start a new one. Raises NanobotError."""
         async with self._open_lock:
-            await finish(self._recover(order.parent))  # a previous process may have left an equal task
-            before = len(self._open_runs())
-            return await self._find_equal(order) or await self._start(order, before), before
+            await finish(self._recover(order.root))  # a previous process may have left an equal task
+            return await self._find_equal(order) or await self._start(order)
 
     async def _find_equal(self, order: TaskOrder) -> TaskRun | None:
-        """Return an equal task of the same session that runs, or that is done and was asked for by this very turn.
-        Reviews that were reported are made again.
-        """
+        """Return an equal task of the same session that runs, or that is done and was asked for by this very turn."""
 
         def is_equal(task: Task) -> bool:
-            is_valid = task.order.role is TaskRole.WORKER or not task.reported
-            is_of_turn = task.state is TaskState.DONE and task.order.turn_id == order.turn_id and is_valid
-            return task.order.key == order.key and (not task.state.is_over or is_of_turn)
+            is_result = task.state is WorkState.DONE and task.order.turn_id == order.turn_id
+            return task.order.key == order.key and (is_result or not task.state.is_over)
 
         if (run := next((run for run in self._runs.values() if is_equal(run.task)), None)) is not None:
             return run
-        tasks = await self._store.of_turn(order.turn_id) if order.turn_id else []
+        tasks = await self._store.find("turn = ?", order.turn_id) if order.turn_id else []
         if (task := next(filter(is_equal, tasks), None)) is None:
             return None
         run = TaskRun(task)
-        run.ended.set()
+        run.ended.set_result(None)
         return run
 
-    async def _start(self, order: TaskOrder, unfinished: int) -> TaskRun:
+    async def _start(self, order: TaskOrder) -> TaskRun:
         """Save the task and start it. Raises NanobotError."""
         if self._is_stopping():
             raise NanobotError("nanobot is shutting down; no subagent was started.")
         if order.depth > self._defaults.subagent_depth:
             raise NanobotError("Subagents may not start subagents here. Do the work yourself.")
-        if unfinished >= MAX_OPEN:
+        if len(self._open_tasks()) >= MAX_OPEN:
             raise NanobotError(f"{MAX_OPEN} subagents already run or wait. Do it yourself, or wait until some ended.")
-        run = TaskRun(Task(secrets.token_hex(4), order, created_at=self._clock.now().timestamp()))
-        self._runs[run.task.id] = run  # before it is saved: a stop must find it
+        run = TaskRun(Task(order=order, created_at=self._deps.clock.now().timestamp()))
+        job = self._launch(run)  # before it is saved: a stop must find it; its work waits for the lock
         try:
-            await finish(self._store.save(run.task))
+            await finish(self._store.add(run.task))
         except StorageError as error:
-            del self._runs[run.task.id]
+            job.cancel()
             raise StorageError(f"The subagent's task cannot be saved, so it was not started. {error}") from error
         except asyncio.CancelledError:  # the turn was stopped, or nanobot shuts down
-            run.is_stopped, run.report = not self._is_stopping(), _Report.NONE
-            self._launch(run)
+            if not self._is_stopping():
+                await self._stop_runs([run], "none")
             raise
-        self._launch(run)
         return run
 
-    def _launch(self, run: TaskRun) -> None:
+    def _launch(self, run: TaskRun) -> asyncio.Task[None]:
         self._runs[run.task.id] = run
-        self._team.add(run.task)
-        self._in_background(self._run_to_report(run), f"subagent {run.task.id}")
-        if not self._swept:
-            self._swept = True
-            self._in_background(self._sweep(), "old subagents")
-
-    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        job = asyncio.create_task(work, name=name)
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        if not run.task.state.is_over:
+            run.work = asyncio.create_task(self._work(run), name=f"work of subagent {run.task.id}")
+        run.job = asyncio.create_task(self._run_to_report(run), name=f"subagent {run.task.id}")
+        return run.job
 
     async def _run_to_report(self, run: TaskRun) -> None:
         """Run the task from start to report. Never raises."""
+        task = run.task
         try:
-            if not run.task.state.is_over:
-                result = await self._work_until_stopped(run)
+            if run.work is not None:
+                await asyncio.wait((run.work,))
+                text = run.last_text if task.began_at else "It had not started."
+                is_stopped = run.work.cancelled()
+                result = TurnResult(TurnOutcome.STOPPED, text) if is_stopped else run.work.result()
                 if result.later:
                     return
-                await self._finish(run, result)
-            run.ended.set()
+                await self._save_end(run, result)
+            run.ended.set_result(None)
             await self._report(run)
+            await self._sweep()
         except Exception:  # the task stays open, and the next start reports it
-            log.exception("the end of subagent %s could not be reported", run.task.id)
+            log.exception("the end of subagent %s could not be reported", task.id)
         finally:
-            self._runs.pop(run.task.id, None)
-            run.reported.set()
-
-    async def _work_until_stopped(self, run: TaskRun) -> TurnResult:
-        run.work = asyncio.create_task(self._work(run), name=f"work of subagent {run.task.id}")
-        if run.is_stopped:
-            run.work.cancel()
-        try:
-            await asyncio.wait((run.work,))
-        finally:
-            if not run.work.done():  # nanobot shuts down
+            if run.work is not None and not run.work.done():  # nanobot shuts down
                 run.work.cancel()
                 await asyncio.wait((run.work,))
-        if not run.work.cancelled():
-            return run.work.result()
-        return TurnResult(TurnOutcome.STOPPED, run.last_text if run.task.began_at else "It had not started.")
+            self._runs.pop(task.id, None)
 
     async def _work(self, run: TaskRun) -> TurnResult:
-        """Wait for a slot and run the attempts, within the time limit. Cancelling keeps the text of the turn."""
-        if run.task.order.goal:
-            async with self._open_lock:  # the team then includes all tasks of the same step
-                pass
-        limit_s = self._defaults.subagent_timeout_s
-        is_background = run.task.order.requester.origin in BACKGROUND_ORIGINS
+        """Wait for a slot and run the attempts, within the time limit: a second one if the model failed. Cancelling
+        keeps the text of the turn.
+        """
+        task, limit_s = run.task, self._defaults.subagent_timeout_s
+        is_background = task.order.requester.origin in BACKGROUND_ORIGINS
         try:
-            async with self._slots[run.task.order.depth].hold(background=is_background), asyncio.timeout(limit_s):
-                return await self._run_attempts(run)
+            async with self._open_lock:  # it is saved then, and its team includes all tasks of the same step
+                pass
+            async with self._slots[task.order.depth].hold(background=is_background), asyncio.timeout(limit_s):
+                error = "nanobot was interrupted." if task.tries >= MAX_ATTEMPTS else ""
+                if task.state is WorkState.WAITING:
+                    task.state, task.tries, task.began_at = WorkState.RUNNING, 1, self._deps.clock.now().timestamp()
+                    await self._save(task)
+                while True:
+                    run.profile = await self._make_profile(task)
+                    result = await self._run_turn(run, texts.task_prompt(task, error))
+                    if result.outcome is not TurnOutcome.FAILED or not result.retryable or task.tries >= MAX_ATTEMPTS:
+                        return result
+                    task.tries, error = task.tries + 1, result.text
+                    await self._save(task)
         except TimeoutError:
             text = f"{run.last_text}\n\n(Stopped at its time limit of {duration(limit_s)}.)"
             return TurnResult(TurnOutcome.PARTIAL, text.strip())
         except NanobotError as error:
             return TurnResult(TurnOutcome.FAILED, str(error))
         except Exception as error:  # isolate failures of one subagent
-            log.exception("subagent %s failed with an internal error", run.task.id)
-            return TurnResult(
-                TurnOutcome.FAILED, f"Internal error in nanobot: {type(error).__name__}: {error_text(error)}."
-            )
-
-    async def _run_attempts(self, run: TaskRun) -> TurnResult:
-        """Run attempts, with one retry if the model failed; return the last result."""
-        task = run.task
-        prompt = texts.task_prompt(task)
-        if task.tries >= MAX_ATTEMPTS:
-            prompt = texts.retry_prompt(task, "nanobot was interrupted.")
-        if task.state is TaskState.WAITING:
-            task.state, task.tries, task.began_at = TaskState.RUNNING, 1, self._clock.now().timestamp()
-            await self._save(task)
-        while True:
-            run.profile = await self._profiles.make(task)
-            result = await self._run_turn(run, prompt)
-            if result.outcome is not TurnOutcome.FAILED or not result.retryable or task.tries >= MAX_ATTEMPTS:
-                return result
-            task.tries += 1
-            await self._save(task)
-            prompt = texts.retry_prompt(task, result.text)
+            log.exception("subagent %s failed with an internal error", task.id)
+            reason = f"Internal error in nanobot: {type(error).__name__}: {error_text(error)}."
+            return TurnResult(TurnOutcome.FAILED, reason)
 
     async def _run_turn(self, run: TaskRun, prompt: str) -> TurnResult:
         """Run the turn of an attempt through the loop, or what a previous process left of it."""
         task, requester, sessions, sink = run.task, run.task.order.requester, self._deps.sessions, self._sink(run)
         if run.resumed:
             result = await self._loop.resume(task.session_key, sink, attended=requester.attended)
-            max_steps = self._profiles.max_steps(task.order.role)
-            result = result or await asyncio.to_thread(load_result, sessions, task, max_steps)
-            if result is not None:
+            if result := result or await asyncio.to_thread(_load_result, sessions, task):
                 return result
-        await asyncio.to_thread(prepare_session, sessions, task)
+        await asyncio.to_thread(_prepare_session, sessions, task)
         message = requester.message(
             prompt, session_key=task.session_key, origin=Origin.SUBAGENT, journal_key=task.attempt_key
         )
         return await self._loop.run_turn(message, sink, attended=requester.attended)
+
+    async def _make_profile(self, task: Task) -> TurnProfile:
+        """Return what the loop uses in the task's next turn. Raises StorageError."""
+        order, deps, steps = task.order, self._deps, self._max_steps(task.order.role)
+        scope, notes = order.requester.scope, ""
+        if order.goal:
+            notes = await asyncio.to_thread(notes_folder, self._paths(), scope, order.goal, create=True)
+        profile = TurnProfile(
+            prompt=SubagentPrompt(self._context, deps.workspace, order.role, steps, order.in_team),
+            tools=await self._tools_of(order),
+            max_steps=steps,
+            scope=scope,
+            is_subagent=True,
+            goal_session=order.root if order.requester.origin is Origin.GOAL else "",
+            note=lambda message: self._team.note(task, message, notes) if order.goal else "",
+            untrusted_rows=lambda: self._team.untrusted_rows(task),
+        )
+        if order.in_team:
+            await asyncio.to_thread(self._team.begin_turn, task)
+            profile.waiting = partial(self._team.take, task)
+            profile.max_joining, profile.joins_at_start = MAX_READ_PER_TURN, True
+        return profile
+
+    async def _tools_of(self, order: TaskOrder) -> ToolRegistry:
+        """Return the main agent's present tools, as far as this role may use them."""
+        main, may_spawn = self._deps.tools, order.depth < self._defaults.subagent_depth
+        await main.refresh()
+        key, present = (order.role, may_spawn, order.in_team), main.get_definitions()
+        if key not in self._tools or self._tools[key][0] is not present:
+            tools, names = ToolRegistry(), ROLES[order.role].tools
+            tools.reads_back = main.reads_back
+            for tool in main:
+                if names is not None:
+                    is_allowed = tool.name in names and tool.effect is Effect.READ
+                else:
+                    is_allowed = tool.name not in EXCLUDED_TOOLS or (tool.name == "spawn" and may_spawn)
+                if is_allowed:
+                    tools.register(tool)
+            if order.in_team:
+                tools.register(TellTool(self._team))
+            self._tools[key] = present, tools
+        return self._tools[key][1]
+
+    def _max_steps(self, role: TaskRole) -> int:
+        return min(ROLES[role].steps, self._defaults.max_tool_iterations)
 
     def _sink(self, run: TaskRun) -> EventSink:
         """Return the event sink of its turns. Approval questions go to the sink of the waiting turn, else to the chat
@@ -503,58 +498,53 @@ class SubagentManager:
 
         return sink
 
-    async def _finish(self, run: TaskRun, result: TurnResult) -> None:
+    async def _save_end(self, run: TaskRun, result: TurnResult) -> None:
         """Save the end. It counts as reported if a turn waits for it, or if nobody is to get a report."""
         task = run.task
-        task.state, task.result, task.ended_at = _STATES[result.outcome], result.text, self._clock.now().timestamp()
-        task.seen = least_trusted([task.seen, await asyncio.to_thread(provenance_in, self._deps.sessions, task)])
+        task.state, task.result = _STATES[result.outcome], result.text
+        task.ended_at = self._deps.clock.now().timestamp()
+        task.seen = least_trusted([task.seen, await asyncio.to_thread(_provenance_in, self._deps.sessions, task)])
         await self._team.add_unread(task)
-        task.reported = bool(run.waiters) or run.report is not _Report.MESSAGE
+        task.reported = bool(run.waiters) or run.report != "message"
         await self._save(task)
 
     # --- the report
 
     async def _report(self, run: TaskRun) -> None:
         """Report the end once, unless somebody has it already."""
-        task = run.task
-        if run.resumed and task.order.waited:  # the turn that waited for it is resumed too, and may ask for it again
-            async with self._loop.lane(task.order.parent):
+        task, order = run.task, run.task.order
+        if run.resumed and order.waited:  # the turn that waited for it is resumed too, and may ask for it again
+            async with self._loop.lane(order.parent):
                 pass
-        if task.reported:
-            if run.report is _Report.NOTE and not run.waiters:
-                await self._note_stop(task)
-            return
-        is_wanted = ROLES[task.order.role].reports and not task.order.goal  # a goal's turn asks for it again
-        if is_wanted and not (run.resumed and await self._is_delivered(task)):
-            while run.report is _Report.MESSAGE and not await self._deliver(task):
+        if run.report == "note" and not run.waiters:
+            await self._note_stop(task)
+        # a goal's turn asks for the result again, as planner and reviewer are asked again
+        if not task.reported and order.role is TaskRole.WORKER and not order.goal:
+            while run.report == "message" and not await self._deliver(task, is_repeated=run.resumed):
                 if self._is_stopping():
                     return
                 await asyncio.sleep(_DELIVERY_RETRY_S)
         await self._mark_reported(task)
 
-    async def _is_delivered(self, task: Task) -> bool:
-        """Whether a turn accepted the report, perhaps in a previous process. Never raises."""
-        folder, sessions = self._deps.turns_folder, self._deps.sessions
-        try:
-            return await asyncio.to_thread(is_accepted, folder, sessions, task.order.parent, task.journal_key)
-        except StorageError as error:
-            log.warning("cannot check whether the report of %s was delivered: %s", task.id, error)
-            return False
-
-    async def _deliver(self, task: Task) -> bool:
+    async def _deliver(self, task: Task, *, is_repeated: bool) -> bool:
         """Publish the report on the bus; without a serving loop, run its turn now and wait for its end. Return False if
-        that has to be repeated. The journal key makes the report unique.
+        that has to be repeated. The journal key makes the report unique; `is_repeated`: a turn may have accepted it.
         """
-        message = task.order.requester.message(
+        order, requester, deps = task.order, task.order.requester, self._deps
+        message = requester.message(
             texts.report(task),
             origin=Origin.SUBAGENT,
             provenance=task.seen,
-            quiet=task.order.quiet,
+            quiet=order.quiet,
             journal_key=task.journal_key,
             fallback_text=texts.plain_report(task),
-            scope=task.order.requester.scope.chat,
+            scope=requester.scope.chat,
         )
         try:
+            if is_repeated and await asyncio.to_thread(
+                is_accepted, deps.turns_folder, deps.sessions, order.parent, task.journal_key
+            ):
+                return True
             if self._is_stopping():
                 return False
             if not self._loop.is_serving:
@@ -567,10 +557,18 @@ class SubagentManager:
 
     async def _note_stop(self, task: Task) -> None:
         """Tell the model at its next turn that a person stopped the task. Never raises."""
+        text = f"[The person stopped the subagent that worked on: {task.order.label}. It will not report.]"
+        row: ChatMessage = {
+            "role": "user",
+            "content": text,
+            "origin": Origin.SYSTEM,
+            "provenance": Provenance.SYSTEM,
+            "timestamp": timestamp(self._deps.clock),
+        }
         key = task.order.parent
         try:
             async with self._loop.lane(key), self._deps.sessions.hold(key) as session:
-                if (row := row_of_stop(task, session, self._clock)) is not None:
+                if session.last_message is not None and text_of(session.last_message["content"]) != text:
                     await self._deps.sessions.append(session, row)
         except NanobotError as error:
             log.warning("cannot tell the agent that subagent %s was stopped: %s", task.id, error)
@@ -580,17 +578,17 @@ class SubagentManager:
     def _is_stopping(self) -> bool:
         return self._closed or self._loop.is_stopping
 
-    async def _stop_runs(self, runs: Sequence[TaskRun]) -> None:
+    async def _stop_runs(self, runs: Sequence[TaskRun], report: Report) -> None:
         """Stop them and wait until their end is saved."""
         for run in runs:
-            run.is_stopped = True
+            run.report = report
             if run.work is not None:
                 run.work.cancel()
         if runs:
-            await asyncio.wait([asyncio.ensure_future(run.ended.wait()) for run in runs], timeout=_STOP_TIMEOUT_S)
+            await asyncio.wait([run.ended for run in runs], timeout=_STOP_TIMEOUT_S)
 
     async def _mark_reported(self, task: Task) -> None:
-        if task.state.is_over and not task.reported:
+        if not task.reported:
             task.reported = True
             await self._save(task)
 
@@ -601,26 +599,73 @@ class SubagentManager:
         except StorageError as error:
             log.warning("the progress of subagent %s cannot be saved: %s", task.id, error)
 
-    def _run_of(self, session_key: str) -> TaskRun | None:
+    async def _recent(self) -> list[Task]:
+        """Return the open tasks of all processes and those that ended in the last day, oldest first."""
+        since = self._deps.clock.now().timestamp() - _LIST_ENDED_S
+        return await self._store.find("is_open OR ended_at > ?", since)
+
+    def _run_in(self, session_key: str) -> TaskRun | None:
         """Return the run whose turns are in this session."""
         is_subagent = session_key.startswith(SUBAGENT_SESSION)
         return self._runs.get(session_key.removeprefix(SUBAGENT_SESSION)) if is_subagent else None
 
-    def _runs_of(self, session_key: str) -> list[TaskRun]:
-        """Return the runs that this session started."""
-        return [run for run in self._runs.values() if run.task.order.belongs_to(session_key)]
+    def _runs_of(self, session_key: str | None) -> list[TaskRun]:
+        """Return the runs that this session started, or all."""
+        runs = self._runs.values()
+        return [run for run in runs if session_key is None or run.task.order.belongs_to(session_key)]
 
-    def _open_runs(self, session_key: str | None = None) -> list[TaskRun]:
-        """Return the runs that have not ended, of this session or any."""
-        runs = self._runs.values() if session_key is None else self._runs_of(session_key)
-        return [run for run in runs if not run.task.state.is_over]
+    def _open_runs(self, session_key: str) -> list[TaskRun]:
+        """Return the runs of this session that have not ended."""
+        return [run for run in self._runs_of(session_key) if not run.task.state.is_over]
+
+    def _open_tasks(self) -> list[Task]:
+        """Return the tasks that run or wait here."""
+        return [run.task for run in self._runs.values() if not run.task.state.is_over]
 
     async def _sweep(self) -> None:
-        """Delete old tasks, with their sessions and messages."""
-        before = self._clock.now().timestamp() - self._defaults.subagent_keep_days * 86_400
+        """Delete old tasks, with their sessions and messages; once in each process."""
+        if self._swept:
+            return
+        self._swept = True
+        before = self._deps.clock.now().timestamp() - self._defaults.subagent_keep_days * 86_400
         try:
-            for session_key in await self._store.sweep(before=before):
-                await asyncio.to_thread(self._deps.sessions.delete, session_key)
+            for task in await self._store.delete("NOT is_open AND ended_at < ?", before):
+                await asyncio.to_thread(self._deps.sessions.delete, task.session_key)
             await self._team.sweep(before=before)
         except StorageError as error:
             log.warning("old tasks cannot be deleted: %s", error)
+
+
+def _prepare_session(sessions: SessionManager, task: Task) -> None:
+    """Create the subagent's session with the parent's model. Blocks; raises StorageError."""
+    session, order = sessions.get_or_create(task.session_key), task.order
+    if "subagent" in session.metadata:
+        return
+    parent_model = sessions.get_or_create(order.parent).metadata.get("model")
+    scope = order.requester.scope.chat
+    session.metadata["subagent"] = {"label": order.label, "parent": order.parent, "scope": scope}
+    if parent_model is not None:
+        session.metadata["model"] = parent_model
+    sessions.save(session)
+
+
+def _load_result(sessions: SessionManager, task: Task) -> TurnResult | None:
+    """Return the result of this attempt if a crash came before the task had it. Blocks; raises StorageError."""
+    rows = sessions.get_or_create(task.session_key).since(0)
+    ended = find_outcomes(rows, {task.attempt_key}).get(task.attempt_key)
+    if ended is None or not ended.answer:
+        return None
+    row = [row for row in rows if row.get("turn_id") == ended.turn_id and row["role"] == "assistant"][-1]
+    error, retryable = row.get("error"), row.get("retryable", True)
+    outcomes = {outcome.value: outcome for outcome in (TurnOutcome.PARTIAL, TurnOutcome.STOPPED, TurnOutcome.REFUSED)}
+    outcome = outcomes.get(error or "", TurnOutcome.FAILED if error else TurnOutcome.ANSWERED)
+    return TurnResult(outcome, ended.answer, error, ended.turn_id, retryable=retryable)
+
+
+def _provenance_in(sessions: SessionManager, task: Task) -> Provenance:
+    """Return the least trusted provenance in the subagent's session. Blocks; never raises."""
+    try:
+        rows = sessions.get_or_create(task.session_key).since(0)
+    except StorageError:
+        return Provenance.WEB  # unknown, so the least trusted
+    return least_trusted(provenance_of(row, task.session_key) for row in rows)

@@ -1,22 +1,18 @@
-"""The roles of subagents: prompt, tools and steps of each.
+"""The roles of subagents: what each is told, how many model calls it has, and with which tools.
 
 Reviewers and planners are read-only because they have no tools that write, send or run anything; injected content
 cannot change that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
+from datetime import date
+from pathlib import Path
 
-
-class TaskRole(StrEnum):
-    WORKER = "worker"
-    """Does a task with all tools of subagents."""
-    REVIEWER = "reviewer"
-    """Judges another agent's result."""
-    PLANNER = "planner"
-    """Writes the task list for a piece of work."""
+from nanobot.agent.context import ContextBuilder, system_name
+from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.subagent.tasks import TaskRole
+from nanobot.messages.types import ChatMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +23,6 @@ class RoleSpec:
     """Maximum number of model calls."""
     tools: frozenset[str] | None = None
     """None: all tools of subagents."""
-    reports: bool = True
-    """Whether its result is reported to the session if no turn waits for it. Otherwise it is only stored."""
 
 
 _WORKER = """\
@@ -81,10 +75,41 @@ can check.
 _READ_TOOLS = frozenset({"read_file", "list_dir", "glob", "grep", "web_fetch"})
 """No `exec`: even sandboxed commands can write in the workspace."""
 
-ROLES: Mapping[TaskRole, RoleSpec] = MappingProxyType(
-    {
-        TaskRole.WORKER: RoleSpec(_WORKER, 15),
-        TaskRole.REVIEWER: RoleSpec(_REVIEWER, 10, _READ_TOOLS, reports=False),
-        TaskRole.PLANNER: RoleSpec(_PLANNER, 10, _READ_TOOLS | {"web_search"}, reports=False),
-    }
-)
+ROLES = {
+    TaskRole.WORKER: RoleSpec(_WORKER, 15),
+    TaskRole.REVIEWER: RoleSpec(_REVIEWER, 10, _READ_TOOLS),
+    TaskRole.PLANNER: RoleSpec(_PLANNER, 10, _READ_TOOLS | {"web_search"}),
+}
+_NO_CONTACTS = "You cannot ask or message anybody"
+_TEAM_CONTACTS = "You cannot ask a person, and can message only your teammates"
+
+
+@dataclass(frozen=True, slots=True)
+class SubagentPrompt:
+    """The prompts of subagents. The system prompt is short, and byte-identical for all of a role."""
+
+    context: ContextBuilder
+    workspace: Path
+    role: TaskRole
+    steps: int
+    in_team: bool
+    """Whether it may write to other subagents of its goal."""
+
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
+        """Return the system prompt. `summary` is ignored: subagent sessions are not consolidated."""
+        contacts = _TEAM_CONTACTS if self.in_team else _NO_CONTACTS
+        values = {"system": system_name(), "workspace": self.workspace, "steps": self.steps, "contacts": contacts}
+        return ROLES[self.role].prompt.format(**values).rstrip()
+
+    def runtime_context(
+        self,
+        channel: str,
+        chat_id: str,
+        history: Sequence[ChatMessage],
+        *,
+        scope: Scope = OWNERS,
+        note: str = "",
+        folder: str = "",
+    ) -> str:
+        """Return the time and the note; a subagent has no chat."""
+        return self.context.runtime_context(scope=scope, note=note)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.subagent.tasks import TaskState
 from nanobot.agent.subagent.texts import tool_result
 from nanobot.agent.tools.access import Access
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, boolean, string, takes
+from nanobot.agent.work import WorkState
 from nanobot.errors import NanobotError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class SpawnTool(Tool):
             return ToolResult.failed("There is no task. Say in `task` what is to be done, with everything needed.")
         try:
             if ctx is not None and (wait or self._subagents.must_wait(ctx)):
-                ended = await self._subagents.run_to_end(task, label, ctx=ctx)
-                failed = ended.state in (TaskState.FAILED, TaskState.STOPPED)
+                ended = await self._subagents.run_to_end(await self._subagents.order(task, label, ctx), ctx.emit)
+                failed = ended.state in (WorkState.FAILED, WorkState.STOPPED)
                 return ToolResult(tool_result(ended), error=failed, provenance=ended.seen)
             return ToolResult(await self._subagents.spawn(task, label, ctx=ctx))
         except NanobotError as error:

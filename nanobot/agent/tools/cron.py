@@ -97,6 +97,8 @@ class CronTool(Tool):
         self, action: str, job_id: str | None = None, *, ctx: ToolContext | None = None, **options: Any
     ) -> ToolResult:
         """Run the action. Cancelling leaves the store unchanged or with the whole change."""
+        if ctx is not None and ctx.is_subagent and action != "list":
+            return ToolResult.failed("Subagents cannot create jobs. Say in your report what should be scheduled.")
         if ctx is not None and ctx.origin is Origin.CRON and action in _CREATES_RUNS:
             return ToolResult.failed(
                 f"A job may not {action} jobs: they would multiply. Say in your answer what you would have scheduled."

@@ -19,7 +19,6 @@ from nanobot.agent.window.shrink import RowCache
 from nanobot.agent.window.state import MAX_ROWS, Window
 from nanobot.errors import RequestTooLongError
 from nanobot.messages.types import ChatMessage, is_synthetic
-from nanobot.utils.text import count_noun
 
 SHRUNK_CHARS = 700
 """Length of a shrunk result."""
@@ -107,58 +106,12 @@ def fit(history: History, window: Window, budget: TokenBudget) -> Fitted:
         return Fitted(shown, window, tokens)
     needed = weigh(history.requests())
     free = budget.tokens - needed
-    for share, smaller in _smaller_windows(history, window) if free >= 0 else ():
+    for share, smaller, _ in _smaller_windows(history, window) if free >= 0 else ():
         shown = history.show(smaller)
         tokens = weigh(shown)
         if tokens <= needed + int(free * share):
             return Fitted(shown, smaller, tokens)
     raise RequestTooLongError(needed, budget.tokens)
-
-
-def _smaller_windows(history: History, window: Window) -> Iterator[tuple[float, Window]]:
-    """Yield ever smaller windows in the order of the module docstring, each with the target share it must reach."""
-    turns, end = history.turns, len(history.rows)
-    running, kept = turns[-1], turns[max(len(turns) - 1 - KEPT_TURNS, 0)]
-    first_step = max(running, window.resumed)
-    steps = [index for index in range(first_step, end) if history.rows[index]["role"] == "assistant"]
-
-    window = _shrunk_to(window, kept, is_over=True)
-    yield _TARGET_SHARE, window
-    for turn in turns:
-        if window.start < turn <= kept:
-            window = replace(window, start=turn, resumed=0)
-            yield _TARGET_SHARE, window
-    for turn in turns:
-        if turn > kept:
-            window = _shrunk_to(window, turn, is_over=True)
-            yield _TARGET_SHARE, window
-    for step in steps[-KEPT_STEPS:]:
-        window = _shrunk_to(window, step)
-        yield _TARGET_SHARE, window
-
-    yield _TIGHT_SHARE, window
-    if steps:
-        for chars in _LAST_STEP_CHARS:
-            window = replace(window, clipped=end, clipped_chars=chars)
-            yield _TIGHT_SHARE, window
-    for turn in turns:
-        if kept < turn and window.start < turn:
-            window = replace(window, start=turn, resumed=0)
-            yield _TIGHT_SHARE, window
-    for step in steps[1:]:
-        window = replace(window, resumed=step)
-        yield _TIGHT_SHARE, window
-
-    if steps:
-        yield 1.0, replace(window, clipped=end, clipped_chars=_LAST_RESORT_CHARS)
-        yield 1.0, replace(window, resumed=end)
-    else:
-        yield 1.0, window
-
-
-def _shrunk_to(window: Window, index: int, *, is_over: bool = False) -> Window:
-    condensed = max(window.condensed, index) if is_over else window.condensed
-    return replace(window, condensed=condensed, shrunk=max(window.shrunk, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,30 +125,40 @@ class NextEviction:
 def next_eviction(history: History, window: Window) -> NextEviction | None:
     """What the next event would do first; None if nothing can be freed."""
     window, weigh = history.normalize(window), history.cache.weigh
-    before = history.show(window)
-    for _, smaller in _smaller_windows(history, window):
-        shown = history.show(smaller)
-        freed = weigh(before) - weigh(shown)
-        if freed > 0:
-            return NextEviction(_describe(window, smaller, before, shown), freed)
-    return None
+    before = weigh(history.show(window))
+    evictions = (
+        NextEviction(what, before - weigh(history.show(w))) for _, w, what in _smaller_windows(history, window)
+    )
+    return next((eviction for eviction in evictions if eviction.tokens > 0), None)
 
 
-def _describe(window: Window, smaller: Window, before: Sequence[ChatMessage], after: Sequence[ChatMessage]) -> str:
-    if smaller.start > window.start:
-        return "the oldest turn"
-    if smaller.clipped > window.clipped:
-        return "most of the last step"
-    if smaller.resumed > window.resumed:
-        return "the oldest step"
-    kept = set(map(id, after))
-    steps: set[int] = set()
-    step = 0
-    for index, row in enumerate(before):
-        step = index if row["role"] == "assistant" else step
-        if id(row) not in kept and row["role"] in ("assistant", "tool"):
-            steps.add(step)
-    return f"the results of {count_noun(len(steps), 'old step')}" if steps else "pictures and long texts of old turns"
+def _smaller_windows(history: History, window: Window) -> Iterator[tuple[float, Window, str]]:
+    """Yield ever smaller windows in the order of the module docstring, each with the target share it must reach, and
+    what it frees.
+    """
+    turns, end = history.turns, len(history.rows)
+    running, kept = turns[-1], turns[max(len(turns) - 1 - KEPT_TURNS, 0)]
+    first_step = max(running, window.resumed)
+    steps = [index for index in range(first_step, end) if history.rows[index]["role"] == "assistant"]
+    old, last = [turn for turn in turns if turn <= kept], [turn for turn in turns if turn > kept]
+    sizes = (*_LAST_STEP_CHARS, _LAST_RESORT_CHARS) if steps else ()
+    clips: list[dict[str, int]] = [{"clipped": end, "clipped_chars": chars} for chars in sizes]
+    stages: list[tuple[float, str, Sequence[dict[str, int]]]] = [
+        (_TARGET_SHARE, "results and pictures of old turns", [{"condensed": kept, "shrunk": kept}]),
+        (_TARGET_SHARE, "the oldest turn", [{"start": turn} for turn in old]),
+        (_TARGET_SHARE, "results and pictures of old turns", [{"condensed": turn, "shrunk": turn} for turn in last]),
+        (_TARGET_SHARE, "results of old steps", [{"shrunk": step} for step in steps[-KEPT_STEPS:]]),
+        (_TIGHT_SHARE, "most of the last step", [{}, *clips[:-1]]),
+        (_TIGHT_SHARE, "the oldest turn", [{"start": turn} for turn in last]),
+        (_TIGHT_SHARE, "the oldest step", [{"resumed": step} for step in steps[1:]]),
+        (1.0, "most of the last step", [*clips[-1:], {"resumed": end if steps else 0}]),
+    ]
+    for share, what, moves in stages:
+        for move in moves:  # indexes only grow
+            window = replace(window, **{name: max(value, getattr(window, name)) for name, value in move.items()})
+            if "clipped_chars" in move:
+                window = replace(window, clipped_chars=move["clipped_chars"])
+            yield share, window, what
 
 
 def _turn_starts(rows: Sequence[ChatMessage]) -> list[int]:

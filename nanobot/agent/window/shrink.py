@@ -33,8 +33,7 @@ class RowCache:
 
     def __init__(self) -> None:
         self._tokens: dict[int, tuple[ChatMessage, int]] = {}
-        self._shrunk: dict[tuple[int, int, bool], tuple[ChatMessage, ChatMessage]] = {}
-        self._notes: dict[tuple[int, int], tuple[ChatMessage, ChatMessage]] = {}
+        self._made: dict[tuple[int, int, bool | None], tuple[ChatMessage, ChatMessage]] = {}
 
     def weigh(self, rows: Sequence[ChatMessage]) -> int:
         """The estimated tokens of these rows."""
@@ -49,23 +48,23 @@ class RowCache:
     def shrink(self, row: ChatMessage, chars: int, *, is_over: bool) -> ChatMessage:
         """`shrink_row`; the same object for the same row."""
         key = (id(row), chars, is_over)
-        known = self._shrunk.get(key)
+        known = self._made.get(key)
         if known is None:
-            known = self._shrunk[key] = (row, shrink_row(row, chars, is_over=is_over))
+            known = self._made[key] = (row, shrink_row(row, chars, is_over=is_over))
         return known[1]
 
     def note(self, omitted: Sequence[ChatMessage]) -> ChatMessage:
         """The note that replaces these dropped rows of the running turn; there must be at least one."""
-        key = (id(omitted[0]), len(omitted))
-        known = self._notes.get(key)
+        key = (id(omitted[0]), len(omitted), None)
+        known = self._made.get(key)
         if known is None:
-            known = self._notes[key] = (omitted[0], _omission_note(omitted))
+            known = self._made[key] = (omitted[0], _omission_note(omitted))
         return known[1]
 
     def trim(self, rows: int) -> None:
         """Forget everything once there is much more than that many rows need."""
-        if len(self._tokens) + len(self._shrunk) + len(self._notes) > 4 * rows + _SPARE_ROWS:
-            self._tokens, self._shrunk, self._notes = {}, {}, {}
+        if len(self._tokens) + len(self._made) > 4 * rows + _SPARE_ROWS:
+            self._tokens, self._made = {}, {}
 
 
 def shrink_row(row: ChatMessage, chars: int, *, is_over: bool) -> ChatMessage:

@@ -5,7 +5,9 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -92,19 +94,14 @@ def _complete_name(start: str, mark: str, choices: Mapping[str, str]) -> Iterato
             yield Completion(name, start_position=-len(start), display=mark + name, display_meta=text)
 
 
-def _list_names(folder: Path, start: str) -> Iterable[str]:
+def _list_names(folder: Path, start: str) -> list[str]:
     """Names with this prefix, folders with a trailing slash; hidden names only if the prefix starts with a dot."""
-    names: list[str] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                is_hidden = entry.name.startswith(".") and not start.startswith(".")
-                if entry.name.lower().startswith(start.lower()) and not is_hidden:
-                    names.append(entry.name + "/" if entry.is_dir() else entry.name)
-                    if len(names) >= _MAX_FILES:
-                        break
-    except OSError:
-        return []
+    names = []
+    for name in _entries(folder):
+        if name.lower().startswith(start.lower()) and not (name.startswith(".") and not start.startswith(".")):
+            names.append(name)
+            if len(names) >= _MAX_FILES:
+                break
     return sorted(names)
 
 
@@ -116,7 +113,7 @@ def _find_files(root: Path, typed: str, max_entries: int) -> list[str]:
     scattered = ".*?" if len(letters) >= _MIN_SCATTERED else ""
     in_order = re.compile(scattered.join(map(re.escape, letters)))
     ranked = []
-    for path in _walk(root, max_entries):
+    for path in islice(_walk(root, time.monotonic() + _MAX_S), max_entries):
         lower = path.lower()
         folder, _, name = lower.rstrip("/").rpartition("/")
         if letters not in folder and in_order.search(lower):
@@ -125,23 +122,22 @@ def _find_files(root: Path, typed: str, max_entries: int) -> list[str]:
     return [path for _, _, path in heapq.nsmallest(_MAX_FOUND, ranked)]
 
 
-def _walk(root: Path, max_entries: int) -> Iterator[str]:
-    """Paths below the folder, relative to it, near ones first; folders with a trailing slash."""
-    ends, count, folders = time.monotonic() + _MAX_S, 0, deque([""])
+def _walk(root: Path, ends: float) -> Iterator[str]:
+    """Paths below the folder, relative to it, near ones first, until this time; folders with a trailing slash."""
+    folders = deque([""])
     while folders:
         folder = folders.popleft()
-        try:
-            with os.scandir(root / folder) as entries:
-                for entry in entries:
-                    count += 1
-                    if count > max_entries or time.monotonic() > ends:
-                        return
-                    if entry.name.startswith("."):
-                        continue
-                    if not entry.is_dir():
-                        yield folder + entry.name
-                    elif not (entry.name in _SKIPPED or entry.is_symlink()):
-                        folders.append(f"{folder}{entry.name}/")
-                        yield folders[-1]
-        except OSError:
-            continue
+        for name in _entries(root / folder):
+            if time.monotonic() > ends:
+                return
+            if not name.startswith("."):
+                yield folder + name
+                if name.endswith("/") and name[:-1] not in _SKIPPED and not (root / folder / name[:-1]).is_symlink():
+                    folders.append(folder + name)
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    """The names in a folder, those of folders with a trailing slash; none if it cannot be read."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry.name + "/" if entry.is_dir() else entry.name

@@ -1,24 +1,36 @@
-"""One message, one answer, then exit. Imports Rich only on a terminal and prompt-toolkit never, for a fast start."""
+"""Turns without a prompt: one message and one answer, or a plain chat of a line in, an answer out.
+
+Imports Rich only on a terminal that can redraw, and prompt-toolkit never, for a fast start.
+"""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, parse_answer
+from nanobot.agent.events import ToolEnded, ToolStarted, TurnEvent, TurnOutcome, TurnResult, parse_answer
 from nanobot.cli.chat.event_lines import FAILURES
 from nanobot.cli.chat.plain import JsonLinesOutput, PlainOutput
 from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
-from nanobot.cli.chat.typed_lines import is_interactive, read_lines, with_approvals
-from nanobot.cli.terminal import Paint, SafeStream, can_redraw, wants_colour
+from nanobot.cli.chat.typed_lines import (
+    EXIT_WORDS,
+    answering_questions,
+    find_mentioned_files,
+    is_interactive,
+    next_line,
+)
+from nanobot.cli.terminal import Paint, SafeStream, can_redraw, repair_output, strip_control, wants_colour, write_text
 from nanobot.errors import StorageError
-from nanobot.gateway.control.backend import ChatBackend, terminal_message
+from nanobot.gateway.control.backend import ChatBackend, choose_session, show_messages, terminal_message
+
+T = TypeVar("T")
 
 _JOB_ACTIONS = ("add", "enable", "run")
 
 
-class OneShotOutput(Protocol):
+class Output(Protocol):
     """Shows one turn on stdout."""
 
     def __call__(self, event: TurnEvent) -> None:
@@ -31,92 +43,97 @@ class OneShotOutput(Protocol):
 async def ask(
     bot: ChatBackend, text: str, session_key: str, *, media: Sequence[str] = (), as_json: bool, markdown: bool
 ) -> int:
-    """Run one turn and print it; return the exit code.
-
-    A signal or a closed stdout stops the turn; the text so far is kept in the session. A second signal exits at once.
-    """
+    """Run one turn and print it; return the exit code."""
     async with _open_output(as_json=as_json, markdown=markdown) as (output, stdout):
-        turn = _OneTurn(bot, session_key, output, stdout)
+        turn = _OneShot(bot, session_key, output, stdout)
         with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], turn.on_signal):
-            return await turn.run(text, media)
+            code = await turn.run(turn.ask(text, media))
+        return exit_code_for(turn.signal) if turn.signal is not None else code or 0
 
 
-class _OneTurn:
-    """The running turn and its early end."""
+async def plain_chat(bot: ChatBackend, session_key: str) -> None:
+    """Answer line after line until the user exits. Ctrl+C stops a turn or exits.
 
-    def __init__(self, bot: ChatBackend, session_key: str, output: OneShotOutput, stdout: SafeStream) -> None:
+    While it waits for a line, it prints messages for the chat, and the terminal's jobs run when due.
+    """
+    line: str | None = None  # at first, an interrupted turn is resumed
+    while True:
+        output = PlainOutput(sys.stdout, sys.stderr)
+        turn = _Turn(bot, session_key, output, output.stream)
+        with handle_signals(INTERRUPT_SIGNALS, turn.on_signal):
+            await turn.run(turn.resume() if line is None else turn.answer(line))
+        if output.stream.closed or (line := await _prompt_line(bot, session_key)) is None:
+            return
+        session_key, line = await choose_session(bot, session_key, line)
+
+
+async def _prompt_line(bot: ChatBackend, session_key: str) -> str | None:
+    """The next line typed; None to exit. Prints messages that arrive meanwhile."""
+
+    def show(text: str) -> None:
+        write_text(sys.stdout, f"\n{repair_output(strip_control(text))}\n")
+        write_text(sys.stderr, "> ")
+
+    line = "\n"
+    while line and not line.strip():
+        write_text(sys.stderr, "> ")
+        reading = asyncio.create_task(next_line())
+        async with show_messages(bot, session_key, show):
+            with handle_signals(INTERRUPT_SIGNALS, partial(_cancel, reading)):
+                await asyncio.wait([reading])
+        line = "" if reading.cancelled() else reading.result()
+    return None if not line or line.strip().lower() in EXIT_WORDS else repair_output(line.rstrip("\r\n"))
+
+
+def _cancel(task: asyncio.Task[Any], _signal: int) -> None:
+    task.cancel()
+
+
+class _Turn:
+    """A turn that a signal or a closed stdout stops; the text so far is kept in the session. A second signal ends it at
+    once.
+    """
+
+    def __init__(self, bot: ChatBackend, session_key: str, output: Output, stdout: SafeStream) -> None:
         self._bot = bot
         self._session_key = session_key
         self._output = output
         self._stdout = stdout
-        self._stderr = SafeStream(sys.stderr)
-        self._turn: asyncio.Task[int] | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._signal: int | None = None
-        self._job_call_ids: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._created_job = False
-        self._in_background = False
-        """Whether the turn has ended and only background work is waited for."""
+        self.signal: int | None = None
 
-    async def run(self, text: str, media: Sequence[str]) -> int:
-        self._turn = asyncio.create_task(self._ask(text, media))
-        await asyncio.wait([self._turn])
+    async def run(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run this to its end; None if it was cancelled. Raises StorageError if stdout cannot be written."""
+        self._task = task = asyncio.create_task(work)
+        await asyncio.wait([task])
         if self._stopping is not None:
             await asyncio.wait([self._stopping])
-        if self._signal is not None:
-            return exit_code_for(self._signal)
-        if self._stdout.problem:
+        if self.signal is None and self._stdout.problem:
             raise StorageError(f"{self._stdout.problem}. The answer is stored in the session.")
-        return 0 if self._turn.cancelled() else self._turn.result()
+        return None if task.cancelled() else task.result()
+
+    async def resume(self) -> None:
+        """Resume the turn that was interrupted by the end of a process."""
+        async with answering_questions(self._bot, self._on_event) as sink:
+            await self._bot.resume(self._session_key, sink, attended=is_interactive())
+
+    async def answer(self, text: str, media: Sequence[str] | None = None) -> TurnResult:
+        """Run the turn of a message. Without `media`, files that it mentions go with it."""
+        if media is None:
+            media = await asyncio.to_thread(find_mentioned_files, text, self._bot.workspace)
+        message = terminal_message(text, self._session_key, media)
+        async with answering_questions(self._bot, self._on_event) as sink:
+            return await self._bot.run_turn(message, sink, show=self._output.show, attended=is_interactive())
 
     def on_signal(self, number: int) -> None:
-        if self._signal is not None and self._turn is not None:
-            self._turn.cancel()
-        self._signal = number
+        if self.signal is not None and self._task is not None:
+            self._task.cancel()
+        self.signal = number
         self._stop()
-
-    async def _ask(self, text: str, media: Sequence[str]) -> int:
-        message = terminal_message(text, self._session_key, media)
-        sink = with_approvals(self._bot, self._on_event)
-        result = await self._bot.run_turn(message, sink, show=self._output.show, attended=is_interactive())
-        if self._created_job and (note := await self._bot.jobs_problem()) and note not in result.text:
-            self._stderr.write(f"Note: {note}\n")  # whatever the model said, no process runs the job
-        if result.outcome is not TurnOutcome.STOPPED:
-            await self._bot.wait_for_background(self._session_key, self._on_background_start, self._show)
-        await self._bot.wait_for_consolidation(self._stderr.write)
-        return 1 if result.outcome in FAILURES else 0
-
-    def _on_background_start(self, running: Sequence[str]) -> None:
-        """Print what is still running; answers and commands typed meanwhile are handled."""
-        self._in_background = True
-        self._stderr.write(f"Waiting for {' and '.join(running)} (Ctrl+C stops)\n")
-        if is_interactive():
-            read_lines(self._on_line)
-
-    def _show(self, text: str) -> None:
-        self._output.show(text)
-        if self._stdout.closed:
-            self._stop()
-
-    def _on_line(self, line: str) -> None:
-        from nanobot.agent.command import parse_command  # slow to import
-
-        if parse_answer(line) is not None or parse_command(line) is not None:
-            self._tasks.add(task := asyncio.create_task(self._send_line(line)))
-            task.add_done_callback(self._tasks.discard)
-
-    async def _send_line(self, line: str) -> None:
-        """Run a command or an approval answer, and print the result."""
-        result = await self._bot.run_turn(terminal_message(line, self._session_key))
-        self._stderr.write(f"{result.text}\n")
 
     def _on_event(self, event: TurnEvent) -> None:
         self._output(event)
-        if isinstance(event, ToolStarted) and event.name == "cron" and event.arguments.get("action") in _JOB_ACTIONS:
-            self._job_call_ids.add(event.call_id)
-        if isinstance(event, ToolEnded) and event.call_id in self._job_call_ids and event.ok:
-            self._created_job = True
         if self._stdout.closed:
             self._stop()
 
@@ -125,14 +142,72 @@ class _OneTurn:
             self._stopping = asyncio.create_task(self._stop_turn())
 
     async def _stop_turn(self) -> None:
+        if not await self._bot.stop_turn(self._session_key) and self._task is not None:
+            self._task.cancel()  # not started yet: it is waiting for its session
+
+
+class _OneShot(_Turn):
+    """The only turn of its process, which also waits for the work that the turn leaves behind."""
+
+    def __init__(self, bot: ChatBackend, session_key: str, output: Output, stdout: SafeStream) -> None:
+        super().__init__(bot, session_key, output, stdout)
+        self._stderr = SafeStream(sys.stderr)
+        self._job_call_ids: set[str] = set()
+        self._created_job = self._in_background = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, text: str, media: Sequence[str]) -> int:
+        """Return the exit code."""
+        result = await self.answer(text, media)
+        if self._created_job and (note := await self._bot.jobs_problem()) and note not in result.text:
+            self._stderr.write(f"Note: {note}\n")  # whatever the model said, no process runs the job
+        if result.outcome is not TurnOutcome.STOPPED:
+            await self._bot.wait_for_background(self._session_key, self._on_background_start, self._show)
+        await self._bot.wait_for_consolidation(self._stderr.write)
+        return 1 if result.outcome in FAILURES else 0
+
+    def _on_event(self, event: TurnEvent) -> None:
+        super()._on_event(event)
+        if isinstance(event, ToolStarted) and event.name == "cron" and event.arguments.get("action") in _JOB_ACTIONS:
+            self._job_call_ids.add(event.call_id)
+        self._created_job |= isinstance(event, ToolEnded) and event.ok and event.call_id in self._job_call_ids
+
+    def _on_background_start(self, running: Sequence[str]) -> None:
+        """Print what is still running; answers and commands typed meanwhile are handled."""
+        self._in_background = True
+        self._stderr.write(f"Waiting for {' and '.join(running)} (Ctrl+C stops)\n")
+        if is_interactive():
+            self._start(self._read_lines())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(task := asyncio.create_task(work))
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read_lines(self) -> None:
+        from nanobot.agent.command import parse_command  # slow to import
+
+        while line := await next_line():
+            if parse_answer(line) is not None or parse_command(line) is not None:
+                self._start(self._send_line(line))
+
+    def _show(self, text: str) -> None:
+        self._output.show(text)
+        if self._stdout.closed:
+            self._stop()
+
+    async def _send_line(self, line: str) -> None:
+        """Run a command or an approval answer, and print the result."""
+        result = await self._bot.run_turn(terminal_message(line, self._session_key))
+        self._stderr.write(f"{result.text}\n")
+
+    async def _stop_turn(self) -> None:
         if self._in_background:
             await self._send_line("/stop")
-        if not await self._bot.stop_turn(self._session_key) and self._turn is not None:
-            self._turn.cancel()  # not started yet: it is waiting for its session
+        await super()._stop_turn()
 
 
 @asynccontextmanager
-async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[tuple[OneShotOutput, SafeStream]]:
+async def _open_output(*, as_json: bool, markdown: bool) -> AsyncIterator[tuple[Output, SafeStream]]:
     """JSON lines, plain text for a pipe, or a screen; and its stdout."""
     if as_json or not can_redraw(sys.stdout):
         output = (JsonLinesOutput if as_json else PlainOutput)(sys.stdout, sys.stderr)

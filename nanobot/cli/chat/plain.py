@@ -1,12 +1,9 @@
-"""Pipes and dumb terminals: plain text or turn events as JSON lines (`--json`), and a chat of a line in, an answer out.
+"""Turns on pipes and dumb terminals: as plain text, or as JSON lines (`--json`).
 
 Only the answer goes to stdout; tool calls and failures go to stderr.
 """
 
-import asyncio
 import json
-import sys
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TextIO
 
 from nanobot.agent.events import (
@@ -20,7 +17,6 @@ from nanobot.agent.events import (
     TurnEvent,
 )
 from nanobot.cli.chat.event_lines import failure_line, format_turn_end, tool_call_lines
-from nanobot.cli.chat.typed_lines import EXIT_WORDS, find_mentioned_files, is_interactive, next_line, with_approvals
 from nanobot.cli.terminal import (
     Paint,
     SafeStream,
@@ -29,10 +25,7 @@ from nanobot.cli.terminal import (
     repair_output,
     strip_control,
     wants_colour,
-    write_text,
 )
-from nanobot.errors import StorageError
-from nanobot.gateway.control.backend import ChatBackend, choose_session, show_messages, terminal_message
 from nanobot.messages.types import INTERRUPTED
 
 _STATUS_COLUMNS = 100
@@ -128,67 +121,3 @@ class JsonLinesOutput:
     def show(self, text: str) -> None:
         """Write a message the agent sent with its tool."""
         self.stream.write(escape_control(json.dumps({"type": "message", "text": text}, ensure_ascii=False)) + "\n")
-
-
-def plain_chat(backend_context: AbstractAsyncContextManager[tuple[ChatBackend, str]]) -> int:
-    """Answer line after line until the user exits; return the exit code. Ctrl+C stops a turn or exits.
-
-    While it waits for a line, it prints messages for the chat, and the terminal's jobs run when due.
-    """
-    with asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-        bot, session_key = runner.run(stack.enter_async_context(backend_context))
-        line: str | None = None  # at first, an interrupted turn is resumed
-        try:
-            while True:
-                output = PlainOutput(sys.stdout, sys.stderr)
-                try:
-                    runner.run(_run_turn(bot, line, session_key, output))
-                except KeyboardInterrupt:
-                    write_text(sys.stderr, "\n(stopped)\n")
-                if output.stream.problem:
-                    raise StorageError(f"{output.stream.problem}. The answer is stored in the session.")
-                if output.stream.closed:
-                    break
-                while (line := _prompt_line(runner, bot, session_key)) is not None and not line.strip():
-                    pass
-                if line is None:
-                    break
-                session_key, line = runner.run(choose_session(bot, session_key, line))
-        finally:
-            runner.run(stack.aclose())
-    return 0
-
-
-async def _run_turn(bot: ChatBackend, line: str | None, session_key: str, output: PlainOutput) -> None:
-    """Run the turn of a line; without one, resume the turn that was interrupted by the end of a process."""
-    sink, attended = with_approvals(bot, output), is_interactive()
-    if line is None:
-        await bot.resume(session_key, sink, attended=attended)
-        return
-    files = await asyncio.to_thread(find_mentioned_files, line, bot.workspace)
-    message = terminal_message(line, session_key, files)
-    await bot.run_turn(message, sink, show=output.show, attended=attended)
-
-
-def _prompt_line(runner: asyncio.Runner, bot: ChatBackend, session_key: str) -> str | None:
-    """The next line typed; None to exit."""
-    write_text(sys.stderr, "> ")
-    try:
-        line = runner.run(_wait_for_line(bot, session_key))
-    except KeyboardInterrupt:
-        line = ""
-    if not line or line.strip().lower() in EXIT_WORDS:
-        return None
-    return repair_output(line.rstrip("\r\n"))
-
-
-async def _wait_for_line(bot: ChatBackend, session_key: str) -> str:
-    """The next line of stdin, empty at its end; prints messages that arrive meanwhile."""
-
-    def show(text: str) -> None:
-        write_text(sys.stdout, f"\n{repair_output(strip_control(text))}\n")
-        write_text(sys.stderr, "> ")
-
-    async with show_messages(bot, session_key, show):
-        return await next_line()

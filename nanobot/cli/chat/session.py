@@ -6,7 +6,7 @@ Esc or Ctrl+C stops the turn. Other messages appear above the prompt.
 
 import asyncio
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -143,10 +143,8 @@ class ChatSession:
                 while self.waiting:
                     line = self.waiting.popleft()
                     self._echo(line)
-                    if line.lstrip().startswith(SHELL_PREFIX):
-                        await self._run(partial(self._run_shell, line), "running")
-                    else:
-                        await self._run(partial(self._run_turn, line))
+                    run, doing = (self._run_shell, "running") if _is_shell_line(line) else (self._run_turn, "thinking")
+                    await self._run(partial(run, line), doing)
                 await self._line_waiting.wait()
                 self._line_waiting.clear()
         except Exception:
@@ -182,11 +180,10 @@ class ChatSession:
         command = parse_command(line)
         name = command.name if command is not None else ""
         if name == "copy":
-            note = "There is no answer to copy yet."
             if self._last_answer:
                 self._prompt.copy(self._last_answer)
-                note = f"Copied the last answer ({count_noun(len(self._last_answer), 'character')})."
-            self.screen.say(note)
+            copied = f"Copied the last answer ({count_noun(len(self._last_answer), 'character')})."
+            self.screen.say(copied if self._last_answer else "There is no answer to copy yet.")
             return
         if name == "resume":
             line = await self._change_session(line)
@@ -216,38 +213,34 @@ class ChatSession:
         return line
 
     def _take_waiting(self, limit: int) -> list[InboundMessage]:
-        """Remove and return lines to merge into the running turn, up to the first command or shell line."""
+        """Remove and return lines to merge into the running turn."""
         messages = self._mergeable_messages()[:limit]
         for _ in messages:
             self._echo(self.waiting.popleft())
         return messages
 
     def _mergeable_messages(self) -> list[InboundMessage]:
-        def is_prompt(line: str) -> bool:
-            return parse_command(line) is None and not line.lstrip().startswith(SHELL_PREFIX)
-
-        return [self._message(line) for line in takewhile(is_prompt, self.waiting)]
+        """The waiting lines up to the first command or shell line."""
+        lines = takewhile(lambda line: not (parse_command(line) or _is_shell_line(line)), self.waiting)
+        return [self._message(line) for line in lines]
 
     def _message(self, line: str) -> InboundMessage:
         return terminal_message(line, self._session_key, find_mentioned_files(line, self._bot.workspace))
 
     async def _run_shell(self, line: str) -> None:
-        command = terminal_command(line)
-        if command:
+        if command := terminal_command(line):
             if refusal := await self._bot.check_for_terminal(command, current_folder()):
                 self._show_error(refusal)
             elif code := await self._prompt.run_on_terminal(command):
                 self._show_error(f"Exit code: {code}")
-            return
-        if not (command := line.strip().lstrip(SHELL_PREFIX).strip()):
-            self._show_error("Write a shell command after the !, for example: !ls")
-            return
-        text, succeeded = await self._bot.shell(command, self._session_key, current_folder())
-        lines = output_lines(text)
-        if succeeded:
-            self.screen.lines(lines or [self._paint.dim("ok")])
+        elif command := line.strip().lstrip(SHELL_PREFIX).strip():
+            text, succeeded = await self._bot.shell(command, self._session_key, current_folder())
+            if succeeded:
+                self.screen.lines(output_lines(text) or [self._paint.dim("ok")])
+            else:
+                self._show_error("\n".join(output_lines(text)))
         else:
-            self._show_error("\n".join(lines))
+            self._show_error("Write a shell command after the !, for example: !ls")
 
     def _show_error(self, text: str) -> None:
         self.screen.say(text, self._paint.red)
@@ -260,19 +253,18 @@ class ChatSession:
         return session
 
     async def _greet(self) -> None:
-        name, session, model, problem = strip_control(self._bot.name), None, "", ""
-
-        def bold_name(line: str) -> str:
-            return self._paint.bold(name) + line.removeprefix(name) if line.startswith(name) else line
-
+        name, session = strip_control(self._bot.name), None
         try:
             session = await self._update_model()
             model = f" · {session.model} ({session.provider})"
             if session.provider == OFFLINE:
                 model = f" · no model is set up, so only simple requests work\n{_SETUP_HINT}"
         except NanobotError as error:
-            problem = str(error)
-        self.screen.say(f"{name} {__version__}{model}", bold_name)
+            model, problem = "", str(error)
+        self.screen.say(
+            f"{name} {__version__}{model}",
+            lambda line: self._paint.bold(name) + line.removeprefix(name) if line.startswith(name) else line,
+        )
         self.screen.say(f"{shorten_home(self._bot.workspace)} · /help for commands · Ctrl+D exits")
         if session is None:
             self._show_error(problem)
@@ -326,24 +318,22 @@ class ChatSession:
         answer.
         """
         line = repair_output(line)
-        typed = line.strip().lower()
-        command = parse_command(line)
+        typed, command, question = line.strip().lower(), parse_command(line), self.question
+        name = command.name if command is not None and self._running is not None else ""
         self._is_unclear = False
-        if not typed:
-            return True
         if typed in EXIT_WORDS:
             self._prompt.leave()
-        elif self.question is not None and (answer := parse_answer(typed)) is not None:
-            self._bot.answer(self.question.question, answer)
-        elif self._running is not None and command is not None and command.name == "stop":
+        elif question is not None and (answer := parse_answer(typed)) is not None:
+            self._bot.answer(question.question, answer)
+        elif name == "stop":
             self.question = None  # the question ends with its turn
             self.stop()
-        elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
+        elif name in SlashCommands.AT_ONCE:
             self._start(self._run_at_once(line))
-        elif self.question is not None:
+        elif question is not None and typed:
             self._is_unclear = True
             return False
-        else:
+        elif typed:
             self.waiting.append(line)
             self._line_waiting.set()
             self._bot.set_waiting_lines(self._mergeable_messages())
@@ -403,19 +393,24 @@ class ChatSession:
         shown = [text[:_ECHO_CHARS] for text in lines[:_ECHO_LINES]]
         if len(lines) > _ECHO_LINES:
             shown.append(f"… {len(lines) - _ECHO_LINES} more lines")
-        prefixed = [("> " if index == 0 else "  ") + text for index, text in enumerate(shown)]
-        self.screen.lines(["", *[self._paint.bold(text) for text in prefixed], ""])
+        marks = ["> ", *["  "] * len(shown)]
+        self.screen.lines(["", *(self._paint.bold(mark + text) for mark, text in zip(marks, shown, strict=False)), ""])
 
     def bottom_line(self) -> str:
-        if self.question is not None:
-            answers = format_choices(self.question, self._prompt.columns)
-            if self._is_unclear:
-                letters = "y, a or n" if self.question.may_always else "y or n"
-                return f"First answer {letters}, then Enter (Esc: no)"
-            full = f"{answers}, then Enter (Esc: no)"
-            return full if len(full) <= self._prompt.columns else answers
-        stop = "Esc stops · " if self._running is not None else ""
-        return stop + self._meter.line(self._prompt.columns - len(stop))
+        width = self._prompt.columns
+        if self.question is None:
+            stop = "Esc stops · " if self._running is not None else ""
+            return stop + self._meter.line(width - len(stop))
+        if self._is_unclear:
+            letters = "y, a or n" if self.question.may_always else "y or n"
+            return f"First answer {letters}, then Enter (Esc: no)"
+        answers = format_choices(self.question, width)
+        full = f"{answers}, then Enter (Esc: no)"
+        return full if len(full) <= width else answers
+
+
+def _is_shell_line(line: str) -> bool:
+    return line.lstrip().startswith(SHELL_PREFIX)
 
 
 def shorten_home(path: Path) -> str:
@@ -429,11 +424,8 @@ class UsageMeter:
 
     def __init__(self) -> None:
         self.model = ""
-        self.window_tokens = 0
-        self.in_window = 0
-        self._sent = 0
-        self._cached = 0
-        self._received = 0
+        self.window_tokens = self.in_window = 0
+        self._sums: Counter[str] = Counter()
         self._cost_usd = 0.0
 
     def __call__(self, event: TurnEvent) -> None:
@@ -441,26 +433,24 @@ class UsageMeter:
         if isinstance(event, RunStarted):
             self.model = event.model
         elif isinstance(event, StepEnded):
-            sent, received = event.usage.get("prompt_tokens", 0), event.usage.get("completion_tokens", 0)
-            self._sent += sent
-            self._received += received
-            self._cached += event.usage.get("cached_tokens", 0)
-            self.in_window = sent + received or self.in_window
+            self._sums.update(event.usage)
+            used = event.usage.get("prompt_tokens", 0) + event.usage.get("completion_tokens", 0)
+            self.in_window = used or self.in_window
             self._cost_usd += event.cost_usd or 0.0
 
     def line(self, width: int = 200) -> str:
         """The bottom line; unknown values are left out, and in a narrow terminal the less important ones."""
-        sent = cached = received = window = cost = ""
-        if self._sent or self._received:
-            sent, received = f"{format_tokens(self._sent)} in", f"{format_tokens(self._received)} out"
-        if self._cached and self._sent:
-            cached = f"{self._cached / self._sent:.0%} cached"
-        if self._sent and self.in_window and self.window_tokens:  # before, the provider's window may be unknown
-            window = f"{self.in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window"
+        sent, received, cached = (self._sums[f"{name}_tokens"] for name in ("prompt", "completion", "cached"))
+        parts = {"model": self.model}
+        if sent or received:
+            parts["sent"] = f"{format_tokens(sent)} in"
+            parts["cached"] = f"{cached / sent:.0%} cached" if sent and cached else ""
+            parts["received"] = f"{format_tokens(received)} out"
+        if sent and self.in_window and self.window_tokens:  # before, the provider's window may be unknown
+            parts["window"] = f"{self.in_window / self.window_tokens:.0%} of {format_tokens(self.window_tokens)} window"
         if self._cost_usd:
-            cost = format_dollars(self._cost_usd)
-        parts = [part for part in (self.model, sent, cached, received, window, cost) if part]
-        for part in (cached, received, sent, cost, window):
-            if len(_SEPARATOR.join(parts)) > width and part:
-                parts.remove(part)
-        return _SEPARATOR.join(parts)[: max(width, 0)]
+            parts["cost"] = format_dollars(self._cost_usd)
+        for least in ("cached", "received", "sent", "cost", "window"):
+            if len(_SEPARATOR.join(filter(None, parts.values()))) > width:
+                parts.pop(least, None)
+        return _SEPARATOR.join(filter(None, parts.values()))[: max(width, 0)]

@@ -16,7 +16,7 @@ def exit_code_for(signal_number: int) -> int:
 
 
 @contextmanager
-def handle_signals(signals: Sequence[signal.Signals], on_signal: Callable[[int], None]) -> Iterator[None]:
+def handle_signals(signals: Sequence[signal.Signals], on_signal: Callable[[int], object]) -> Iterator[None]:
     """Call `on_signal` in the running event loop for these signals. Main thread only.
 
     A signal that is ignored already (nohup) stays ignored.

@@ -8,8 +8,8 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, parse_answer
@@ -75,87 +75,63 @@ def format_choices(asked: ApprovalAsked, columns: int = 80) -> str:
     return full if len(full) <= columns else f"y once{always} · n no"
 
 
-class _LineReader:
-    """Reads typed lines in a thread. A read cannot be cancelled, so a later caller takes the line of an earlier one."""
+class _Stdin:
+    """Lines of stdin. A thread reads each one, which cannot be cancelled: the next caller gets its line."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._deliver: Callable[[str], None] | None = None
-        self._read_ahead = b""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._rest = b""
+        self._is_reading = False
 
-    def read(self, on_line: Callable[[str], None]) -> None:
-        """Call `on_line` in this event loop with the next line; it is empty at the end of stdin."""
-        loop = asyncio.get_running_loop()
-
-        def deliver(line: str) -> None:
-            with suppress(RuntimeError):  # the event loop is closed
-                loop.call_soon_threadsafe(on_line, line)
-
-        with self._lock:
-            is_reading, self._deliver = self._deliver is not None, deliver
-        if not is_reading:
+    async def next_line(self) -> str:
+        """The next line; empty at the end of stdin. Cancelling loses no line."""
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._loop, self._lines = loop, asyncio.Queue()
+        if self._lines.empty() and not self._is_reading:
+            self._is_reading = True
             threading.Thread(target=self._read, name="keyboard", daemon=True).start()
+        return await self._lines.get()
 
     def _read(self) -> None:
         """Read from the descriptor: a thread waiting in `sys.stdin` would hold its lock at interpreter exit."""
         with suppress(OSError, ValueError, AttributeError):  # the terminal is gone, or there is no stdin
-            while b"\n" not in self._read_ahead and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
-                self._read_ahead += chunk
-        line, newline, self._read_ahead = self._read_ahead.partition(b"\n")
-        with self._lock:
-            deliver, self._deliver = self._deliver, None
-        if deliver is not None:
-            deliver((line + newline).decode("utf-8", "replace"))
+            while b"\n" not in self._rest and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
+                self._rest += chunk
+        line, newline, self._rest = self._rest.partition(b"\n")
+        self._is_reading = False
+        with suppress(RuntimeError):  # the event loop is closed
+            assert self._loop is not None  # noqa: S101 it has asked for the line
+            self._loop.call_soon_threadsafe(self._lines.put_nowait, (line + newline).decode("utf-8", "replace"))
 
 
-read_line = _LineReader().read
+next_line = _Stdin().next_line
 
 
-async def next_line() -> str:
-    """The next line of stdin; empty at its end. Cancelling is safe."""
-    line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    read_line(lambda text: None if line.done() else line.set_result(text))
-    return await line
-
-
-def read_lines(on_line: Callable[[str], None]) -> None:
-    """Call `on_line` for each line typed from now on, until stdin ends."""
-
-    def handle(line: str) -> None:
-        if line:
-            on_line(line)
-            read_line(handle)
-
-    read_line(handle)
-
-
-def with_approvals(bot: ChatBackend, sink: EventSink) -> EventSink:
+@asynccontextmanager
+async def answering_questions(bot: ChatBackend, sink: EventSink) -> AsyncIterator[EventSink]:
     """A sink that also answers approval questions with typed lines, if a person is there. The end of stdin means no."""
-    if not is_interactive():
-        return sink
+    asking: asyncio.Task[None] | None = None
     stderr = SafeStream(sys.stderr)
-    question: ApprovalAsked | None = None
 
-    def prompt(asked: ApprovalAsked) -> None:
-        stderr.write(f"{format_choices(asked)}: ")
-        read_line(on_line)
-
-    def on_line(line: str) -> None:
-        if question is None:
-            return
-        answer = Answer.NO if not line else parse_answer(line)
-        if answer is None:
-            prompt(question)
-        else:
-            bot.answer(question.question, answer)
+    async def ask(asked: ApprovalAsked) -> None:
+        answer = None
+        while answer is None:
+            stderr.write(f"{format_choices(asked)}: ")
+            line = await next_line()
+            answer = parse_answer(line) if line else Answer.NO
+        bot.answer(asked.question, answer)
 
     def watch(event: TurnEvent) -> None:
-        nonlocal question
+        nonlocal asking
         sink(event)
+        if isinstance(event, ApprovalAsked | ApprovalAnswered) and asking is not None:
+            asking.cancel()
         if isinstance(event, ApprovalAsked):
-            question = event
-            prompt(event)
-        elif isinstance(event, ApprovalAnswered):
-            question = None
+            asking = asyncio.create_task(ask(event))
 
-    return watch
+    try:
+        yield watch if is_interactive() else sink
+    finally:
+        if asking is not None:
+            asking.cancel()

@@ -84,34 +84,26 @@ def agent(
         if key is None and text is not None and not continue_latest and not _COMMAND.match(text):
             key = f"{CHANNEL}:{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"  # a session of its own
         backends = Backends(key, continue_latest, here, model, logs, is_chat=text is None)
-        if text is not None:
-            code = asyncio.run(_ask(backends, text, media, as_json=as_json, markdown=markdown))
-        elif can_redraw(sys.stdout):
-            code = asyncio.run(_chat(backends, markdown=markdown))
-        else:
-            from nanobot.cli.chat.plain import plain_chat
-
-            code = plain_chat(backends.open())
+        code = asyncio.run(_run(backends, text, media, as_json=as_json, markdown=markdown))
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     if code:
         raise typer.Exit(code)
 
 
-async def _ask(backends: "Backends", text: str, media: Sequence[str], *, as_json: bool, markdown: bool) -> int:
-    """Run one turn; return the exit code."""
-    from nanobot.cli.chat.oneshot import ask
+async def _run(backends: "Backends", text: str | None, media: Sequence[str], *, as_json: bool, markdown: bool) -> int:
+    """Ask once, or chat; return the exit code."""
+    from nanobot.cli.chat.oneshot import ask, plain_chat
 
     async with backends.open() as (bot, key):
-        return await ask(bot, text, key, media=media, as_json=as_json, markdown=markdown)
+        if text is not None:
+            return await ask(bot, text, key, media=media, as_json=as_json, markdown=markdown)
+        if not can_redraw(sys.stdout):
+            await plain_chat(bot, key)
+            return 0
+        from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
+        from nanobot.gateway.control.client import GatewayBackend
 
-
-async def _chat(backends: "Backends", *, markdown: bool) -> int:
-    """Run the chat; return the exit code."""
-    from nanobot.cli.chat.session import ChatSession  # prompt-toolkit and Rich's Markdown are slow to import
-    from nanobot.gateway.control.client import GatewayBackend
-
-    async with backends.open() as (bot, key):
         open_local = backends.open_local if isinstance(bot, GatewayBackend) else None
         history = get_data_paths().cli_history
         return await ChatSession(bot, key, history, markdown=markdown, open_local=open_local).run()
@@ -207,19 +199,17 @@ def _allow_current_folder(setup: Setup) -> None:
 def _print_pending_reminders(runtime: "Runtime") -> None:
     """Say that reminders of the terminal will not come while no chat is open, if there are any and no gateway runs."""
     service = runtime.cron()
-    try:
-        jobs = [] if service.is_served() else service.list_jobs()
-    except StorageError:  # `cron list` says why
-        return
-    pending = [
-        f"{job.name} ({datetime.fromtimestamp(job.state.next_run_at_ms / 1000):%Y-%m-%d %H:%M})"
-        for job in jobs
-        if job.payload.deliver and job.payload.channel in (None, "", CHANNEL) and job.state.next_run_at_ms is not None
-    ]
-    if pending:
-        rest = f" and {len(pending) - _MAX_NAMED} more" if pending[_MAX_NAMED:] else ""
+    with suppress(StorageError):  # `cron list` says why
+        mine = [
+            job for job in service.list_jobs() if job.payload.deliver and job.payload.channel in (None, "", CHANNEL)
+        ]
+        times = [(job.name, job.state.next_run_at_ms) for job in mine if job.state.next_run_at_ms is not None]
+        if not times or service.is_served():
+            return
+        names = [f"{name} ({datetime.fromtimestamp(at / 1000):%Y-%m-%d %H:%M})" for name, at in times[:_MAX_NAMED]]
+        rest = f" and {len(times) - _MAX_NAMED} more" if times[_MAX_NAMED:] else ""
         print_line(
-            f"Note: while no chat is open, nobody reminds you: {strip_control(', '.join(pending[:_MAX_NAMED]))}{rest}. "
+            f"Note: while no chat is open, nobody reminds you: {strip_control(', '.join(names))}{rest}. "
             "`nanobot gateway` does, and `nanobot gateway install` runs it always.",
             err=True,
         )

@@ -275,11 +275,11 @@ def rehearse(
 def _default_chat(setup: Setup) -> "Address | None":
     """The owner's private chat on a chat app, if there is one."""
     from nanobot.pairing.store import PairingStore
-    from nanobot.runtime.audience import owners_chat
+    from nanobot.runtime.audience import ChatPrivacy
     from nanobot.session.manager import SessionManager
 
     sessions = SessionManager(setup.workspace, old_folder=setup.paths.legacy_sessions)
-    return owners_chat(setup.config, PairingStore(setup.paths), sessions)
+    return ChatPrivacy(setup.config, PairingStore(setup.paths), sessions).owners_chat()
 
 
 def _open_jobs() -> CronContext:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +27,6 @@ from nanobot.cli.terminal import is_terminal, repair_output, strip_control, want
 from nanobot.config.paths import absolute
 from nanobot.errors import ConfigError, NanobotError, UsageError
 from nanobot.gateway.daemon import ServiceSpec, find_daemon, nanobot_command, require_daemon
-from nanobot.gateway.lock import find_lock_holder
 from nanobot.utils.text import duration
 
 HARD_EXIT_S = 5.0
@@ -54,8 +54,8 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
     import asyncio  # slow; not needed for --help
 
     from nanobot.cli.chat.signals import INTERRUPT_SIGNALS, TERMINATION_SIGNALS, exit_code_for, handle_signals
-    from nanobot.gateway.service import Options, serve
-    from nanobot.gateway.shutdown import ExitReason, ShutdownRequests
+    from nanobot.gateway.process import ExitReason, ShutdownRequests
+    from nanobot.gateway.service import Options, open_gateway
     from nanobot.security.secrets import redact_all
     from nanobot.utils.log import LogTarget, set_up_logging
 
@@ -71,20 +71,20 @@ def run_process(setup: Setup, *, verbose: bool, **options: Any) -> None:
                 os._exit(exit_code_for(number))
             requests.stop()
 
-        async def enforce_exit() -> None:
-            """End the process HARD_EXIT_S after the request even if something in it hangs."""
-            end = _restart if await requests.wait() is ExitReason.RESTART else partial(os._exit, 0)
-            timer = threading.Timer(HARD_EXIT_S, end)
-            timer.daemon = True
-            timer.start()
-
         with handle_signals([*INTERRUPT_SIGNALS, *TERMINATION_SIGNALS], on_signal):
-            enforcing = asyncio.create_task(enforce_exit())
-            places = {"data_dir": setup.data_dir, "workspace": setup.workspace}
-            try:
-                return await serve(setup.config, **places, options=Options(**options), shutdown=requests)
-            finally:
-                enforcing.cancel()
+            async with open_gateway(
+                setup.config,
+                data_dir=setup.data_dir,
+                workspace=setup.workspace,
+                options=Options(**options),
+                shutdown=requests,
+            ) as gateway:
+                reason = await gateway.wait()
+                end = _restart if reason is ExitReason.RESTART else partial(os._exit, 0)
+                timer = threading.Timer(HARD_EXIT_S, end)  # even if something in it hangs
+                timer.daemon = True
+                timer.start()
+        return reason
 
     if asyncio.run(run_gateway()) is ExitReason.RESTART:
         _restart()
@@ -116,6 +116,8 @@ def status(json: JsonOption = False) -> None:
     """Show whether the gateway is running and healthy; exits with 1 if it is not."""
     report = ask_gateway({"do": "report"})
     if report is None:
+        from nanobot.gateway.process import find_lock_holder  # imports asyncio
+
         holder = find_lock_holder(get_data_paths())
         problem = NO_GATEWAY.format(data=get_data_paths().data)
         if holder is not None:
@@ -158,28 +160,21 @@ def logs(
 
 def _read_lines(file: Path, last: int, follow: bool) -> Iterator[str]:
     """The last lines, then those that are appended, until Ctrl+C. A rotated log is read from its start."""
-    with open(file, "rb") as log:
-        stat = os.fstat(log.fileno())
-        log.seek(max(stat.st_size - _TAIL_BYTES, 0))
-        yield from _decode_lines(log.read())[-last:]
-        offset, inode = log.tell(), stat.st_ino
-    while follow:
+    status = file.stat()
+    offset, inode = max(status.st_size - _TAIL_BYTES, 0), status.st_ino
+    while True:
+        with suppress(FileNotFoundError), open(file, "rb") as log:
+            status = os.fstat(log.fileno())
+            if status.st_ino != inode or status.st_size < offset:
+                offset, inode = 0, status.st_ino
+            log.seek(offset)
+            if data := log.read():
+                yield from strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n")[-last:]
+            offset = log.tell()
+        if not follow:
+            return
+        last = 0  # from now on all
         time.sleep(0.3)
-        try:
-            stat = file.stat()
-        except FileNotFoundError:
-            continue
-        if stat.st_ino != inode or stat.st_size < offset:
-            offset, inode = 0, stat.st_ino
-        if stat.st_size > offset:
-            with open(file, "rb") as log:
-                log.seek(offset)
-                yield from _decode_lines(log.read())
-                offset = log.tell()
-
-
-def _decode_lines(data: bytes) -> list[str]:
-    return strip_control(data.decode("utf-8", "replace")).rstrip("\n").split("\n") if data else []
 
 
 def install() -> None:

@@ -20,7 +20,7 @@ from nanobot.config.loader import check_text, load_config, set_key, unset_key
 from nanobot.config.paths import absolute
 from nanobot.config.saver import to_document
 from nanobot.errors import NanobotError, UsageError
-from nanobot.runtime.tool_sources import mcp_servers
+from nanobot.runtime.policies import mcp_servers
 from nanobot.security.secrets import hold_secrets, named_secrets, redact_named
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from nanobot import __version__
-from nanobot.agent.subagent.tasks import task_counts
+from nanobot.agent.subagent.tasks import Task
+from nanobot.agent.work import WorkState, read_work
 from nanobot.cli.commands.providers import provider_facts
 from nanobot.cli.common import JsonOption, Setup, ask_gateway, read_setup
 from nanobot.cli.output import print_heading, print_json, print_line, print_rows, to_one_line
@@ -54,9 +55,11 @@ def _build_report(setup: Setup, *, include_defaults: bool) -> dict[str, Any]:
     config, paths = setup.config, setup.paths
     gateway = ask_gateway({"do": "report"})
     try:
-        running, waiting = task_counts(paths.database, ProcessLease(paths.leases))
+        tasks = read_work(paths.database, Task, alive=ProcessLease(paths.leases))
     except StorageError:
-        running, waiting = 0, 0
+        tasks = []
+    states = [task.state for task in tasks]
+    running, waiting = states.count(WorkState.RUNNING), states.count(WorkState.WAITING)
     sandbox = SandboxReport(False, "not needed: commands are disabled (tools.exec.enable is false)")
     if config.tools.exec.enable:
         sandbox = command_sandbox(config, setup.data_dir, setup.workspace).report()
@@ -102,10 +105,10 @@ def _channel_states(config: Config, gateway: Mapping[str, Any] | None) -> Mappin
 def _open_goals(setup: Setup) -> list[dict[str, str]]:
     if not setup.paths.database.exists():
         return []
-    from nanobot.agent.goals.goal import read_goals  # slow to import
+    from nanobot.agent.goals.goal import Goal  # slow to import
 
     try:
-        goals = [goal for goal in read_goals(setup.paths.database) if not goal.state.is_over]
+        goals = [goal for goal in read_work(setup.paths.database, Goal) if not goal.state.is_over]
     except StorageError:
         return []
     return [{"session": goal.session_key, "text": goal.order.text, "state": goal.state} for goal in goals]

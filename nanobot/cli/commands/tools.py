@@ -12,8 +12,7 @@ from nanobot.cli.common import JsonOption
 from nanobot.cli.output import Column, print_line, print_list
 from nanobot.cli.terminal import is_terminal
 from nanobot.providers.images import choose_image_model
-from nanobot.runtime.policies import tool_policies
-from nanobot.runtime.tool_sources import mcp_servers, own_tools
+from nanobot.runtime.policies import mcp_servers, own_tools, tool_policies
 from nanobot.runtime.toolbox import SERVICE_TOOLS
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.worker_thread import WorkerThread

@@ -15,7 +15,7 @@ from nanobot.cli.doctor.checks import CheckContext, DoctorCheck, Finding, error,
 from nanobot.cli.output import print_line
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
-from nanobot.runtime.tool_sources import mcp_servers
+from nanobot.runtime.policies import mcp_servers
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import count_noun
 

@@ -14,7 +14,7 @@ from nanobot.cli.doctor.checks import CheckContext, Finding, error, health_check
 from nanobot.cli.setup.probe import format_limits, missing_prices
 from nanobot.config.loader import load_warnings
 from nanobot.errors import NanobotError
-from nanobot.gateway.lock import find_lock_holder
+from nanobot.gateway.process import find_lock_holder
 from nanobot.runtime.sandbox import command_sandbox
 from nanobot.runtime.skills import skills_loader
 from nanobot.utils.clock import find_zone

@@ -17,7 +17,7 @@ from nanobot.errors import StorageError
 from nanobot.pairing.store import NOBODY, PairingStore
 from nanobot.security.provenance import ProvenanceStore
 from nanobot.session.folder import SessionFolder
-from nanobot.session.lines import DecodedLines
+from nanobot.session.lines import decode
 from nanobot.utils.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from nanobot.utils.resources import templates_dir
 from nanobot.utils.text import count_noun, human_size
@@ -176,15 +176,12 @@ def check_sessions(context: CheckContext) -> Iterator[Finding]:
     count = 0
     for path, _ in SessionFolder(context.workspace, context.paths.legacy_sessions).files():
         count += 1
-        decoded = DecodedLines()
         with open(path, "rb") as file:
-            for line in file:
-                decoded.add(line)
-                decoded.rows.clear()  # only counted
-        if decoded.damaged:
+            damaged = sum(not decode(line)[1] for line in file)
+        if damaged:
             yield note(
-                f"{path}: {count_noun(len(decoded.damaged), 'line')} cannot be read.",
-                "The valid lines load; the others are moved to a .corrupt file beside it.",
+                f"{path}: {count_noun(damaged, 'line')} cannot be read.",
+                "The valid lines load; the others stay in the file and are skipped.",
             )
     yield note(count_noun(count, "conversation"))
 

@@ -131,7 +131,8 @@ class ChatBackend(Protocol):
         """Stop the running turn; False if it has not started."""
 
     def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
-        """Replace the waiting lines, which the running turn may merge."""
+        """Replace the waiting lines, which the running turn may merge. One of this process asks for them."""
+        return
 
     async def shell(self, command: str, session_key: str, folder: str) -> tuple[str, bool]:
         """Run a command that the user typed; return its output and whether it succeeded."""
@@ -144,6 +145,7 @@ class ChatBackend(Protocol):
 
     async def jobs_problem(self) -> str:
         """Why jobs created here will not run when due; empty if a process runs them."""
+        return ""
 
     async def wait_for_background(self, session_key: str, on_start: OnBackgroundStart, show: Show) -> None:
         """Wait until the session's background work has ended and its results were shown.
@@ -153,9 +155,10 @@ class ChatBackend(Protocol):
 
     async def wait_for_consolidation(self, note: Show) -> None:
         """Wait for a consolidation that is running in this process, a minute at most, and say so first."""
+        return
 
 
-class LocalBackend:
+class LocalBackend(ChatBackend):
     """The bot of this process."""
 
     def __init__(self, runtime: "Runtime") -> None:
@@ -226,9 +229,6 @@ class LocalBackend:
 
     async def stop_turn(self, session_key: str) -> bool:
         return await self._runtime.loop.stop_turn(session_key)
-
-    def set_waiting_lines(self, messages: Sequence[InboundMessage]) -> None:
-        """Nothing to do: the turn asks for them."""
 
     async def shell(self, command: str, session_key: str, folder: str) -> tuple[str, bool]:
         """Runs through the exec tool, with its sandbox and guards. No model sees it."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.events import Answer, EventSink, TurnEvent, TurnOutcome, TurnResult
 from nanobot.agent.remote_turn import RETRIES, RETRY_S, RemoteTurn, follow_turn, socket_frames, stop_turn
 from nanobot.bus.events import InboundMessage
-from nanobot.gateway.control.backend import Joining, OnBackgroundStart, SessionInfo, Show
+from nanobot.gateway.control.backend import ChatBackend, Joining, OnBackgroundStart, SessionInfo, Show
 from nanobot.net.gateway_socket import Frame, GatewayError, ask, connect, settings_in
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _RETRIES = 5
 """Of a chat, which then continues without the gateway."""
 
 
-class GatewayBackend:
+class GatewayBackend(ChatBackend):
     """Runs everything in the gateway, which alone writes the sessions."""
 
     def __init__(self, state: Path, about: Mapping[str, Any], *, retry_s: float = RETRY_S) -> None:
@@ -38,8 +38,8 @@ class GatewayBackend:
         self._running: RemoteTurn | None = None
         self._last: RemoteTurn | None = None
         """The turn that was shown last: if the gateway has restarted meanwhile, it goes on."""
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._sending = asyncio.Lock()
+        self._sent: asyncio.Task[None] | None = None
+        """The last request that was sent in the background."""
 
     def commands(self) -> Mapping[str, str]:
         return dict(self._about["commands"])
@@ -127,14 +127,15 @@ class GatewayBackend:
 
     def _start(self, request: Frame) -> None:
         """Send a request in the background, after those before it."""
+        previous = self._sent
 
         async def send() -> None:
-            async with self._sending:
-                with suppress(GatewayError):
-                    await ask(self._state, request)
+            if previous is not None:
+                await asyncio.wait([previous])
+            with suppress(GatewayError):
+                await ask(self._state, request)
 
-        self._tasks.add(task := asyncio.create_task(send()))
-        task.add_done_callback(self._tasks.discard)
+        self._sent = asyncio.create_task(send())
 
     async def shell(self, command: str, session_key: str, folder: str) -> tuple[str, bool]:
         request = {"do": "exec", "command": command, "session": session_key, "folder": folder}
@@ -163,13 +164,6 @@ class GatewayBackend:
                                 yield str(frame.get("text", ""))
             was_lost = True
             await asyncio.sleep(self._retry_s)
-
-    async def wait_for_consolidation(self, note: Show) -> None:
-        """Nothing to do: the gateway keeps running."""
-
-    async def jobs_problem(self) -> str:
-        """Empty: the gateway runs the jobs."""
-        return ""
 
     async def wait_for_background(self, session_key: str, on_start: OnBackgroundStart, show: Show) -> None:
         async with connect(self._state) as connection:

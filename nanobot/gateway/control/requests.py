@@ -14,10 +14,9 @@ from nanobot.agent.recovery import find_interrupted_turn
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.config.paths import DataPaths
 from nanobot.errors import NanobotError
+from nanobot.gateway.channels import GatewayChannels
 from nanobot.gateway.control.backend import LocalBackend, chat_of, terminal_message, transcribe_attachments
-from nanobot.gateway.control.terminal import TerminalChannel
-from nanobot.gateway.report import HealthReporter
-from nanobot.gateway.shutdown import ShutdownRequests
+from nanobot.gateway.internal_channels import TerminalChannel
 from nanobot.messages.types import Origin
 from nanobot.net.gateway_socket import Connection, Frame
 from nanobot.runtime.build import Runtime
@@ -26,7 +25,6 @@ ABANDONED_S = 2.0
 """A turn is stopped this time after its client has left."""
 SEND_S = 60.0
 """How long `send` waits for the platform's answer."""
-_UNKNOWN = "The gateway does not know the request {name!r}. It may be an older version: `nanobot gateway restart`."
 
 
 class ControlRequests:
@@ -36,90 +34,80 @@ class ControlRequests:
         self,
         runtime: Runtime,
         feed: Feed,
-        reporter: HealthReporter,
-        shutdown: ShutdownRequests,
         terminal: TerminalChannel,
-        new_link: Callable[[], Awaitable[str]],
-        api_urls: Callable[[], list[str]],
+        channels: GatewayChannels,
+        about_gateway: Callable[[str], Awaitable[Frame | None]],
     ) -> None:
-        """`new_link` returns a one-time link to the page; raises NanobotError. `api_urls`: where the API is."""
-        self._api_urls = api_urls
-        self._new_link = new_link
-        self._runtime = runtime
+        """`about_gateway` answers a request about the gateway itself, by its name; None if there is no such request."""
+        self._runtime, self._feed, self._terminal, self._channels = runtime, feed, terminal, channels
+        self._about_gateway = about_gateway
         self._bot = LocalBackend(runtime)
-        self._feed = feed
         self._followers: Counter[str] = Counter()
         """Connections of the clients that have sent a message, by the id of its turn."""
         self._tasks: set[asyncio.Task[object]] = set()
-        self._reporter = reporter
-        self._shutdown = shutdown
-        self._terminal = terminal
-        self._answers: dict[str, Callable[[Frame], Awaitable[Frame]]] = {
-            "about": self._about,
-            "session": self._session,
-            "sessions": self._sessions,
-            "exec": self._exec,
-            "check exec": self._check_exec,
-            "waiting": self._waiting,
-            "answer": self._answer_question,
-            "stop turn": self._stop_turn,
-            "send": self._send,
-            "report": self._report,
-            "mcp server": self._mcp_server,
-            "web link": self._web_link,
-            "api urls": self._send_api_urls,
-            "stop gateway": self._stop_gateway,
-            "restart gateway": self._restart_gateway,
-        }
-        """Requests with one frame as answer."""
         self._streams: dict[str, Callable[[Frame, Connection], Awaitable[None]]] = {
             "turn": self._turn,
             "resume": self._resume,
             "listen": self._listen,
             "background": self._background,
         }
+        """Requests with more than one frame as answer."""
 
     async def answer(self, request: Frame, client: Connection) -> None:
         """Handle a request; errors are sent to the client. Raises OSError if the client is gone."""
-        name = str(request.get("do"))
         try:
-            if (answer := self._answers.get(name)) is not None:
-                client.send(await answer(request))
-            elif (stream := self._streams.get(name)) is not None:
+            if (stream := self._streams.get(str(request.get("do")))) is not None:
                 await stream(request, client)
             else:
-                raise NanobotError(_UNKNOWN.format(name=name))
+                client.send(await self._reply(request))
         except NanobotError as error:
             client.send({"type": "error", "text": str(error), "code": error.exit_code})
         except (KeyError, TypeError, ValueError) as error:
             client.send({"type": "error", "text": f"The request is incomplete: {error!r}."})
 
-    async def _about(self, request: Frame) -> Frame:
-        """What a terminal chat shows: the bot, its commands and skills, and the session."""
-        bot, is_continuing = self._bot, bool(request.get("continue"))
-        return {
-            "session": await asyncio.to_thread(bot.session_of, request["session"], continue_latest=is_continuing),
-            "name": self._runtime.config.agents.defaults.bot_title,  # may have changed
-            "workspace": str(bot.workspace),
-            "commands": bot.commands(),
-            "skills": await asyncio.to_thread(bot.skills),
-        }
-
-    async def _session(self, request: Frame) -> Frame:
-        return asdict(await self._bot.session_info(str(request["session"])))
-
-    async def _sessions(self, request: Frame) -> Frame:
-        """The conversations that a terminal chat of this session may reopen."""
-        return {"sessions": [asdict(item) for item in await self._bot.conversations(str(request["session"]))]}
-
-    async def _exec(self, request: Frame) -> Frame:
-        """Run a shell command that the user typed, with the agent's tool and its guards."""
-        command, session, folder = (str(request[name]) for name in ("command", "session", "folder"))
-        text, ok = await self._bot.shell(command, session, folder)
-        return {"text": text, "ok": ok}
-
-    async def _check_exec(self, request: Frame) -> Frame:
-        return {"refusal": await self._bot.check_for_terminal(str(request["command"]), str(request["folder"]))}
+    async def _reply(self, request: Frame) -> Frame:
+        """The answer to a request that has one frame as answer."""
+        bot, runtime = self._bot, self._runtime
+        match request:
+            case {"do": "about", "session": key}:  # what a terminal chat shows
+                is_continuing = bool(request.get("continue"))
+                return {
+                    "session": await asyncio.to_thread(bot.session_of, key, continue_latest=is_continuing),
+                    "name": runtime.config.agents.defaults.bot_title,  # may have changed
+                    "workspace": str(bot.workspace),
+                    "commands": bot.commands(),
+                    "skills": await asyncio.to_thread(bot.skills),
+                }
+            case {"do": "session", "session": str(key)}:
+                return asdict(await bot.session_info(key))
+            case {"do": "sessions", "session": str(key)}:
+                return {"sessions": [asdict(item) for item in await bot.conversations(key)]}
+            case {"do": "exec", "command": str(command), "session": str(key), "folder": str(folder)}:
+                text, ok = await bot.shell(command, key, folder)
+                return {"text": text, "ok": ok}
+            case {"do": "check exec", "command": str(command), "folder": str(folder)}:
+                return {"refusal": await bot.check_for_terminal(command, folder)}
+            case {"do": "waiting", "turn": str(turn_id), "lines": lines}:  # replaces the lines that the turn may take
+                if turn_id in self._followers:
+                    self._terminal.waiting_lines[turn_id] = [
+                        terminal_message(line["text"], line["session"], line["media"], line["folder"]) for line in lines
+                    ]
+                return {}
+            case {"do": "answer", "question": str(question), "answer": answer}:  # as the owner
+                return {"answered": runtime.questions.answer(question, Answer(answer))}
+            case {"do": "stop turn", "session": str(key)}:  # also one of another client
+                return {"stopped": await runtime.loop.stop_turn(key, request.get("turn"))}
+            case {"do": "send", "channel": str(channel), "to": str(to), "text": str(text)}:
+                return {"ids": await self._send(channel, to, text, request)}
+            case {"do": "mcp server", "name": str(name)}:
+                return await self._mcp_server(name)
+        name = str(request.get("do"))
+        if (answer := await self._about_gateway(name)) is not None:
+            return answer
+        raise NanobotError(
+            f"The gateway does not know the request {name!r}, or it is incomplete. Is it an older version? Then: "
+            "`nanobot gateway restart`."
+        )
 
     async def _turn(self, request: Frame, client: Connection) -> None:
         """Accept a message, heard once however often it is sent, and follow its turn.
@@ -137,10 +125,14 @@ class ControlRequests:
             self._followers[turn_id] -= 1
             if not self._followers[turn_id]:
                 del self._followers[turn_id]
-                if self._is_open(key, turn_id):
-                    asyncio.get_running_loop().call_later(ABANDONED_S, self._stop_abandoned, key, turn_id)
-                else:
-                    self._terminal.waiting_lines.pop(turn_id, None)
+                delay_s = ABANDONED_S if self._is_open(key, turn_id) else 0.0
+                asyncio.get_running_loop().call_later(delay_s, self._end_abandoned, key, turn_id)
+
+    def _end_abandoned(self, key: str, turn_id: str) -> None:
+        if turn_id not in self._followers:
+            self._terminal.waiting_lines.pop(turn_id, None)
+            if self._is_open(key, turn_id) and not self._runtime.loop.is_stopping:
+                self._start(self._runtime.loop.stop_turn(key, turn_id))
 
     async def _message(self, request: Frame, key: str, turn_id: str) -> InboundMessage:
         media = [str(path) for path in request.get("media", ())]
@@ -165,18 +157,15 @@ class ControlRequests:
             folder = DataPaths(self._runtime.data_dir).turns
             interrupted = await asyncio.to_thread(find_interrupted_turn, folder, key)
             turn_id = interrupted.turn_id if interrupted is not None else ""
-        resuming: asyncio.Task[object] | None = None
-        if not self._is_open(key, turn_id):  # the loop resumes what was journaled
-            resuming = self._start(self._runtime.loop.resume(key, attended=bool(request.get("attended"))))
-            if not turn_id:
-                await asyncio.wait([resuming])
-                client.send({"type": "nothing"})
-                return
-
-        def is_open() -> bool:
-            return self._is_open(key, turn_id) if resuming is None else not resuming.done()
-
-        await self._follow(request, key, turn_id, client, is_open)
+        if self._is_open(key, turn_id):  # the loop resumes what was journaled
+            await self._follow(request, key, turn_id, client, partial(self._is_open, key, turn_id))
+            return
+        resuming = self._start(self._runtime.loop.resume(key, attended=bool(request.get("attended"))))
+        if turn_id:
+            await self._follow(request, key, turn_id, client, lambda: not resuming.done())
+        else:
+            await asyncio.wait([resuming])
+            client.send({"type": "nothing"})
 
     async def _follow(
         self, request: Frame, key: str, turn_id: str, client: Connection, is_open: Callable[[], bool]
@@ -199,31 +188,12 @@ class ControlRequests:
     def _is_open(self, key: str, turn_id: str) -> bool:
         return self._runtime.bus.is_open(key, turn_id)
 
-    def _stop_abandoned(self, key: str, turn_id: str) -> None:
-        if turn_id not in self._followers:
-            self._terminal.waiting_lines.pop(turn_id, None)
-            if self._is_open(key, turn_id) and not self._runtime.loop.is_stopping:
-                self._start(self._runtime.loop.stop_turn(key, turn_id))
-
     def _start(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
         """Run work that goes on when its client leaves."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    async def _waiting(self, request: Frame) -> Frame:
-        """Replace the lines that wait in a terminal, which its turn may take."""
-        if request["turn"] in self._followers:
-            self._terminal.waiting_lines[request["turn"]] = [
-                terminal_message(line["text"], line["session"], line["media"], line["folder"])
-                for line in request["lines"]
-            ]
-        return {}
-
-    async def _answer_question(self, request: Frame) -> Frame:
-        """Answer an approval question as the owner."""
-        return {"answered": self._runtime.questions.answer(str(request["question"]), Answer(request["answer"]))}
 
     async def _listen(self, request: Frame, client: Connection) -> None:
         """Send outbound messages to a terminal chat until the client leaves."""
@@ -247,63 +217,39 @@ class ControlRequests:
 
         return self._terminal.shown_by(chat_of(key), show, for_all=for_all)
 
-    async def _send(self, request: Frame) -> Frame:
-        """Send a message to a chat or a person, and answer with its platform ids."""
-        name, to = str(request["channel"]), str(request["to"])
-        if self._reporter.channels.manager.get(name) is None:
-            if broken := self._reporter.channels.broken.get(name):
-                raise NanobotError(f"{name} cannot send: {broken}")
-            running = ", ".join(self._reporter.channels.names) or "none"
+    async def _send(self, channel: str, to: str, text: str, request: Frame) -> list[str]:
+        """Send a message to a chat, or with `person` to a person, and return its platform ids."""
+        channels = self._channels
+        if channels.manager.get(channel) is None:
+            if broken := channels.broken.get(channel):
+                raise NanobotError(f"{channel} cannot send: {broken}")
             raise NanobotError(
-                f"This gateway runs no channel {name!r} (running: {running}). Set channels.{name}.enabled."
+                f"This gateway runs no channel {channel!r} (running: {', '.join(channels.names) or 'none'}). Set "
+                f"channels.{channel}.enabled."
             )
         if request.get("person"):
-            to = await self._reporter.channels.manager.chat_with(name, to) or to
-        message = OutboundMessage(
-            name, to, str(request["text"]), media=[str(path) for path in request.get("media", ())],
-            kind=OutboundKind.NOTICE, thread_id=request.get("thread"),
-        )  # fmt: skip
+            to = await channels.manager.chat_with(channel, to) or to
+        media, thread_id = [str(path) for path in request.get("media", ())], request.get("thread")
+        message = OutboundMessage(channel, to, text, media=media, kind=OutboundKind.NOTICE, thread_id=thread_id)
         receipt = await self._runtime.bus.publish_outbound(message)
         try:
             async with asyncio.timeout(SEND_S):
-                ids = await receipt.wait()
+                return [*await receipt.wait()]
         except TimeoutError as error:
             raise DeliveryFailedError(
-                f"{name} did not accept the message within {SEND_S:.0f} s. It stays queued and is sent when possible."
+                f"{channel} did not accept the message within {SEND_S:.0f} s. It stays queued and is sent when "
+                "possible."
             ) from error
-        return {"ids": list(ids)}
 
-    async def _report(self, request: Frame) -> Frame:
-        return await self._reporter.report()
-
-    async def _mcp_server(self, request: Frame) -> Frame:
-        """Connect to an MCP server if needed, and send the tools it offers."""
+    async def _mcp_server(self, name: str) -> Frame:
+        """Connect to an MCP server if needed, and return how many tools it offers."""
         servers = self._runtime.servers
-        server = servers.find(str(request["name"])) if servers is not None else None
+        server = servers.find(name) if servers is not None else None
         if server is None:
             return {"known": False}
         await server.connect()
         counts = {"tools": len(server.offered_names()), "leftOut": server.left_out, "unknown": server.unknown_tools()}
         return {"known": True, **counts}
-
-    async def _web_link(self, request: Frame) -> Frame:
-        return {"url": await self._new_link()}
-
-    async def _send_api_urls(self, request: Frame) -> Frame:
-        return {"urls": self._api_urls()}
-
-    async def _stop_turn(self, request: Frame) -> Frame:
-        """Stop a turn, or the running turn of a session, also one of another client."""
-        key, turn_id = str(request["session"]), request.get("turn")
-        return {"stopped": await self._runtime.loop.stop_turn(key, turn_id)}
-
-    async def _stop_gateway(self, request: Frame) -> Frame:
-        self._shutdown.stop()
-        return {}
-
-    async def _restart_gateway(self, request: Frame) -> Frame:
-        self._shutdown.restart()
-        return {}
 
 
 async def _run_for_client(work: Awaitable[object], client: Connection) -> None:

@@ -27,12 +27,8 @@ from nanobot.utils.storage_error import storage_errors
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_NOT_DAMAGED = {
-    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM,
-}  # fmt: skip
-"""Codes of errors that come from the disk or a lock, not from a damaged file."""
-
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
+"""Codes of errors that may come from a damaged file, not from the disk or a lock."""
 _TIMEOUT_S = 20.0
 """Time limit for updating the index. Building it for 100,000 messages takes about ten seconds."""
 _LOCK_TIMEOUT_S = 5.0
@@ -195,52 +191,35 @@ class SearchIndex:
         minute = f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}" if seconds else ""
         return RecallHit(number, file.name, minute, role, " ".join(shown.split()), provenance)
 
-    # --- the file
-
     def _ask(self, work: Callable[[sqlite3.Connection, IndexUpdate], T], timeout_s: float) -> T:
-        """Update the index for at most `timeout_s`, then run `work` on it."""
+        """Update the index for at most `timeout_s`, then run `work` on it. A damaged index is rebuilt."""
         try:
-            return self._try(work, timeout_s)
+            return self._update_and_run(work, timeout_s)
         except sqlite3.Error as error:
-            if "no such" in str(error):
-                raise StorageError(
-                    "The Python that nanobot runs on has a SQLite without FTS5 trigrams, so nothing can be searched."
-                ) from error
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_DAMAGED:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
                 raise self._storage_error(error) from error
             log.warning("The search index is damaged and will be rebuilt: %s", error)
-            self._delete()
+        with storage_errors(f"{self._path} is damaged and cannot be deleted"):
+            for end in ("", "-wal", "-shm"):
+                self._path.with_name(self._path.name + end).unlink(missing_ok=True)
         try:
-            return self._try(work, timeout_s)
+            return self._update_and_run(work, timeout_s)
         except sqlite3.Error as error:
             raise self._storage_error(error) from error
 
-    def _try(self, work: Callable[[sqlite3.Connection, IndexUpdate], T], timeout_s: float) -> T:
-        with closing(self._connect()) as db:
-            deadline = time.monotonic() + timeout_s
+    def _update_and_run(self, work: Callable[[sqlite3.Connection, IndexUpdate], T], timeout_s: float) -> T:
+        with storage_errors(f"{self._path} cannot be used"):
+            make_private_folder(self._path.parent)
+            self._path.touch(PRIVATE_FILE, exist_ok=True)
+        deadline = time.monotonic() + timeout_s
+        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=_LOCK_TIMEOUT_S)) as db:
+            make_tables(db)
             index = IndexUpdate(db, self._opener, lambda: self._stopping.is_set() or time.monotonic() > deadline)
             index.run(self._sources())
             return work(db, index)
 
     def _storage_error(self, error: sqlite3.Error) -> StorageError:
         return StorageError(f"{self._path} cannot be used: {error}. Check free space and permissions.")
-
-    def _connect(self) -> sqlite3.Connection:
-        with storage_errors(f"{self._path} cannot be used"):
-            make_private_folder(self._path.parent)
-            self._path.touch(PRIVATE_FILE, exist_ok=True)
-        db = sqlite3.connect(self._path, isolation_level=None, timeout=_LOCK_TIMEOUT_S, check_same_thread=False)
-        try:
-            make_tables(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _delete(self) -> None:
-        with storage_errors(f"{self._path} is damaged and cannot be deleted"):
-            for end in ("", "-wal", "-shm"):
-                self._path.with_name(self._path.name + end).unlink(missing_ok=True)
 
 
 def _select(query: Query, *, is_few: bool) -> tuple[str, list[str]]:
@@ -249,15 +228,13 @@ def _select(query: Query, *, is_few: bool) -> tuple[str, list[str]]:
     The other values: earliest time, role and turn to leave out, ids of the files as JSON, now, _RECENCY_S, how many.
     """
     joint = " AND " if query.is_all else " OR "
-    long = [term for term in query.terms if len(term) >= _TRIGRAM]
-    if query.is_all or len(long) == len(query.terms):
-        short = [term for term in query.terms if term not in long]
-    else:
-        long, short = [], [*query.terms]
-    conditions, values = ["TRUE"], [*short]
+    short = [term for term in query.terms if len(term) < _TRIGRAM]
+    if short and not query.is_all:  # any of them: the index of trigrams does not help
+        short = [*query.terms]
+    long = [term for term in query.terms if term not in short]
+    conditions, values, score, tables = ["TRUE"], [*short], "-1.0", "words_content AS f"
     if short:
         conditions.append(f"({joint.join(['instr(f.c0, ?) > 0'] * len(short))})")
-    score, tables = "-1.0", "words_content AS f"
     if long:
         conditions.append("words MATCH ?")
         values.append(joint.join(f'"{term}"' for term in long))

@@ -7,8 +7,9 @@ words run together there or have prefixes.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 _UNSPACED = re.compile(
@@ -117,23 +118,15 @@ def _parts_of(word: str) -> list[str]:
 
 def find_match(text: str, queries: Sequence[Query]) -> tuple[int, int]:
     """Return start and end of the longest term found in a text; (0, 0) if there is none."""
-    pairs = list(_folded_chars(text[:_MAX_SHOWN]))
-    folded = "".join(char for char, _ in pairs)
+    folded = "".join(_fold_char(char) for char in text[:_MAX_SHOWN])
     for query in queries:
-        for term in sorted(query.terms, key=len, reverse=True):
+        for term in sorted(map(str.strip, query.terms), key=len, reverse=True):
             if (at := folded.find(term)) >= 0:
-                inner = at + (len(term) - len(term.lstrip()))
-                return pairs[inner][1], pairs[inner + len(term.strip()) - 1][1] + 1
+                return at, at + len(term)
     return 0, 0
 
 
-def _folded_chars(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the characters of the folded text, each with the position in the text that it comes from."""
-    previous = " "
-    yield " ", 0
-    for at, letter in enumerate(text):
-        for char in fold(letter).strip() or (" " if letter.translate(_FOLDING).isspace() else ""):
-            if char != " " or previous != " ":
-                yield char, at
-            previous = char
-    yield " ", len(text)
+@cache
+def _fold_char(char: str) -> str:
+    """One folded character for one of the text, so that their positions are the same."""
+    return fold(char).strip()[:1] or " "

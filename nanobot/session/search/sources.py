@@ -71,7 +71,11 @@ class IndexSource:
             status = os.lstat(self.path)
         except OSError:
             return ""
-        return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}" if stat.S_ISREG(status.st_mode) else ""
+        return stamp_of(status) if stat.S_ISREG(status.st_mode) else ""
+
+
+def stamp_of(status: os.stat_result) -> str:
+    return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
 
 
 @dataclass(slots=True)

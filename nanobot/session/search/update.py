@@ -21,7 +21,15 @@ from nanobot.session.file_names import key_of
 from nanobot.session.folder import open_packed
 from nanobot.session.lines import decode, is_record
 from nanobot.session.search.query import fold
-from nanobot.session.search.sources import IndexedFile, IndexSource, SearchableText, entries_in, message_in, trust_in
+from nanobot.session.search.sources import (
+    IndexedFile,
+    IndexSource,
+    SearchableText,
+    entries_in,
+    message_in,
+    stamp_of,
+    trust_in,
+)
 from nanobot.utils import codec
 from nanobot.utils.text import escape_surrogates
 
@@ -30,7 +38,7 @@ log = logging.getLogger(__name__)
 _VERSION = 4
 """Version of tables and folding; an index with another one is rebuilt."""
 _SCHEMA = """
-DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS words; DROP TABLE IF EXISTS folded;
+DROP TABLE IF EXISTS files; DROP TABLE IF EXISTS rows; DROP TABLE IF EXISTS words;
 CREATE TABLE files (id INTEGER PRIMARY KEY, data TEXT NOT NULL);
 CREATE TABLE rows (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL,
@@ -80,19 +88,20 @@ class IndexUpdate:
 
     def _update(self, stamps: dict[IndexSource, str]) -> bool:
         """Return whether the index is complete."""
-        known = self._load_files()  # again: another process may have updated it
-        self.files = {file.id: file for file in known if stamps.get(file.source) == file.stamp}
-        unchanged = {file.source for file in self.files.values()}
-        changed = {(file.inode, file.source.is_memory): file for file in known if file.id not in self.files}
-        inodes = {source: stamp.partition(":")[0] for source, stamp in stamps.items()}
-        new = sorted(stamps.keys() - unchanged, key=lambda source: int(stamps[source].rpartition(":")[2]))
-        work = [(source, changed.pop((inodes[source], source.is_memory), None)) for source in new]
-        continued = {before.id for _, before in work if before is not None}
-        for file in known:
-            if file.id not in self.files and file.id not in continued:
+        found = {(stamp.partition(":")[0], source.is_memory): source for source, stamp in stamps.items()}
+        known = {(file.inode, file.source.is_memory): file for file in self._load_files()}  # perhaps newer by now
+        for identity, file in known.items():
+            if identity not in found:
                 self._delete_rows(file)
                 self._db.execute("DELETE FROM files WHERE id = ?", (file.id,))
-        is_whole = all(not self._is_late() and self._index(source, before, inodes[source]) for source, before in work)
+        self.files = {}
+        is_whole = True
+        for identity, source in sorted(found.items(), key=lambda item: int(stamps[item[1]].rpartition(":")[2])):
+            before = known.get(identity)
+            if before is not None and (before.source, before.stamp) == (source, stamps[source]):
+                self.files[before.id] = before
+            else:
+                is_whole = is_whole and not self._is_late() and self._index(source, before, identity[0])
         if self._added > _OPTIMIZE_ROWS:
             self._db.execute("INSERT INTO words (words) VALUES ('optimize')")
         return is_whole
@@ -101,21 +110,19 @@ class IndexUpdate:
         """Index what is new in a file. Return False if time ran out. Unreadable files are tried again next time."""
         try:
             with self._open(source) as opened:
-                if source.member:
-                    stamp, size = source.member_stamp, opened.seek(0, os.SEEK_END)
-                else:
-                    status = os.fstat(opened.fileno())
-                    stamp, size = f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}", status.st_size
+                stamp = source.member_stamp or stamp_of(os.fstat(opened.fileno()))
                 if stamp.partition(":")[0] != inode:  # replaced meanwhile, perhaps by a link to another chat's memory
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                 file = before or self._add_file(source)
-                file.source = source
-                is_continued = size > file.read_to and _tail_of(opened, file.read_to) == file.tail
+                is_continued = (
+                    _tail_of(opened, file.read_to) == file.tail and opened.seek(0, os.SEEK_END) > file.read_to
+                )
                 if stamp != file.stamp and not (source.only_grows and is_continued):
                     self._delete_rows(file)
                     file = IndexedFile(file.id, source, file.key)
+                file.source = source
                 self.files[file.id] = file
-                is_whole = self._index_blocks(file, opened, size, stamp)
+                is_whole = self._index_blocks(file, opened, stamp)
                 file.stamp = stamp if is_whole else f"{inode}:0:0"
                 file.tail = _tail_of(opened, file.read_to)
                 self._db.execute("UPDATE files SET data = ? WHERE id = ?", (codec.to_json(file), file.id))
@@ -130,13 +137,12 @@ class IndexUpdate:
                 return BytesIO(packed.read(source.member))
         return open(source.path, "rb", opener=self._opener if source.is_memory else None)
 
-    def _index_blocks(self, file: IndexedFile, opened: BinaryIO, size: int, stamp: str) -> bool:
-        while data := _whole_lines(opened, file.read_to, size, everything=file.source.is_memory):
-            texts = (
-                entries_in(data, file.source.path.name, int(stamp.rpartition(":")[2]) / 1e9)
-                if file.source.is_memory
-                else _messages_in(file, data)
-            )
+    def _index_blocks(self, file: IndexedFile, opened: BinaryIO, stamp: str) -> bool:
+        while data := _next_lines(opened, file):
+            if file.source.is_memory:
+                texts = entries_in(data, file.source.path.name, int(stamp.rpartition(":")[2]) / 1e9)
+            else:
+                texts = _messages_in(file, data)
             for entry in texts:
                 self._add_text(file, entry)
             file.read_to += len(data)
@@ -210,17 +216,17 @@ def _messages_in(file: IndexedFile, data: bytes) -> Iterator[SearchableText]:
                 yield entry
 
 
-def _whole_lines(file: BinaryIO, start: int, size: int, *, everything: bool) -> bytes:
-    """Read the next bytes up to a line end, and a complete last line without one. Empty if there are none."""
-    file.seek(start)
-    if everything:
-        return file.read(size - start)
+def _next_lines(opened: BinaryIO, file: IndexedFile) -> bytes:
+    """Read on: the rest of a memory file; of a session whole lines. Empty if there is nothing more."""
+    opened.seek(file.read_to)
+    if file.source.is_memory:
+        return opened.read()
     data = b""
-    while more := file.read(min(_BLOCK, size - start - len(data))):
+    while more := opened.read(_BLOCK):
         data += more
         if cut := data.rfind(b"\n") + 1:
             return data[:cut]
-    return data if decode(data)[1] else b""
+    return data if decode(data)[1] else b""  # a last line without a line break
 
 
 def _tail_of(file: BinaryIO, end: int) -> int:

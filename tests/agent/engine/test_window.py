@@ -201,6 +201,17 @@ def test_the_message_to_answer_is_sent_whole_whatever_the_state_says():
     assert len(text_of(fitted.rows[-1]["content"])) <= 700
 
 
+def test_what_has_shrunk_does_not_grow_again():
+    history, budget = [*session(8, 8_000), asks("next", "z")], TokenBudget(1_500)
+    window = Window(condensed=30, shrunk=len(history))
+
+    fitted = fit(History(history), window, budget)
+
+    assert fitted.window.start > window.start
+    assert fitted.window.condensed >= window.condensed
+    assert fitted.window.shrunk == window.shrunk
+
+
 # --- rows
 
 
@@ -429,7 +440,7 @@ def test_what_would_go_next_is_said_in_words():
     departure = next_eviction(History([*session(10, 8_000), asks("next", "z")]), Window())
 
     assert departure is not None
-    assert departure.what == "the results of 4 old steps"
+    assert departure.what == "results and pictures of old turns"
     assert 5_000 < departure.tokens < 9_000
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.goals.goal import GoalLimits, GoalState, Note
-from nanobot.messages.shown import visible_text
+from nanobot.agent.goals.goal import GoalLimits, Note
+from nanobot.agent.work import WorkState
+from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
 from nanobot.providers.base import Delta
 from nanobot.providers.errors import AuthenticationError
-from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, NOTE, WRITE, Page, a_goal, asked, goal_of, goals_in, put_goal
-from tests.support.scripted_model import Cast, on_stage
+from tests.support.goals import ASK, FINISH, NOTE, WRITE, Page, asked
+from tests.support.scripted_model import Cast, on_stage, play, results
+from tests.support.work import a_goal, change_work, goal_of, goals_in, put_goal
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
-ASK = calls(("goal", {"action": "ask", "text": "In which language?"}))
 
 
 async def test_what_was_reset_in_a_turn_of_the_goal_does_not_come_back(tmp_path: Path):
@@ -59,7 +59,7 @@ async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(
     assert goal_of(tmp_path)["state"] == "stopped"
 
 
-IDLE = """
+PROVE_NOTHING = """
 pytest || true
 pytest; true
 echo "done"
@@ -70,7 +70,7 @@ pytest -k 'a b' || :
 printf x > f
 cat f | wc -l
 """
-WHICH_MAY_FAIL = """
+MAY_FAIL = """
 pytest -q
 test -f a || exit 1
 cd src && pytest && echo fine
@@ -81,35 +81,30 @@ if a; then b; fi
 ! grep -q x f
 curl -f 'http://a/?b=1&c=2'
 """
+REFUSED = [
+    *((command, "", "proves nothing") for command in (*PROVE_NOTHING.strip().splitlines(), "make\ntrue")),
+    ("x" * 4_001, "", "at most"),
+    ("pytest", "x" * 2_001, "at most"),
+]
 
 
-@pytest.mark.parametrize("command", [*IDLE.strip().splitlines(), "make\ntrue"])
-def test_a_command_that_ends_well_in_any_case_is_no_check(command: str):
-    with pytest.raises(ValueError, match="proves nothing"):
-        GoalCheck.of(f"command: {command}")
+@pytest.mark.parametrize(("command", "expect", "why"), REFUSED)
+def test_a_command_that_ends_well_in_any_case_is_no_check(command: str, expect: str, why: str):
+    with pytest.raises(NanobotError, match=why):
+        GoalCheck.of(f"command: {command}", expect)
 
 
-@pytest.mark.parametrize("command", WHICH_MAY_FAIL.strip().splitlines())
-def test_one_that_may_fail_is(command: str):
-    assert GoalCheck.of(f"command: {command}").target == command
-
-
-@pytest.mark.parametrize(("target", "expect"), [("x" * 4_001, ""), ("pytest", "x" * 2_001)])
-def test_a_check_has_an_end(target: str, expect: str):
-    with pytest.raises(ValueError, match="at most"):
-        GoalCheck.of(f"command: {target}", expect)
-
-
-def test_what_a_pipe_carries_on_is_one_where_a_text_must_show():
+def test_one_that_may_fail_is_and_a_pipe_where_a_text_must_show():
+    for command in MAY_FAIL.strip().splitlines():
+        assert GoalCheck.of(f"command: {command}").target == command
     assert GoalCheck.of("command: pytest | tail -3", "5 passed").expect == "5 passed"
 
 
-@pytest.mark.parametrize("damage", ["{", "[" * 100_000, '{"id": "2", "steps": "x"}'], ids=["half", "deep", "wrong"])
-async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path: Path, damage: str):
-    for key in ("cli:direct", "cli:other"):
-        put_goal(tmp_path, a_goal(key=key))
-    with closing(sqlite3.connect(tmp_path / "state" / "nanobot.db")) as db, db:
-        db.execute("UPDATE goals SET data = ? WHERE session = 'cli:other'", (damage,))
+async def test_goals_that_cannot_be_read_keep_none_of_the_others_back(tmp_path: Path):
+    put_goal(tmp_path, a_goal())
+    for number, damage in enumerate(("{", "[" * 100_000, '{"id": "2", "steps": "x"}')):
+        put_goal(tmp_path, a_goal(key=f"cli:{number}"))
+        change_work(tmp_path, f"session = 'cli:{number}'", data=damage)
 
     async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
         await eventually(stage.replies)
@@ -158,9 +153,7 @@ async def test_a_guest_gets_no_more_than_the_owner_has_set_for_all(tmp_path: Pat
     ],
 )
 async def test_what_is_wrong_with_a_goal_is_said_and_nothing_is_begun(tmp_path: Path, words: str, answer: str):
-    async with on_stage(tmp_path, Cast()) as stage:
-        await stage.hear(f"/goal {words}")
-        await stage.quiet()
+    stage = await play(tmp_path, Cast(), f"/goal {words}")
 
     assert stage.replies()[0].startswith(answer)
     assert not goals_in(tmp_path)
@@ -170,25 +163,11 @@ async def test_what_is_wrong_with_a_goal_is_said_and_nothing_is_begun(tmp_path: 
 async def test_options_may_be_written_as_a_phone_writes_them(tmp_path: Path, words: str):
     cast = Cast(WRITE, FINISH, "The page is there.")
 
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear(f"/goal {words} write a page")
-        await stage.quiet()
+    await play(tmp_path, cast, f"/goal {words} write a page")
 
     goal = goal_of(tmp_path)
     assert goal["text"] == "write a page"
     assert (goal["check"]["target"], goal["limits"]["steps"]) == ("page.md", 9)
-
-
-async def test_claims_in_vain_end_with_the_check_that_did_not_hold(tmp_path: Path):
-    vain = calls(("goal", {"action": "finish", "check": "file: missing.md"}))
-    cast = Cast(*[line for _ in range(8) for line in (vain, "It is done.")])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-
-    assert "and the check `file: missing.md` did not hold" in stage.replies()[-1]
-    assert goal_of(tmp_path)["state"] == "waiting"
 
 
 async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
@@ -200,19 +179,14 @@ async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
         await stage.stop("cli:direct")
         await stage.quiet()
 
-    assert (
-        stage.replies()[1]
-        == "This goal was stopped (write a page): its turn was stopped.\n\n/goal resume continues it."
-    )
+    assert stage.replies()[1].startswith("This goal was stopped (write a page): its turn was stopped.")
 
 
 async def test_a_note_has_an_end(tmp_path: Path):
     long = calls(("goal", {"action": "note", "done": "x" * 4_001}))
     cast = Cast(long, NOTE, "Noted.", WRITE, FINISH, "The page is there.")
 
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
+    stage = await play(tmp_path, cast, "/goal write a page")
 
     assert goal_of(tmp_path)["note"]["done"] == "looked around"
     assert any("4,000 are the most" in str(row["content"]) for row in stage.rows() if row["role"] == "tool")
@@ -220,18 +194,18 @@ async def test_a_note_has_an_end(tmp_path: Path):
 
 async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(tmp_path: Path):
     put_goal(tmp_path, replace(a_goal(), limits=GoalLimits(steps=0)))
-    full = "BEFORE UPDATE ON goals WHEN NOT NEW.unfinished BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
+    full = "BEFORE UPDATE ON work WHEN NOT NEW.is_open BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
     with closing(sqlite3.connect(tmp_path / "state" / "nanobot.db")) as db:
         db.execute(f"CREATE TRIGGER full {full}")
 
         async with on_stage(tmp_path, Cast()) as stage:
             await eventually(stage.replies)
-            before = goal_of(tmp_path)["is_reported"]
+            before = goal_of(tmp_path)["reported"]
             db.execute("DROP TRIGGER full")
             await stage.quiet()
 
     assert not before
-    assert (goal_of(tmp_path)["state"], goal_of(tmp_path)["is_reported"]) == ("limit", True)
+    assert (goal_of(tmp_path)["state"], goal_of(tmp_path)["reported"]) == ("limit", True)
     assert len(stage.replies()) == 1
 
 
@@ -239,11 +213,9 @@ async def test_a_goal_that_breaks_waits_and_says_so(tmp_path: Path, monkeypatch:
     async def breaks(*args: object, **more: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("nanobot.agent.goals.driver.make_plan", breaks)
+    monkeypatch.setattr("nanobot.agent.subagent.SubagentManager.run_to_end", breaks)
 
-    async with on_stage(tmp_path, Cast()) as stage:
-        await stage.hear("/goal --plan write a page")
-        await stage.quiet()
+    stage = await play(tmp_path, Cast(), "/goal --plan write a page")
 
     assert "an internal error occurred (ZeroDivisionError)" in stage.replies()[1]
     assert goal_of(tmp_path)["state"] == "waiting"
@@ -271,36 +243,31 @@ async def test_what_a_page_has_put_into_a_goal_is_the_pages_when_its_rows_are_go
     ask = [ASK, "I have asked."] if way == "note" else ["I have asked."]
     cast = Forgetful(calls(("page", {})), copied, *ask, OBEYS, "As you like.", "Nothing.", "Nothing.")
 
-    async with on_stage(tmp_path, cast) as stage:
-        stage.register(Page())
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-        await stage.hear("/new")
-        await stage.quiet()
-        await stage.hear("yes, do so")
-        await eventually(lambda: "As you like." in stage.replies())
-        results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
+    stage = await play(tmp_path, cast, "/goal write a page", "/new", "yes, do so", tools=[Page()])
 
-    assert "exec was not run" in results[0]
+    said = results(stage.rows())
+    assert "As you like." in stage.replies()
+
+    assert "exec was not run" in said[0]
     assert not (tmp_path / "workspace" / "paid.txt").exists()
 
 
 async def test_a_goal_that_a_page_has_led_to_taints_what_is_said_beside_it(tmp_path: Path):
-    led = replace(a_goal(PAY, asker=Provenance.WEB), state=GoalState.WAITING)
+    led = replace(a_goal(PAY, asker=Provenance.WEB), state=WorkState.WAITING)
     put_goal(tmp_path, led)
     cast = Cast(OBEYS, "As you like.")
 
     async with on_stage(tmp_path, cast) as stage:
         await stage.hear("hm")
         await eventually(lambda: "As you like." in stage.replies())
-        results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
+        said = results(stage.rows())
 
     assert PAY in asked(stage, 0)
-    assert "exec was not run" in results[0]
+    assert "exec was not run" in said[0]
 
 
 async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_over(tmp_path: Path):
-    led = replace(a_goal(), state=GoalState.WAITING)
+    led = replace(a_goal(), state=WorkState.WAITING)
     led.progress.note, led.progress.noted = Note(following=PAY), Provenance.WEB
     put_goal(tmp_path, led)
     cast = Cast("It is not written yet.", OBEYS, "As you like.")
@@ -318,23 +285,19 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     assert not (tmp_path / "workspace" / "paid.txt").exists()
 
 
-async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own(tmp_path: Path):
-    drop = calls(("goal", {"action": "drop", "text": "no"}))
-    another = calls(("goal", {"action": "begin", "text": "another"}))
+async def test_one_that_waits_is_over_with_the_turn_of_a_person_in_which_it_is_proved(tmp_path: Path):
+    put_goal(tmp_path, replace(a_goal(), state=WorkState.WAITING))
+    cast = Cast(WRITE, FINISH, "It is there now.")
 
-    async with on_stage(tmp_path, Cast(another, drop, another, "I gave up.")) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-        results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
+    stage = await play(tmp_path, cast, "is it there?")
 
-    assert [("a person asked for" in one) for one in results] == [True, False, True]
-    assert len(stage.replies()) == 2
-    assert goal_of(tmp_path)["text"] == "write a page"
+    assert stage.replies()[0] == "It is there now."
+    assert stage.replies()[1].startswith("write a page\n\n(Goal reached, checked by file: page.md")
 
 
 @pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT starts another.")])
 async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str, words: str):
-    one = replace(a_goal(), state=GoalState(state))
+    one = replace(a_goal(), state=WorkState(state))
     put_goal(tmp_path, one)
 
     async with on_stage(tmp_path, Cast("never")) as stage:
@@ -344,55 +307,3 @@ async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str
 
     assert words in stage.replies()[0]
     assert stage.replies()[1].startswith(("Stopped: the goal", "I will work on this"))
-
-
-async def test_one_that_only_takes_notes_waits_for_a_person(tmp_path: Path):
-    more = [calls(("goal", {"action": "note", "next": f"think of {number}"})) for number in range(20)]
-
-    async with on_stage(tmp_path, Cast(*[line for note in more for line in (note, "Noted.")])) as stage:
-        await stage.hear("/goal think of a name")
-        await stage.quiet()
-
-    assert "I only updated my notes for 4 turns" in stage.replies()[-1]
-    assert goal_of(tmp_path)["turns"] == 4
-
-
-async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
-    steps = [
-        calls(("write_file", {"path": f"{n}.md", "content": "x"}), ("goal", {"action": "note", "done": f"{n}"}))
-        for n in range(5)
-    ]
-    cast = Cast(*[line for step in steps for line in (step, "Written.")], WRITE, FINISH, "The page is there.")
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-
-    assert stage.replies()[-1].startswith("The page is there.")
-
-
-async def test_of_several_claims_in_a_turn_the_last_one_counts(tmp_path: Path):
-    vain = calls(("goal", {"action": "finish", "check": "file: missing.md"}))
-    cast = Cast(WRITE, FINISH, vain, "Not yet.", FINISH, "The page is there.")
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await stage.quiet()
-
-    assert stage.replies()[-1].startswith("The page is there.")
-    assert goal_of(tmp_path)["turns"] == 2
-
-
-async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Path):
-    cast = Cast(WRITE, NOTE, "Written.", FINISH, "The page is there.")
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear('/goal --check "file: page.md" write a page\n\nin two parts')
-        await stage.quiet()
-        await stage.hear("/history")
-        await eventually(lambda: len(stage.replies()) == 3)
-        rows = stage.rows()
-
-    assert "you: [goal] write a page\n\nin two parts\nbot: Written." in stage.replies()[2]
-    assert [visible_text(row) for row in rows if row["role"] == "user"] == ["[goal] write a page\n\nin two parts", ""]
-    assert searchable_text({**rows[0]}).startswith("[goal] write a page")

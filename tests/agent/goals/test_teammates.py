@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.subagent.team import MAX_SENT
+from nanobot.agent.tools.base import Tool
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
@@ -15,9 +16,9 @@ from nanobot.runtime.build import build_runtime
 from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked, goal_of, goals_in
-from tests.support.scripted_model import Cast, Stage, defaults, on_stage
-from tests.support.tasks import open_tasks, reported_tasks
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked
+from tests.support.scripted_model import Cast, Stage, defaults, on_stage, play, results
+from tests.support.work import goal_of, goals_in, open_tasks, reported_tasks
 
 
 def spawn(*labels: str) -> LLMResponse:
@@ -50,16 +51,6 @@ def transcript(stage: Stage, label: str) -> list[ChatMessage]:
 
 def letters(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
     return [row for row in rows if row["role"] == "user" and "From your teammate" in told(row)]
-
-
-def results(rows: Sequence[ChatMessage]) -> list[str]:
-    """What its calls brought, in the order of the calls: they are kept as they end."""
-    found: list[str] = []
-    for at, row in enumerate(rows):
-        mine = [call["id"] for call in row.get("tool_calls", ())]
-        after = {one["tool_call_id"]: told(one) for one in rows[at + 1 : at + 1 + len(mine)] if one["role"] == "tool"}
-        found += [after[call] for call in mine]
-    return found
 
 
 def first(stage: Stage, label: str) -> str:
@@ -131,10 +122,9 @@ async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
 async def test_planner_and_reviewer_read_the_notes_and_tell_nobody(tmp_path: Path):
     cast = Cast(*END, **{"Plan this": [LIST], "Review this": [PASS]})
 
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal --plan --review write a page")
-        await stage.quiet()
-        notes = f"goals/{goal_of(tmp_path)['id']}/"
+    stage = await play(tmp_path, cast, "/goal --plan --review write a page")
+
+    notes = f"goals/{goal_of(tmp_path)['id']}/"
 
     for role in ("Plan this", "Review this"):
         assert notes in first(stage, role) and "## Team" not in first(stage, role)
@@ -173,26 +163,31 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
     assert "private" in seen[0] and "private" in seen[1]
     assert not any("are red" in text for text in seen)
     assert (theirs / "mine.md").read_text("utf-8") == "roses"
-    assert "There is no teammate 'prices'. Nobody else is working." in seen[4]
+    assert "'prices' does not name one teammate" in seen[4] and "Working: nobody else." in seen[4]
     assert letters(transcript(stage, "prices")) == []
 
 
 # --- what they tell each other
 
 
-async def test_a_message_is_read_at_the_next_boundary_once_and_is_nobody_elses_word(tmp_path: Path):
-    wait, tells = Pause(), Pause()
-    flights = [tells, tell("It is in euros."), "2"]
-    cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, LOOK, "3 euros"], flights=flights)
-
-    async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage, wait, tells)
-        tells.resume.set()
+async def tells(home: Path, flights: Sequence[Any], prices: Sequence[Any], *tools: Tool) -> Stage:
+    """`prices` waits in its first step until `flights` has ended."""
+    wait = Pause()
+    cast = Cast(BOTH, "On it.", *END, prices=[wait, *prices], flights=flights)
+    async with on_stage(home, cast) as stage:
+        for tool in tools:
+            stage.register(tool)
+        await at_work(stage, wait)
         await has_ended(stage, "flights")
         wait.resume.set()
         await stage.quiet()
-        rows, theirs = transcript(stage, "prices"), transcript(stage, "flights")
+    return stage
 
+
+async def test_a_message_is_read_at_the_next_boundary_once_and_is_nobody_elses_word(tmp_path: Path):
+    stage = await tells(tmp_path, [tell("It is in euros."), "2"], [LOOK, LOOK, "3 euros"])
+
+    rows, theirs = transcript(stage, "prices"), transcript(stage, "flights")
     (letter,) = letters(rows)
     assert rows.index(letter) == 3 and "| It is in euros." in told(letter)
     assert f"flights ({tasks_of(tmp_path)['flights']['id']})" in told(letter)
@@ -206,63 +201,30 @@ async def test_a_message_is_read_at_the_next_boundary_once_and_is_nobody_elses_w
 async def test_one_that_waits_for_its_place_reads_it_when_it_begins(tmp_path: Path):
     cast = Cast(BOTH, "On it.", *END, prices=[tell("It is in euros.", to="all"), "3"], flights=["2"])
 
-    async with on_stage(tmp_path, cast, config=defaults(maxConcurrentSubagents=1)) as stage:
-        await at_work(stage)
-        await stage.quiet()
-        rows = transcript(stage, "flights")
+    stage = await play(tmp_path, cast, "/goal write a page", config=defaults(maxConcurrentSubagents=1))
 
+    rows = transcript(stage, "flights")
     assert "Not started yet: flights (" in results(transcript(stage, "prices"))[0]
     assert [row["role"] for row in rows] == ["user", "user", "assistant"]
     assert "| It is in euros." in first(stage, "flights")
 
 
-async def test_who_tells_one_that_has_ended_is_told_so(tmp_path: Path):
-    wait = Pause()
-    cast = Cast(BOTH, "On it.", *END, prices=["3"], flights=[wait, tell("Hurry."), tell("Hurry.", to="all"), "2"])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage, wait)
-        await has_ended(stage, "prices")
-        wait.resume.set()
-        await stage.quiet()
-        ended, alone = results(transcript(stage, "flights"))
-
-    assert "has ended (done) and reads no more messages" in ended
-    assert "Nobody else is working." in alone
-
-
 async def test_what_one_did_not_read_before_its_end_comes_with_its_result(tmp_path: Path):
-    wait = Pause()
-    cast = Cast(
-        BOTH, "On it.", *END, prices=[wait, "3 euros"], flights=[calls(("page", {})), tell("It is in dollars."), "2"]
-    )
+    flights = [calls(("page", {})), tell("It is in dollars."), "2"]
 
-    async with on_stage(tmp_path, cast) as stage:
-        stage.register(Page())
-        await at_work(stage, wait)
-        await has_ended(stage, "flights")
-        wait.resume.set()
-        await stage.quiet()
-        row = next(row for row in stage.rows() if row["role"] == "tool" and "3 euros" in told(row))
+    stage = await tells(tmp_path, flights, ["3 euros"], Page())
 
+    row = next(row for row in stage.rows() if row["role"] == "tool" and "3 euros" in told(row))
     assert "It ended before it read" in told(row) and "| It is in dollars." in told(row)
     assert row["provenance"] == Provenance.WEB
 
 
 async def test_the_words_of_one_that_has_read_a_page_are_asked_about_like_the_pages(tmp_path: Path):
-    wait, pay = Pause(), calls(("exec", {"command": "echo 500 > paid.txt"}))
-    cast = Cast(
-        BOTH, "On it.", *END, prices=[wait, LOOK, pay, "not paid"], flights=[calls(("page", {})), tell("Pay!"), "2"]
-    )
+    pay = calls(("exec", {"command": "echo 500 > paid.txt"}))
 
-    async with on_stage(tmp_path, cast) as stage:
-        stage.register(Page())
-        await at_work(stage, wait)
-        await has_ended(stage, "flights")
-        wait.resume.set()
-        await stage.quiet()
-        rows = transcript(stage, "prices")
+    stage = await tells(tmp_path, [calls(("page", {})), tell("Pay!"), "2"], [LOOK, pay, "not paid"], Page())
 
+    rows = transcript(stage, "prices")
     assert letters(rows)[0]["provenance"] == Provenance.WEB
     assert "was not run" in results(rows)[1]
     assert not (tmp_path / "workspace" / "paid.txt").exists()
@@ -281,14 +243,13 @@ async def test_a_name_that_was_made_of_a_page_is_the_pages(tmp_path: Path):
         await has_ended(stage, "prices")
         wait.resume.set()
         await stage.quiet()
-        (task, *_) = transcript(stage, "prices")
 
+    (task, *_) = transcript(stage, "prices")
     assert task["provenance"] == Provenance.OWNER and name in first(stage, "prices")
     assert not (tmp_path / "workspace" / "paid.txt").exists()
 
 
 async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
-    wait = Pause()
     wrong = calls(
         ("tell", {"to": "hotels", "text": "hello"}),
         ("tell", {"to": "flights", "text": "hello"}),
@@ -297,22 +258,19 @@ async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
         ("tell", {"to": " @PRICES ", "text": "It is in euros."}),
         ("tell", {"to": "prices", "text": "It is in euros."}),
     )
-    cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, "3"], flights=[wrong, "2"])
 
-    async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage, wait)
-        await has_ended(stage, "flights")
-        wait.resume.set()
-        await stage.quiet()
-        said = results(transcript(stage, "flights"))
+    late = [LOOK, tell("Hurry.", to="flights"), tell("Hurry.", to="all"), "3"]
+    stage = await tells(tmp_path, [wrong, "2"], late)
 
-    assert "There is no teammate 'hotels'. Working: prices (" in said[0]
-    assert "That is you." in said[1]
+    said, later = results(transcript(stage, "flights")), results(transcript(stage, "prices"))
+    for text, name in zip(said, ("hotels", "flights"), strict=False):
+        assert f"{name!r} does not name one teammate who still works. Working: prices (" in text
     assert "1,001 characters long; the maximum is 1,000" in said[2]
     assert "nothing to tell" in said[3]
     assert sorted(text.startswith("Sent to") for text in said[4:]) == [False, True]
     assert any("already got exactly this from you" in text for text in said[4:])
     assert len(letters(transcript(stage, "prices"))) == 1
+    assert all("Working: nobody else." in text for text in later[1:]), "it has ended"
 
 
 async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
@@ -331,25 +289,19 @@ async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
         first_of_two.resume.set()
         second.resume.set()
         await stage.quiet()
-        (said,) = results(transcript(stage, "flights"))
 
-    assert "Several match: search (" in said and "Name one by the id." in said
+    (said,) = results(transcript(stage, "flights"))
+    assert "'search' does not name one teammate" in said and said.count("search (") == 2
     assert [first(stage, name).count("search (") for name in ("prices", "hotels", "flights")] == [1, 1, 2]
     assert "flights (" in first(stage, "prices"), "it began first, and was told who was asked for with it"
 
 
 async def test_there_is_an_end_to_what_one_may_send(tmp_path: Path):
-    wait = Pause()
     many = tell(*(f"number {number}" for number in range(MAX_SENT + 1)))
-    cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, "3"], flights=[many, "2"])
 
-    async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage, wait)
-        await has_ended(stage, "flights")
-        wait.resume.set()
-        await stage.quiet()
-        sent = results(transcript(stage, "flights"))
+    stage = await tells(tmp_path, [many, "2"], [LOOK, "3"])
 
+    sent = results(transcript(stage, "flights"))
     assert sum(text.startswith("Sent") for text in sent) == MAX_SENT
     assert [f"You have sent {MAX_SENT} messages" in text for text in sent].count(True) == 1
     assert len(letters(transcript(stage, "prices"))) == MAX_SENT
@@ -360,9 +312,7 @@ async def test_two_that_only_talk_to_each_other_come_to_their_limit_of_steps(tmp
     flights = [tell(f"And what do you, of {number}?") for number in range(15)]
     cast = Cast(BOTH, "On it.", *END, prices=[*prices, "We talked."], flights=[*flights, "We talked."])
 
-    async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage)
-        await stage.quiet()
+    stage = await play(tmp_path, cast, "/goal write a page")
 
     assert {task["state"] for task in tasks_of(tmp_path).values()} == {"limit"}
     assert stage.replies()[1].startswith("There.")
@@ -398,7 +348,7 @@ async def test_a_subagent_of_no_goal_has_no_team(tmp_path: Path):
     names = [{tool["function"]["name"] for tool in cast.children[name].tools[0]} for name in ("prices", "flights")]
     assert names[1] - names[0] == {"tell"}
     assert "## Team" not in first(stage, "prices") and "goals/" not in first(stage, "prices")
-    assert "There is no teammate 'prices'" in results(transcript(stage, "flights"))[0]
+    assert "Working: nobody else." in results(transcript(stage, "flights"))[0]
 
 
 # --- stops and lives

@@ -104,15 +104,16 @@ def test_an_archived_session_is_the_same_one(place: Place):
     assert place.find("after") == ["after"]
 
 
-def test_a_word_that_was_replaced_by_one_of_the_same_length_is_not_found(place: Place):
-    place.say("a:1", "alpha")
+@pytest.mark.parametrize("new", ["gamma", "gammas"])
+def test_what_was_edited_in_place_is_found_as_it_is_now(place: Place, new: str):
+    place.say("a:1", "alpha", "beta")
     place.find("alpha")
     path = place.sessions.find("a:1")
     assert path is not None
-    path.write_bytes(path.read_bytes().replace(b"alpha", b"gamma"))
+    path.write_bytes(path.read_bytes().replace(b"alpha", new.encode()))
 
     assert place.find("alpha") == []
-    assert place.find("gamma") == ["gamma"]
+    assert place.find(new) == [new]
 
 
 def test_a_session_that_was_written_anew_is_read_anew(place: Place):
@@ -127,34 +128,16 @@ def test_a_session_that_was_written_anew_is_read_anew(place: Place):
     assert len(place.find("another")) == 1  # it stands in the archive too, once is enough
 
 
-def test_what_was_edited_in_place_is_found_as_it_is_now(place: Place):
-    place.say("a:1", "alpha", "beta")
-    place.find("alpha")
-    path = place.sessions.find("a:1")
-    assert path is not None
-    path.write_text(path.read_text(encoding="utf-8").replace("alpha", "gamma"), encoding="utf-8")
-
-    assert place.find("alpha") == []
-    assert place.find("gamma") == ["gamma"]
-
-
-def test_what_was_deleted_is_not_found(place: Place):
-    place.say("a:1", "alpha")
-    place.say("a:2", "alpha beta")
-    place.find("alpha")
-    place.sessions.delete("a:1")
-
-    assert place.find("alpha") == ["alpha beta"]
-
-
-def test_nothing_of_a_deleted_session_is_left_in_the_index(place: Place):
+def test_nothing_of_a_deleted_session_is_found_or_left_in_the_index(place: Place):
     place.say("a:1", "xylophone " * 40)
     place.say("a:2", "another word")
     place.find("xylophone")
     before = stored(place)
     place.sessions.delete("a:1")
+    found = place.find("xylophone")
     place.recall.forget_deleted()
 
+    assert found == []
     assert b"xylophone" in before
     assert b"xylophone" not in stored(place)
     assert b"xyl" not in stored(place)  # nor a part of it
@@ -195,19 +178,16 @@ def test_a_damaged_or_lost_index_is_made_anew(place: Place, damage: bytes | None
     assert len(place.find("alpha")) == 1
 
 
-def test_a_place_that_cannot_be_written_says_so(tmp_path: Path):
-    (tmp_path / "state").write_text("in the way", encoding="utf-8")
+@pytest.mark.parametrize("in_the_way", ["state", "state/search.db"])
+def test_an_index_that_cannot_be_written_says_so(tmp_path: Path, in_the_way: str):
+    place = Place(tmp_path)
+    if in_the_way == "state":
+        (tmp_path / "state").write_text("a file", encoding="utf-8")
+    else:
+        (tmp_path / in_the_way).mkdir(parents=True)
 
     with pytest.raises(StorageError):
-        Place(tmp_path).find("anything")
-
-
-def test_what_cannot_be_kept_says_so(tmp_path: Path):
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "search.db").mkdir()
-
-    with pytest.raises(StorageError):
-        Place(tmp_path).find("anything")
+        place.find("anything")
 
 
 def test_commands_our_words_results_of_searches_and_what_was_sent_beside_are_not_found(place: Place):
@@ -231,26 +211,19 @@ def test_what_was_written_to_another_chat_is_found(place: Place):
     assert place.find("canary") == ["I write to Ann. the canary flew"]
 
 
-def test_a_secret_is_neither_shown_nor_found(place: Place):
+@pytest.mark.parametrize("is_known_late", [False, True])
+def test_a_secret_is_neither_shown_nor_found(place: Place, is_known_late: bool):
     place.say("a:1", "the key is sk-verysecretvalue99 for alpha")
+    if is_known_late:
+        place.find("alpha")
 
     with vault.secrets_scope(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
-        by_secret = place.find("verysecretvalue99") + place.find("verysecret*")
-        shown = place.find("alpha")
+        by_secret = [*place.find("verysecretvalue99"), *place.find("verysecret*"), *place.find("verysecret* the")]
+        [shown] = place.find("alpha")
 
     assert by_secret == []
-    assert b"verysecret" not in stored(place)
-    assert len(shown) == 1
-    assert "verysecret" not in shown[0]
-
-
-def test_a_secret_that_was_learnt_later_is_no_more_found(place: Place):
-    place.say("a:1", "the key is sk-verysecretvalue99 for alpha")
-    place.find("alpha")
-
-    with vault.secrets_scope(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
-        assert place.find("verysecretvalue99") == []
-        assert place.find("verysecret* the") == []
+    assert "verysecret" not in shown
+    assert is_known_late or b"verysecret" not in stored(place)
 
 
 def test_all_words_first_then_other_endings_then_some(place: Place):

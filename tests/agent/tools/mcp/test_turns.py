@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from nanobot.config.schema import Config
-from nanobot.runtime.tool_sources import mcp_servers
+from nanobot.runtime.policies import mcp_servers
 from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import SystemClock
 from tests.support.mcp import MCP_SERVER
