@@ -5,7 +5,7 @@ import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, create_model
@@ -86,11 +86,12 @@ class View:
             for name, parameter in parameters.items()
             if name not in given
         }
-        arguments = create_model("Arguments", **fields)
+        arguments = create_model("Arguments", **fields) if fields else None
 
+        @wraps(handler)
         async def answer(request: Request, caller: Credential | None) -> Response:
             texts = {**request.query_params, **request.path_params}
-            found = dict(validate(arguments, json.dumps(texts).encode())) if fields else {}
+            found = dict(validate(arguments, json.dumps(texts).encode())) if arguments is not None else {}
             body = await read_json(request, body_model) if body_model is not None else None
             known = {"request": request, "caller": caller, "body": body}
             call = partial(handler, **found, **{name: known[name] for name in given})
@@ -99,5 +100,4 @@ class View:
                 self.on_change(route.changed)
             return result if isinstance(result, Response) else json_response(result, route.status)
 
-        answer.__doc__ = handler.__doc__
         return answer
