@@ -7,9 +7,10 @@ once for all. The folder's lock excludes other writers during the writes, not du
 import asyncio
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from nanobot.session.reader import FileFingerprint
@@ -36,16 +37,24 @@ class Append:
     error: OSError | None = None
 
 
+@cache
+def _sync_threads(process: int) -> ThreadPoolExecutor:
+    """Kept, since starting threads costs more than the syncs; by process, since a fork has none of them."""
+    del process
+    return ThreadPoolExecutor(_SYNCS_AT_ONCE - 1, thread_name_prefix="sync")
+
+
 def append_all(lock: Path, appends: Sequence[Append]) -> None:
     """Write and sync appends. Each is written completely or not at all; failures are in `error`."""
     opened: dict[Path, int] = {}
     failed: dict[Path, OSError] = {}
 
-    def sync(path: Path) -> None:
-        try:
-            sync_data(opened[path])
-        except OSError as error:
-            failed[path] = error
+    def sync(paths: Sequence[Path]) -> None:
+        for path in paths:
+            try:
+                sync_data(opened[path])
+            except OSError as error:
+                failed[path] = error
 
     try:
         with file_lock(lock, open_own):
@@ -54,11 +63,10 @@ def append_all(lock: Path, appends: Sequence[Append]) -> None:
                     _write(append, opened)
                 except OSError as error:
                     append.error = error
-        if len(opened) == 1:
-            sync(*opened)
-        elif opened:
-            with ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync") as threads:
-                list(threads.map(sync, opened))
+        mine, *others = [[*opened][number::_SYNCS_AT_ONCE] for number in range(_SYNCS_AT_ONCE)]
+        theirs = [_sync_threads(os.getpid()).submit(sync, paths) for paths in others if paths]
+        sync(mine)
+        wait(theirs)
         for append in appends:
             append.error = append.error or failed.get(append.path)
         for folder in {append.path.parent for append in appends if append.created and append.error is None}:
