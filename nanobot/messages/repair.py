@@ -203,15 +203,22 @@ def _encodable(value: T) -> T | None:
     """The value with lone surrogates replaced, which cannot be encoded as UTF-8; the same object if it has none. None
     if it is no JSON or nested too deeply.
     """
-    if isinstance(value, str) and value.isascii():
-        return value
     try:
-        text = json.dumps(value, ensure_ascii=False)
-        if is_well_formed(text):
+        if _is_clean(value):
             return value
-        return cast("T", json.loads(text.encode("utf-8", "replace")))
+        return cast("T", json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")))
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+def _is_clean(value: object) -> bool:
+    if isinstance(value, str):
+        return is_well_formed(value)
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_clean(name) and _is_clean(inner) for name, inner in value.items())
+    if isinstance(value, list):
+        return all(map(_is_clean, value))
+    return value is None or isinstance(value, int | float)
 
 
 def _repair_content(content: object, role: str) -> str | list[_Row] | None:

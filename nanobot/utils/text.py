@@ -87,6 +87,8 @@ def escape_surrogates(text: str) -> str:
 
 def is_well_formed(text: str) -> bool:
     """Whether the text can be encoded as UTF-8, without lone surrogates."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
