@@ -459,7 +459,7 @@ async def test_mail_is_fetched_once(mailbox, tmp_path):
 
 
 async def test_large_mail_on_a_slow_line_is_no_dead_connection(mailbox, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.email.receive._TIMEOUT_S", 0.4)
+    monkeypatch.setattr("nanobot.channels.email.receive._TIMEOUT_S", 0.6)
     mailbox.fake.pause_s = 0.35  # three pauses are more than `stall_s`
     async with live(mailbox, tmp_path) as life:
         life.adjust(stall_s=0.8)

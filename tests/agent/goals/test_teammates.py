@@ -171,13 +171,14 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
 
 
 async def tells(home: Path, flights: Sequence[Any], prices: Sequence[Any], *tools: Tool) -> Stage:
-    """`prices` waits in its first step until `flights` has ended."""
-    wait = Pause()
-    cast = Cast(BOTH, "On it.", *END, prices=[wait, *prices], flights=flights)
+    """`prices` waits in its first step until `flights` has ended, which begins after it."""
+    wait, start = Pause(), Pause()
+    cast = Cast(BOTH, "On it.", *END, prices=[wait, *prices], flights=[start, *flights])
     async with on_stage(home, cast) as stage:
         for tool in tools:
             stage.register(tool)
         await at_work(stage, wait)
+        start.resume.set()
         await has_ended(stage, "flights")
         wait.resume.set()
         await stage.quiet()
