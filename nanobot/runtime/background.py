@@ -55,13 +55,15 @@ class BackgroundWork:
         await self.subagents.recover(session_key)
 
     async def wait_until_delivered(self, session_key: str) -> None:
-        """Wait until nothing runs for this session and its results were delivered to the channel."""
-        if not self.list_running(session_key):
-            return
+        """Wait until nothing runs for this session and its results were delivered to the channel, also those of work
+        that ended just before.
+        """
+        limit_s = _HANDOVER_S
         while self.list_running(session_key):
+            limit_s = _DELIVERY_TIMEOUT_S
             await self.goals.wait_ended(session_key)
             await self.subagents.wait_reported(session_key)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_DELIVERY_TIMEOUT_S):
+            async with asyncio.timeout(limit_s):
                 await self.bus.wait_outbound_empty()
-                await asyncio.sleep(_HANDOVER_S)
+        await asyncio.sleep(_HANDOVER_S)

@@ -98,7 +98,8 @@ def test_through_a_gateway_it_is_the_same(tmp_path: Path, server: FakeModels):
         end = home.ask("what are the prices?")
 
     assert end.out == "I am on it.\n\nIt costs 3 euros.\n"
-    assert end.complaint == "Waiting for 1 subagent: prices (Ctrl+C stops)\n"
+    waits = "Waiting for 1 subagent: prices (Ctrl+C stops)\n"
+    assert end.complaint in (waits, ""), "the subagent may end before it is waited for"
 
 
 @pytest.mark.slow
