@@ -57,7 +57,9 @@ async def test_of_all_channels_only_the_one_that_is_on_is_imported(tmp_path: Pat
     lines = (tmp_path / "imports").read_text(encoding="utf-8").splitlines()
     imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
     channels = {
-        spec.name for spec in CHANNELS if any(one.startswith(f"nanobot.channels.{spec.name}.") for one in imported)
+        spec.name
+        for spec in CHANNELS
+        if any(f"{one}.".startswith(f"nanobot.channels.{spec.name}.") for one in imported)
     }
     own = SDKS.get(name, set())
     own |= {"aiohttp", "yarl"} if own & {"aiohttp", "yarl"} else set()  # one is imported with the other
