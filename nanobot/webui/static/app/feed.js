@@ -11,6 +11,7 @@ export const isOnline = signal(true);
 const KEPT = 2000;
 const LONGEST_WAIT_MS = 15_000;
 const CHANGED_MS = 300;
+const REACHED_MS = 500;
 const listeners = new Set();
 const resetListeners = new Set();
 const channel = new BroadcastChannel("nanobot-feed");
@@ -34,6 +35,22 @@ export function follow(after, listener) {
   const ifNewer = (item) => (item.epoch !== epoch || item.number > number) && listener(item);
   listeners.add(ifNewer);
   return () => listeners.delete(ifNewer);
+}
+
+/** Wait until the feed has come to a position, for a moment at most: its items come in groups, later than an answer. */
+export function reached(target) {
+  const { epoch, number } = parsePosition(target);
+  const isThere = () => parsePosition(position).epoch !== epoch || parsePosition(position).number >= number;
+  if (isThere()) return Promise.resolve();
+  return new Promise((resolve) => {
+    const unfollow = follow(position, () => isThere() && end());
+    const timer = setTimeout(end, REACHED_MS);
+    function end() {
+      clearTimeout(timer);
+      unfollow();
+      resolve();
+    }
+  });
 }
 
 /** The items that are still kept, up to a position. */

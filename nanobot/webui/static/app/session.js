@@ -2,7 +2,7 @@
 import { signal } from "@preact/signals";
 import { get, sessionPath } from "./api.js";
 import { joinTexts, keepSame, mergeParts, toEntries } from "./entries.js";
-import { follow, itemsUntil, onReset } from "./feed.js";
+import { follow, itemsUntil, onReset, reached } from "./feed.js";
 import { seen } from "./outbox.js";
 import { applyEvent, newTurnView } from "./turn_view.js";
 
@@ -42,6 +42,7 @@ export class Session {
   async load() {
     try {
       const page = await get(sessionPath(this.key, `rows?limit=${PAGE}`));
+      await reached(page.feed); // for `recall`
       if (this.isClosed) return;
       this.live.value = page.live;
       for (const [id, view] of this.ended) if (view.later) this.ended.delete(id); // it has gone on
