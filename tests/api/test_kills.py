@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from nanobot.testing.model_server import Calls, FakeModels, Hang, Say
+from tests.support.eventually import wait_until
 from tests.support.home import POSIX, Home
 from tests.support.processes import until_served
 from tests.support.toy_gateway import free_port
@@ -84,6 +85,8 @@ def test_a_response_goes_on_after_a_kill(tmp_path: Any):
                     events.append(json.loads(line.removeprefix("data: ")))
                     if events[-1].get("delta") == "The answ":
                         break
+            turns = home.data / "state" / "turns"
+            wait_until(lambda: any(b'is "' in file.read_bytes() for file in turns.iterdir()))
             process.kill()
         server.script(Say("forty-two."))
         with serving(home, port):
