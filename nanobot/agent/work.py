@@ -65,7 +65,7 @@ class Work(ABC):
     created_at: float = 0.0
     ended_at: float | None = None
     reported: bool = False
-    """Whether somebody was told how it ended, or nobody is to be told."""
+    """Whether its end was reported, or needs no report."""
 
     @property
     @abstractmethod

@@ -18,7 +18,7 @@ from nanobot.utils.text import clip_line
 log = logging.getLogger(__name__)
 
 MAX_NOTICES = 4
-"""Most pairing requests an owner is told about in an hour."""
+"""Maximum number of pairing notices to an owner in an hour."""
 _HOUR_S = 3600.0
 _EXCERPT_CHARS = 300
 _MAX_QUEUED = 1_000

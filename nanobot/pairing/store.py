@@ -303,7 +303,7 @@ class PairingStore:
         return self._clock.now().timestamp()
 
     def _reload(self) -> None:
-        """Read the file if it has changed, and log who was let in or removed: by a chat, a terminal or an editor."""
+        """Read the file if it has changed, and log who was paired or removed, in a chat, a terminal or an editor."""
         before, stamp = self._stamp, file_stamp(self.path)
         if stamp == before:
             return

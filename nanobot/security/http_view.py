@@ -42,7 +42,7 @@ def route(
 
     Its arguments come by name: `request`, `caller`, `body` (parsed by its model), and all others from the path or the
     query. One that is not async runs in a thread. Its result is the JSON of the answer, unless it is a Response.
-    `changed` is what readers of the feed are told about afterwards.
+    `changed` is the topic published in the feed afterwards.
     """
 
     def mark(handler: H) -> H:

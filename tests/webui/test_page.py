@@ -413,6 +413,33 @@ async def test_commands_have_a_menu_and_their_answers_are_shown(running: OpenGat
         await expect(tab.get_by_text("waiting for the connection")).to_have_count(0)
 
 
+SLOW_FEED = """
+    const listen = EventSource.prototype.addEventListener;
+    EventSource.prototype.addEventListener = function (type, listener) {
+        listen.call(this, type, (event) => setTimeout(() => listener(event), 400));
+    };"""
+
+
+async def test_a_command_is_answered_though_its_events_come_after_the_messages(running: OpenGateway, tabs: Tabs):
+    async with running() as here:
+        device = await tabs.device(page_url(here))
+        await device.add_init_script(SLOW_FEED)
+        tab = await device.new_page()
+        await tab.goto(f"{page_url(here)}/#k={await one_time_key(here)}")
+        await tab.wait_for_selector(".composer textarea")
+        await tab.evaluate(
+            """async () => {
+                const base = document.querySelector("meta[name=base]").content;
+                const { post, sessionPath } = await import(`${base}/app/api.js`);
+                await post(sessionPath("web:1", "messages"), { id: "message-1", text: "/status" });
+                await new Promise((resolve) => setTimeout(resolve, 150));
+                location.hash = "/chat/web%3A1";
+            }"""
+        )
+
+        await expect(answers(tab)).to_contain_text("Model: scripted")
+
+
 async def test_the_enter_that_ends_a_composition_sends_nothing(running: OpenGateway, tabs: Tabs):
     async with running("好的") as here:
         tab = await tabs.open(here)

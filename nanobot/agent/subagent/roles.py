@@ -1,4 +1,4 @@
-"""The roles of subagents: what each is told, how many model calls it has, and with which tools.
+"""The roles of subagents: the instructions, the number of model calls and the tools of each.
 
 Reviewers and planners are read-only because they have no tools that write, send or run anything; injected content
 cannot change that.

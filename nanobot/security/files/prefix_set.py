@@ -58,7 +58,7 @@ class _Resolved(NamedTuple):
 
 
 class PrefixSet:
-    """Files and folders, resolved anew when a parent folder has changed. Safe to use from several threads."""
+    """Files and folders, resolved again when a parent folder has changed. Safe to use from several threads."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._given = tuple(dict.fromkeys(os.path.abspath(path.expanduser()) for path in paths))  # noqa: PTH100
