@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from nanobot.agent.window.fit import History, TokenBudget, fit
 from nanobot.agent.window.shrink import RowCache
@@ -13,6 +14,9 @@ from nanobot.messages.types import ChatMessage
 
 _REPLY_STEP = 256
 """The reply's budget is rounded down to a multiple: it is sent with each request and should not change."""
+
+_system_tokens = lru_cache(maxsize=16)(estimate_tokens)
+"""A system prompt stays the same for many turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class RequestBuilder:
     _has_overflowed: bool = False
 
     def __post_init__(self) -> None:
-        self._fixed = TOKENS_PER_MESSAGE + estimate_tokens(self.room.system) + self.room.tools_tokens
+        self._fixed = TOKENS_PER_MESSAGE + _system_tokens(self.room.system) + self.room.tools_tokens
 
     def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
         """Build the request for this history. Raises RequestTooLongError if it cannot fit: then send nothing."""
