@@ -169,29 +169,6 @@ async def test_half_a_character_is_kept_and_stops_nobody(tmp_path: Path):
     assert [one.content for one in back] == ["a \ud83d", "hello 1"]
 
 
-async def test_what_cannot_be_written_down_is_said_all_the_same_and_stops_nobody(tmp_path: Path):
-    endless: list[object] = []
-    endless.append(endless)
-    odd = OutboundMessage("telegram", "42", "odd", metadata={"endless": endless})
-    async with open_journal(tmp_path / "journal.db") as journal:
-        bus = MessageBus(journal)
-        async with bus.open():
-            for message in (odd, reply("whole")):
-                await bus.publish_outbound(message)
-            out = [await bus.consume_outbound(), await bus.consume_outbound()]
-
-    assert [one and one.content for one in out] == ["odd", "whole"]
-
-
-async def test_many_at_once_share_a_commit_and_each_is_kept(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        accepted = await asyncio.gather(*[journal.receive(inbound(number % 400)) for number in range(500)])
-        counts = await journal.counts()
-
-    assert sum(accepted) == 400
-    assert counts.received == counts.queued == 400
-
-
 async def test_a_file_that_is_no_journal_is_kept_beside_a_new_one_and_a_folder_is_an_error(tmp_path: Path):
     path = tmp_path / "journal.db"
     path.write_bytes(b"not a database, but somebody's only copy" * 100)
@@ -255,18 +232,6 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
         assert (counts.answered, counts.refused, counts.queued) == (1, 1, 0)
 
 
-async def test_what_a_crash_left_unsent_is_the_first_thing_on_the_road(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.add_outbound([reply("from before", "t1")])
-    async with open_journal(tmp_path / "journal.db") as journal:
-        bus = MessageBus(journal)
-        async with bus.open():
-            bus.post_outbound(reply("new", "t2"))
-            taken = [await bus.consume_outbound() for _ in range(2)]
-
-    assert [message.content for message in taken if message] == ["from before", "new"]
-
-
 async def test_a_repeated_reply_is_not_put_out_and_nobody_waits_for_it(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
         bus = MessageBus(journal)
@@ -277,19 +242,6 @@ async def test_a_repeated_reply_is_not_put_out_and_nobody_waits_for_it(tmp_path:
 
         assert ids == ()
         assert bus.outbound_size == 1
-
-
-async def test_a_message_on_its_way_to_the_disk_is_still_on_its_way_out(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        bus, seen = MessageBus(journal), set[int]()
-        async with bus.open():
-            bus.post_outbound(reply("slow"))
-            taking = asyncio.ensure_future(bus.consume_outbound())
-            while not taking.done():
-                seen.add(bus.outbound_size)
-                await asyncio.sleep(0)
-
-    assert seen == {1}
 
 
 JOURNAL_WRITER = [sys.executable, "-m", "tests.programs.journal_writer"]
@@ -345,18 +297,3 @@ async def step(journal: Journal, what: str, number: int) -> None:
         await journal.begin(key, "turn")
     else:
         await journal.settle(key, InboundState(what))
-
-
-async def test_what_an_agent_has_and_did_not_end_is_there_for_the_next(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.receive(inbound(1))
-    async with open_journal(tmp_path / "journal.db") as journal, MessageBus(journal).open() as bus:
-        for number in (2, 3, 4):
-            await bus.publish_inbound(inbound(number))
-        woken = [one.message_id for one in bus.unsettled()]
-        taken, _ = await bus.consume_inbound(), await bus.consume_inbound()
-        assert taken is not None and taken.message_id == "2"
-        bus.settle(taken, InboundState.ANSWERED)
-
-        assert woken == ["1"]
-        assert [one.message_id for one in bus.unsettled()] == ["1", "3"]

@@ -220,18 +220,6 @@ async def test_what_was_missed_is_run_or_skipped_as_the_job_says(
     assert service.history()[0].reason == reason
 
 
-async def test_a_reminder_that_was_missed_rings_late_and_says_so(crew: Crew):
-    service = crew.service()
-    service.add_job("tea", CronSchedule("at", at_ms=crew.now_ms + 60_000), "Tea")
-    await service.close()
-
-    crew.clock.advance(2 * HOUR)
-    await crew.look(later := crew.service())
-
-    assert [due.late_ms for due in crew.ran] == [7_140_000]
-    assert later.history()[0].late_ms == 7_140_000
-
-
 async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, every: Every):
     service = crew.service()
     service.add_job("minute", CronSchedule("cron", expr="* * * * *"), "x")
@@ -323,21 +311,6 @@ async def test_another_zone_in_the_config_moves_what_has_no_zone_of_its_own(crew
 # -- one store, several hands --------------------------------------------------------------------------------------
 
 
-async def test_two_services_run_an_instant_once(crew: Crew, every: Every):
-    one, two = crew.service(), crew.service()
-    one.add_job("a", every(60), "x")
-    two.add_job("b", every(60), "x")
-
-    for _ in range(10):
-        crew.clock.advance(60)
-        await asyncio.gather(one.tick(), two.tick())
-        await one.wait_for_runs()
-        await two.wait_for_runs()
-
-    assert len({(due.job_id, due.at_ms) for due in crew.ran}) == len(crew.ran) == 20
-    assert one.history() == two.history()
-
-
 async def test_what_others_change_counts_before_the_next_run(crew: Crew, every: Every):
     service, external = crew.service(), CronService(crew.path, clock=crew.clock)
     job = service.add_job("a", every(60), "x")
@@ -411,21 +384,6 @@ async def cut_off(crew: Crew, service: CronService) -> None:
     await service.close(0)
 
 
-async def test_a_run_that_was_cut_off_is_recorded_and_not_run_again(crew: Crew, every: Every):
-    service = crew.service()
-    service.add_job("a", every(60), "x")
-    await cut_off(crew, service)
-
-    await crew.look(later := crew.service())
-
-    assert len(crew.ran) == 1
-    assert [(row.outcome, row.reason) for row in later.history()] == [
-        ("failed", "nanobot was stopped in the middle of this run")
-    ]
-    await crew.pass_(60, later)
-    assert outcomes(later) == ["failed", "ran"]
-
-
 async def test_a_run_that_the_agent_never_saw_is_begun_again_under_the_same_name(crew: Crew, every: Every):
     service = crew.service()
     service.add_job("a", CronSchedule("at", at_ms=crew.now_ms + 60_000), "x")
@@ -450,20 +408,6 @@ async def test_run_that_dies_is_begun_three_times_and_then_reported_as_failed(cr
     assert [(row.outcome, row.reason) for row in later.history()] == [
         ("failed", "nanobot was stopped in the middle of this run")
     ]
-
-
-async def test_a_run_that_is_stopped_before_its_first_step_is_run_by_the_next_start(crew: Crew, every: Every):
-    service = crew.service(was_started=lambda _job, _due: False)
-    service.add_job("a", every(60), "x")
-    crew.clock.advance(60)
-    await service.tick()
-    service.stop()
-
-    await service.start()
-    await service.wait_for_runs()
-    await crew.look(service)
-
-    assert [due.attempt for due in crew.ran] == [2]
 
 
 async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: Crew, every: Every):
@@ -610,20 +554,6 @@ async def test_job_that_was_removed_before_the_store_was_damaged_does_not_run(cr
     assert crew.ran == []
 
 
-async def test_without_a_copy_a_damaged_store_runs_nothing_and_is_told(crew: Crew):
-    crew.path.parent.mkdir()
-    crew.path.write_bytes(b"garbage")
-    service = crew.service()
-
-    await service.start()
-    await eventually(lambda: service.problem)
-    await service.close()
-
-    assert "is not valid JSON" in (service.problem or "")
-    assert crew.path.read_bytes() == b"garbage"
-    assert crew.ran == []
-
-
 async def test_one_bad_entry_is_kept_and_named_and_the_others_run(crew: Crew, every: Every):
     service = crew.service()
     service.add_job("a", every(60), "x")
@@ -639,36 +569,3 @@ async def test_one_bad_entry_is_kept_and_named_and_the_others_run(crew: Crew, ev
     assert stored(crew)[0] == bad
     assert service.unreadable() == ["entry 1: schedule.kind: Input should be 'at', 'every' or 'cron', not 'sometimes'"]
     assert "unknown timezone 'Mars/Base'" in (service.problem or "")
-
-
-async def test_an_answer_is_remembered_for_jobs_that_tell_of_changes(crew: Crew, every: Every):
-    service = crew.service()
-    job = service.add_job("a", every(60), "x", True, "cli", "direct", notify=Notify.ON_CHANGE)
-
-    await crew.pass_(60, service)
-
-    kept = service.get_job(job.id)
-    assert kept is not None
-    assert kept.runs.last_answer is not None
-    assert kept.payload.notify is Notify.ON_CHANGE
-
-
-async def test_many_that_end_together_are_written_down_together(crew: Crew, monkeypatch):
-    service = crew.service()
-    job = service.add_job("a", CronSchedule("every", every_ms=60_000), "x")
-    written = json.loads(crew.path.read_text(encoding="utf-8"))
-    copies = [{**written["jobs"][0], "id": f"{job.id}{number}"} for number in range(300)]
-    crew.path.write_text(json.dumps({**written, "jobs": copies}), encoding="utf-8")
-
-    replace, saved = os.replace, []
-
-    def counted(source: Any, target: Any, **folders: Any) -> None:
-        saved.append(Path(target).name)
-        replace(source, target, **folders)
-
-    monkeypatch.setattr(os, "replace", counted)
-    await crew.pass_(60, service)
-
-    assert 0 < saved.count(crew.path.name) < 30, "each of them alone takes a write of all: minutes, with a thousand"
-    assert sorted(outcomes(service)) == ["ran"] * 300
-    assert all(one["state"]["lastStatus"] == "ok" for one in stored(crew))

@@ -114,15 +114,6 @@ async def test_who_asked_is_kept_where_they_are_let_in_themselves_and_not_by_the
     assert {job.name: job.payload.asked_by for job in service.list_jobs()} == {"5|ann": "5|ann", "6|bob": None}
 
 
-async def test_a_reminder_goes_when_it_was_said_and_a_silent_job_is_silent(asking: Asking):
-    await asking.say(action="add", message="Tea", at="2126-12-24T18:00", name="tea")
-    await asking.say(action="add", message="Tidy up", every_seconds=3600, deliver=False)
-
-    tidy, tea = asking.service.list_jobs()
-    assert (tea.name, tea.delete_after_run) == ("tea", True)
-    assert (tidy.payload.deliver, tidy.delete_after_run) == (False, False)
-
-
 async def test_jobs_are_listed_switched_run_and_removed(asking: Asking):
     assert await asking.say(action="list") == "There are no jobs."
     await asking.say(action="add", message="Tidy up", every_seconds=3600)
@@ -184,17 +175,6 @@ async def test_it_says_when_nothing_runs_jobs(asking: Asking):
     assert said.endswith(NEEDS_GATEWAY)
 
 
-async def test_it_works_outside_of_a_turn(asking: Asking):
-    tool = CronTool(lambda: CronToolBackend(asking.service))
-
-    silent = await tool.execute("add", message="x", every_seconds=60, deliver=False)
-    nowhere = await tool.execute("add", message="x", every_seconds=60)
-
-    assert not silent.error
-    assert nowhere.error
-    assert "needs a channel and a chat id" in str(nowhere.content)
-
-
 @pytest.mark.parametrize(
     ("channel", "said"),
     [
@@ -206,10 +186,3 @@ async def test_it_works_outside_of_a_turn(asking: Asking):
 def test_a_channel_that_cannot_be_reached_is_named(asking: Asking, channel: str, said: str):
     with pytest.raises(ValueError, match=said.replace("?", r"\?")):
         asking.service.add_job("x", CronSchedule("every", every_ms=60_000), "x", True, channel, "5")
-
-
-def test_a_channel_of_a_plugin_is_known(asking: Asking):
-    for channel in ("mine", "cli"):
-        asking.service.add_job("x", CronSchedule("every", every_ms=60_000), "x", True, channel, "5")
-
-    assert len(asking.service.list_jobs()) == 2

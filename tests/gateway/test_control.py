@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 
 from nanobot.agent.events import TextDelta, TurnOutcome
 from nanobot.agent.remote_turn import stop_turn
-from nanobot.bus.events import InboundMessage
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.backend import choose_session, terminal_message
@@ -22,7 +21,7 @@ from nanobot.gateway.control.client import GatewayBackend, find_backend
 from nanobot.gateway.process import ExitReason, single_instance
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Pause, RecordingSink, calls, open_bot
+from nanobot.testing import Pause, RecordingSink, open_bot
 from tests.support.eventually import eventually
 from tests.support.mcp import MCP_SERVER
 from tests.support.running_gateway import OpenGateway
@@ -182,45 +181,6 @@ async def test_a_turn_that_ends_before_its_time_keeps_what_was_said(
         await eventually(lambda: sessions.get_or_create("cli:direct").message_count == 2)
 
         assert "It was a dark" in str(sessions.get_or_create("cli:direct").messages[1]["content"])
-
-
-@pytest.mark.needs_sandbox
-async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: OpenGateway):
-    joined: list[int] = []
-
-    def joining(count: int) -> list[InboundMessage]:
-        joined.append(count)
-        return []
-
-    async with running(calls(("exec", {"command": "sleep 0.3"})), "both done") as here:
-        bot, sink = await bot_of(here.home, "cli:work"), RecordingSink()
-        turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
-        running_turn = asyncio.create_task(turn)
-        await eventually(lambda: "tool_started" in sink.types)
-
-        bot.set_waiting_lines([terminal_message("and the second", bot.session_key)])
-
-        assert (await running_turn).text == "both done"
-        assert joined == [1]
-        assert SessionManager(here.home / "workspace").get_or_create("cli:work").message_count == 5
-        assert "and the second" in str(here.model.requests[-1])
-
-
-async def test_attachments_model_shell_and_commands_work_through_it(running: OpenGateway, tmp_path: Path):
-    note = tmp_path / "note.txt"
-    note.write_text("the milk")
-    async with running("seen") as here:
-        bot = await bot_of(here.home)
-        await bot.run_turn(terminal_message("look", bot.session_key, [str(note)]))
-        help_text = (await bot.run_turn(terminal_message("/help", bot.session_key))).text
-
-        assert str(note) in str(here.model.requests[0][-1]["content"])
-        assert "/status" in help_text
-        assert (await bot.session_info(bot.session_key)).model == "scripted"
-        assert await bot.shell("echo hi", bot.session_key, "") == ("hi\n\nExit code: 0", True)
-        assert await bot.check_for_terminal("true", "") == ""
-        assert "was not run" in await bot.check_for_terminal("rm -rf /", "")
-        assert "new" in bot.commands()
 
 
 async def test_conversations_are_listed_and_reopened_through_it(running: OpenGateway):

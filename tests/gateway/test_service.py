@@ -18,20 +18,13 @@ from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.process import ExitReason, find_lock_holder
 from nanobot.gateway.service import Options
 from nanobot.gateway.supervisor import SupervisedTask
-from nanobot.messages.types import ChatMessage
 from nanobot.providers.errors import AuthenticationError
-from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
 from tests.support.eventually import eventually
-from tests.support.running_gateway import OpenGateway, Running
+from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import free_port, written
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
-
-
-def said_in(here: Running, session_key: str) -> list[ChatMessage]:
-    session = SessionManager(here.home / "workspace").read(session_key)
-    return session.messages if session is not None else []
 
 
 async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(running: OpenGateway, tmp_path, caplog):
@@ -144,41 +137,6 @@ async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_a
     assert "The message to toy:nowhere was not delivered: there is no such chat" in told
     assert "first answer" in told
     assert "was not delivered: there is no such chat" in str(here.model.requests[1])
-
-
-async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_platform_took(running: OpenGateway):
-    unified = {"agents": {"defaults": {"unifiedSession": True}}}
-    async with running("first answer", "second answer", **unified) as here:
-        here.pair(toy=["7"])
-        sessions = SessionManager(here.home / "workspace")
-        stale = sessions.get_or_create("toy:nowhere")  # from before it was one session
-        stale.add_message("user", "long ago")
-        sessions.save(stale)
-        here.toy.write("hi", chat="nowhere", message_id="1")
-        await eventually(lambda: "was not delivered" in str(said_in(here, "unified:default")))
-        here.toy.write("hi again", message_id="2")
-        await eventually(lambda: len(here.model.requests) == 2)
-
-    assert "The message to toy:nowhere was not delivered" in str(here.model.requests[1])
-
-
-async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(running: OpenGateway):
-    async with running("a secret of mine") as here:
-        here.pair(plush=["person8"])
-        here.toy.write("hi", chat="nowhere", message_id="1")
-        await eventually(here.toys["plush"].got)
-
-    assert "a secret of mine" in here.toys["plush"].got("own8")[0]
-
-
-async def test_a_report_that_nobody_gets_is_not_reported_again(running: OpenGateway):
-    async with running() as here:
-        here.pair(plush=["nowhere"])
-        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "hi"))
-        await eventually(lambda: here.gateway.channels.statuses()["plush"].failed)
-        await here.gateway.channels.manager.drain()
-
-        assert here.gateway.reporter.dead_letters.count == 1
 
 
 async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners_own(running: OpenGateway):

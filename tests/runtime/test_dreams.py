@@ -79,18 +79,6 @@ async def life(
         yield Life(runtime, provider, clock)
 
 
-async def test_a_week_without_anything_new_costs_no_call_and_a_timer_an_hour(tmp_path: Path):
-    async with life(tmp_path, tidying()) as day:
-        day.learns()
-
-        await day.live(24)
-        assert day.asked == 1
-        await day.live(7 * 24)
-
-    assert day.asked == 1
-    assert len(day.slept) < 9 * 26
-
-
 async def test_a_usual_day_costs_one_call_at_four_in_the_morning(tmp_path: Path):
     async with life(tmp_path, MERGED, tidying()) as day:
         for number in range(5):
@@ -135,37 +123,6 @@ async def test_what_was_slept_over_is_done_once_soon_after_the_next_start(tmp_pa
         await later.live(12)
 
     assert later.asked == 1
-
-
-async def test_a_machine_that_slept_over_the_hour_does_it_once_when_it_wakes(tmp_path: Path):
-    async with life(tmp_path, tidying()) as day:
-        day.learns()
-        slept: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-            if len(slept) > 5:
-                raise asyncio.CancelledError
-            day.clock.advance(3 * 86_400 if len(slept) == 3 else min(seconds, 3600))
-
-        with pytest.raises(asyncio.CancelledError):
-            await day.dreams.run(sleep)
-
-    assert day.asked == 1
-
-
-def test_a_time_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="cron expression"):
-        Config.model_validate({"agents": {"defaults": {"dream": {"cron": "at night"}}}})
-
-
-async def test_a_time_that_is_drawn_by_chance_is_four_in_the_morning(tmp_path: Path):
-    async with life(tmp_path, tidying(), cron="R 5 * * *") as day:
-        day.learns()
-
-        await day.live(14.8)
-
-    assert day.asked == 1
 
 
 async def test_a_failure_is_not_tried_again_every_two_hours(tmp_path: Path):
@@ -249,20 +206,6 @@ async def test_it_waits_for_no_lane_and_no_turn_waits_for_it(tmp_path: Path):
         assert "no model was called" in await day.bot.say("/dream")
 
 
-async def test_a_failure_shows_in_status_until_it_went_well(tmp_path: Path):
-    async with life(tmp_path, "I would rather not.", tidying()) as day:
-        day.learns()
-
-        told = await day.bot.say("/dream")
-        failed = await day.bot.say("/status")
-        await day.bot.say("/dream")
-        well = await day.bot.say("/status")
-
-    assert "failed, nothing changed: The model called tidy_memory 0 times" in told
-    assert "Dream: failed once in a row" in failed or "Dream: failed 1 time in a row" in failed
-    assert "Dream:" not in well
-
-
 async def test_in_a_group_its_own_memory_is_tidied_and_only_an_owner_or_who_asked_takes_it_back(tmp_path: Path):
     telegram = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 
@@ -285,11 +228,3 @@ async def test_in_a_group_its_own_memory_is_tidied_and_only_an_owner_or_who_aske
     assert "only an owner may restore it" in others
     assert "restored to before pass 1" in owners
     assert "secret" not in str(day.bot.provider.requests)
-
-
-async def test_switched_off_it_is_done_only_by_hand(tmp_path: Path):
-    async with life(tmp_path, tidying(), enabled=False) as day:
-        day.learns()
-
-        assert not day.dreams.enabled
-        assert "nothing to change" in await day.bot.say("/dream")

@@ -140,11 +140,6 @@ async def test_a_body_is_read_however_it_is_packed(packed, encoding):
     assert (came.body, came.cut, came.status, came.content_type) == (b"hello", False, 200, "text/html")
 
 
-async def test_a_server_that_is_not_there_is_told_in_a_word():
-    with pytest.raises(FetchError, match=r"request to .* failed"):
-        await Fetcher(at_home()).fetch(FetchRequest("http://127.0.0.1:1/"))
-
-
 async def test_a_secure_host_is_known_by_the_name_in_the_url(tmp_path):
     path, context = certificate(tmp_path)
     asked_for = []

@@ -1,6 +1,5 @@
 """Requests reach the public internet, and nothing else: each spelling, against servers that would answer."""
 
-import asyncio
 from ipaddress import IPv4Address, IPv6Address
 
 import httpx
@@ -48,14 +47,6 @@ async def test_no_spelling_of_a_near_address_connects():
 
     assert len(set(CLOSED_URLS)) >= 150
     assert (reached, strange, connections) == ([], [], 0)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "0x7f000001", "2130706433", "0", "[::1]", "[::ffff:127.0.0.1]"])
-async def test_the_server_of_these_tests_would_have_answered(host):
-    async with serving(saying(b"inside")) as server, httpx.AsyncClient(trust_env=False) as plain:
-        answer = await plain.get(f"http://{host}:{server.port}/")
-
-    assert answer.text == "inside"
 
 
 PUBLIC_URLS = {
@@ -140,22 +131,6 @@ async def test_a_page_that_leads_inside_is_not_followed(status):
                 await fetcher.fetch(FetchRequest("http://public.test/"))
 
         assert server.connections == 0
-
-
-async def test_five_redirects_are_followed_and_no_more():
-    async def serve(head: str, writer: asyncio.StreamWriter) -> None:
-        left = int(head.split("/")[1].split()[0])
-        await (leading_to(f"/{left - 1}") if left else saying(b"there"))(head, writer)
-
-    async with serving(serve) as server:
-        fetcher = Fetcher(at_home())
-        base = f"http://127.0.0.1:{server.port}"
-
-        fifth = await fetcher.fetch(FetchRequest(f"{base}/5"))
-        with pytest.raises(FetchError, match="more than 5 times"):
-            await fetcher.fetch(FetchRequest(f"{base}/6"))
-
-    assert (fifth.body, str(fifth.url)) == (b"there", f"{base}/0")
 
 
 async def test_what_is_for_one_host_does_not_go_to_the_next():
@@ -245,12 +220,6 @@ async def test_a_proxy_that_is_none_is_told_with_its_key(proxy):
         await fetcher.fetch(FetchRequest("http://public.test/"))
 
 
-async def test_an_owned_url_that_cannot_be_read_shuts_nothing_else():
-    owned = gate(NetworkPolicy(owned=("searx.test:8888", "http://127.0.0.1:8888")))
-
-    assert (await owned.route("http://127.0.0.1:8888/")).addresses == ("127.0.0.1",)
-
-
 async def test_the_environment_names_no_proxy(monkeypatch):
     for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -271,15 +240,6 @@ async def test_the_next_address_is_tried_where_one_does_not_answer():
 
     assert answer.body == b"second"
     assert f"host: two.test:{server.port}" in server.heads[0].lower()
-
-
-async def test_a_server_of_names_that_hangs_is_left():
-    async def hangs(host: str, port: int, limit_s: float) -> list[str]:
-        await asyncio.sleep(limit_s / 1000)
-        raise TimeoutError
-
-    with pytest.raises(NoSuchHostError, match="took longer than"):
-        await EgressGate(NetworkPolicy(), resolve=hangs).route("http://slow.test/")
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -1,10 +1,7 @@
 """What is opened is what was judged: also while another process puts links where folders were."""
 
-import contextlib
-import itertools
 import os
 import sys
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -127,40 +124,3 @@ def test_replacing_keeps_the_mode_breaks_the_second_name_and_leaves_no_temp_file
     assert (workspace / "folder/file").stat().st_mode & 0o777 == 0o640
     assert (workspace / "twice").read_bytes() == b"mine"
     assert [path.name for path in (workspace / "folder").iterdir()] == ["file"]
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/dev/fd").iterdir()))
-
-
-def test_no_descriptor_is_left_open_whatever_comes(workspace: Path):
-    opener = Opener(PathPolicy(workspace, restrict=True))
-    before = open_descriptors()
-
-    for path in ("folder/file", "folder", "../outside/file", "none", "folder/file/x"):
-        with contextlib.suppress(OSError, PathDeniedError), opener.read(path):
-            pass
-        with contextlib.suppress(OSError, PathDeniedError), opener.folder(path):
-            pass
-        with contextlib.suppress(OSError, PathDeniedError), opener.place(path) as place, place.read():
-            pass
-
-    assert open_descriptors() == before
-
-
-_LINKS = itertools.cycle(["link", "other"])
-
-
-class _Behind(PathPolicy):
-    """Judges a path that is another one by the time it is opened, each time."""
-
-    def resolve_readable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
-        return self.workspace / next(_LINKS) / "file"
-
-
-def test_a_path_that_never_comes_to_rest_is_given_up(workspace: Path):
-    for name in ("link", "other"):
-        (workspace / name).symlink_to("folder")
-
-    with pytest.raises(PathDeniedError, match="changing while it is opened"):
-        Opener(_Behind(workspace)).read("link/file")

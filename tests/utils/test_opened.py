@@ -54,13 +54,3 @@ def test_the_next_watch_hears_nothing_of_the_last(folder: Path):
     watch.close()
 
     assert told == set()
-
-
-def test_what_is_told_once_is_not_told_again(folder: Path):
-    watch = ReadWatcher([str(folder / "a")])
-    (folder / "a").read_text(encoding="utf-8")
-
-    told = [watch.paths(), watch.paths()]
-    watch.close()
-
-    assert told == [{str(folder / "a")}, set()]
