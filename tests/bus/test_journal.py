@@ -33,30 +33,6 @@ def by_tool(text: str, *files: str) -> OutboundMessage:
     return OutboundMessage("telegram", "42", text, media=[*files], kind=kind, answers="k", by_tool=True)
 
 
-async def test_a_message_with_an_id_is_accepted_once_also_after_a_restart(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        first = [await journal.receive(inbound(1)) for _ in range(2)]
-        without_id = [await journal.receive(InboundMessage("cli", "owner", "direct", "same")) for _ in range(2)]
-    async with open_journal(tmp_path / "journal.db") as journal:
-        later = [await journal.receive(inbound(1)), await journal.receive(inbound(1, chat="43"))]
-
-    assert (first, without_id, later) == ([True, False], [True, True], [False, True])
-
-
-async def test_what_was_not_settled_comes_back_whole_and_in_order(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        sent = [*map(inbound, range(4)), replace(inbound(4), content="", media=["photo.jpg"])]
-        for message in sent:
-            await journal.receive(message)
-        await journal.begin(str(sent[1].journal_key), "turn")
-        await journal.settle(str(sent[2].journal_key), InboundState.REFUSED, "no")
-
-    async with open_journal(tmp_path / "journal.db") as journal:
-        back = await journal.load_unsettled()
-
-    assert back == [sent[0], sent[1], sent[3], sent[4]]
-
-
 KEY = "telegram:42:1"
 
 
@@ -230,18 +206,6 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
 
         assert (await journal.load_unsent(), await journal.load_unsettled()) == ([], [])
         assert (counts.answered, counts.refused, counts.queued) == (1, 1, 0)
-
-
-async def test_a_repeated_reply_is_not_put_out_and_nobody_waits_for_it(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        bus = MessageBus(journal)
-        async with bus.open():
-            bus.post_outbound(reply("once"))
-            receipt = bus.post_outbound(reply("once"))
-            ids = await asyncio.wait_for(receipt.wait(), 5)
-
-        assert ids == ()
-        assert bus.outbound_size == 1
 
 
 JOURNAL_WRITER = [sys.executable, "-m", "tests.programs.journal_writer"]

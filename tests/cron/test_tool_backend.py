@@ -16,7 +16,6 @@ from nanobot.cron.tool_backend import NEEDS_GATEWAY, CronToolBackend
 from nanobot.cron.types import CronJob, CronSchedule, Notify
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils.clock import SystemClock
-from tests.support.eventually import eventually
 
 
 async def nothing(_job: CronJob) -> None:
@@ -114,21 +113,6 @@ async def test_who_asked_is_kept_where_they_are_let_in_themselves_and_not_by_the
     assert {job.name: job.payload.asked_by for job in service.list_jobs()} == {"5|ann": "5|ann", "6|bob": None}
 
 
-async def test_jobs_are_listed_switched_run_and_removed(asking: Asking):
-    assert await asking.say(action="list") == "There are no jobs."
-    await asking.say(action="add", message="Tidy up", every_seconds=3600)
-    (job,) = asking.service.list_jobs()
-
-    assert f'{job.id} "Tidy up": every hour; next 20' in await asking.say(action="list")
-    assert "disabled" in await asking.say(action="disable", job_id=job.id)
-    assert "disabled" in await asking.say(action="list")
-    assert "Next runs:" in await asking.say(action="enable", job_id=job.id)
-    assert "within seconds" in await asking.say(action="run", job_id=job.id)
-    await eventually(lambda: asking.service.history(job.id))
-    assert "removed" in await asking.say(action="remove", job_id=job.id)
-    assert asking.service.list_jobs() == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -154,17 +138,6 @@ async def test_what_cannot_be_is_refused_with_what_would_be_right(
     assert result.error
     assert said in str(result.content)
     assert asking.service.list_jobs() == []
-
-
-@pytest.mark.parametrize("action", ["add", "enable", "run"])
-async def test_a_job_makes_no_jobs(tmp_path: Path, action: str):
-    asking = Asking(tmp_path, Origin.CRON)
-
-    result = await asking.call(action=action, message="x", every_seconds=60, job_id="a")
-
-    assert result.error
-    assert "they would multiply" in str(result.content)
-    assert not (await asking.call(action="list")).error
 
 
 async def test_it_says_when_nothing_runs_jobs(asking: Asking):

@@ -16,7 +16,7 @@ from nanobot.agent.events import TextDelta, TurnOutcome
 from nanobot.agent.remote_turn import stop_turn
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
-from nanobot.gateway.control.backend import choose_session, terminal_message
+from nanobot.gateway.control.backend import terminal_message
 from nanobot.gateway.control.client import GatewayBackend, find_backend
 from nanobot.gateway.process import ExitReason, single_instance
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
@@ -181,24 +181,6 @@ async def test_a_turn_that_ends_before_its_time_keeps_what_was_said(
         await eventually(lambda: sessions.get_or_create("cli:direct").message_count == 2)
 
         assert "It was a dark" in str(sessions.get_or_create("cli:direct").messages[1]["content"])
-
-
-async def test_conversations_are_listed_and_reopened_through_it(running: OpenGateway):
-    async with running("Rome it is.", "Still Rome.", "hello") as here:
-        bot = await bot_of(here.home)
-        for line in ("Plan a trip to Rome", "/new"):
-            await bot.run_turn(terminal_message(line, "cli:direct"))
-
-        key, line = await choose_session(bot, "cli:other", "/resume 1")
-        reopened = await bot.run_turn(terminal_message(line, key))
-        await bot.run_turn(terminal_message("Where to?", key))
-        here.toy.write("hi", message_id="1")
-        await eventually(here.toy.got)
-
-        assert key == "cli:direct"
-        assert "Rome it is." in reopened.text
-        assert (await bot.session_info(key)).messages == 4
-        assert (await bot_of(here.home, go_on=True)).session_key == key  # the newest one of the terminal
 
 
 @pytest.mark.parametrize("chat", ["direct", "20261123-142501-9f3c"], ids=["this chat", "a chat nobody has open"])

@@ -11,7 +11,7 @@ import pytest
 
 import nanobot
 from nanobot import Nanobot
-from nanobot.agent.events import TurnEnded, TurnEvent, TurnOutcome
+from nanobot.agent.events import TurnEvent, TurnOutcome
 from nanobot.agent.hooks import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
 from nanobot.errors import ConfigError, StorageError
 from nanobot.providers.errors import ModelOverloadedError
@@ -37,34 +37,6 @@ async def test_a_file_that_does_not_exist_is_refused_before_a_model_is_asked():
         await Nanobot.local(model=model).run("Read this invoice", media=["inv.pdf"])
 
     assert model.requests == []
-
-
-async def test_stream_gives_every_event_and_ends_with_the_turn(tmp_path: Path):
-    with FakeModels() as server:
-        server.script(Say("hello there"))
-
-        async with nanobot.Nanobot.from_config(config_for(server, tmp_path)) as bot:
-            events = [event async for event in bot.stream("hi")]
-
-    assert "text_delta" in [event.type for event in events]
-    assert isinstance(events[-1], TurnEnded)
-    assert (events[-1].outcome, events[-1].text) == (TurnOutcome.ANSWERED, "hello there")
-
-
-async def test_the_window_that_the_server_lists_is_used_unless_the_config_sets_one(tmp_path: Path):
-    with FakeModels(models=["m"], context_length=128_000) as server:
-        async with nanobot.Nanobot.from_config(config_for(server, tmp_path)) as bot:
-            status = ""
-            while "128,000 tokens" not in status:
-                status = (await bot.run("/status")).text
-                await asyncio.sleep(0.01)
-        config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-        config["agents"]["defaults"]["contextWindowTokens"] = 32_000
-        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        async with nanobot.Nanobot.from_config(tmp_path / "config.json") as bot:
-            configured = (await bot.run("/status")).text
-
-    assert "32,000 tokens" in configured
 
 
 class Marking(Hook):

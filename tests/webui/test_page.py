@@ -292,15 +292,6 @@ async def test_the_keyboard_is_enough_from_the_link_to_an_approval(running: Open
         assert run.done == ["make"]
 
 
-async def test_only_a_chat_of_a_chat_app_says_where_its_answers_go(running: OpenGateway, tabs: Tabs):
-    async with running("hi", "hello") as here:
-        tab = await tabs.open(here)
-        for key in ("cli%3Adirect", "toy%3A7", "cron%3A1a2b"):
-            await tab.evaluate("key => { location.hash = `#/chat/${key}` }", key)
-            await expect(tab.locator(".column .empty")).to_be_visible()
-            assert await tab.get_by_text("Answers go to this chat on Toy").count() == (key == "toy%3A7"), key
-
-
 async def test_a_chat_of_another_channel_is_live_and_answered_there(running: OpenGateway, tabs: Tabs):
     async with running("hi from the bot", "hello again") as here:
         tab = await tabs.open(here)
