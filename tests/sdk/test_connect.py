@@ -168,19 +168,22 @@ async def test_what_a_gateway_cannot_do_for_a_program_is_said_at_once(running: O
 
 
 @POSIX
-async def test_a_program_elsewhere_reads_the_same_text_once_although_the_gateway_is_killed(tmp_path: Path):
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["socket", "HTTP"])
+async def test_a_program_reads_the_same_text_once_although_the_gateway_is_killed(tmp_path: Path, is_elsewhere: bool):
     with FakeModels() as server:
         home = GatewayHome(tmp_path, server)
+        use_config(home.data / "config.json")
         key = home.run("api", "key", "add", "laptop").out.strip()
         url = f"http://127.0.0.1:{home.config['gateway']['port']}"
         server.script(Calls(("list_dir", {"path": "."}), text="I look."), Hang(after="The answer is "))
-        text = ""
+        text, types = "", []
         with home.gateway() as first:
-            async with Nanobot.connect(url, token=key) as bot:
+            async with Nanobot.connect(url, token=key) if is_elsewhere else Nanobot.connect() as bot:
                 stream = bot.stream("what is it?")
                 events: Any = aiter(stream)
                 async for event in events:
                     text += event.delta
+                    types.append(event.type)
                     if text.endswith("The answer is "):
                         break
                 first.kill()
@@ -190,6 +193,7 @@ async def test_a_program_elsewhere_reads_the_same_text_once_although_the_gateway
                 try:
                     async for event in events:
                         text += event.delta
+                        types.append(event.type)
                     result = await stream.result()
                 finally:
                     opening.__exit__(None, None, None)
@@ -197,3 +201,5 @@ async def test_a_program_elsewhere_reads_the_same_text_once_although_the_gateway
     assert text == "I look.The answer is forty-two."
     assert (result.text, result.tools_used) == ("The answer is forty-two.", ["list_dir"])
     assert len(server.chats) == 3
+    for name in ("run", "step", "text", "tool"):
+        assert types.count(f"{name}_started") == types.count(f"{name}_ended")

@@ -198,7 +198,7 @@ def test_a_short_key_of_a_request_is_taken_out_and_a_syllable_is_not():
     ],
 )
 def test_no_text_makes_it_slow(head, piece):
-    text = head + piece * (100_000 // len(piece))
+    text = head + piece * (40_000 // len(piece))
     began = time.process_time()
 
     redact_named(text)

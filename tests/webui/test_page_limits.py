@@ -218,7 +218,9 @@ print("a line of code that is far longer than the screen of a telephone is wide,
 """
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    "state", ["chinese-narrow", *(pytest.param(state, marks=pytest.mark.slow) for state in [*STATES][1:])]
+)
 async def test_the_page_is_accessible_and_fits_in_every_state(running: OpenGateway, tabs: Tabs, state: str):
     script = (EVERYTHING, calls(("web_page", {"url": "https://example.org/a"})), calls(("run", {"target": "make"})))
     async with running(*script) as here:

@@ -387,7 +387,7 @@ async def test_a_second_browser_is_added_by_its_code_and_signed_out(running: Ope
         await expect(phone.get_by_text("nanobot web").first).to_be_visible()
 
 
-@pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("language", ["en-GB", pytest.param("zh-CN", marks=pytest.mark.slow)])
 async def test_every_view_fits_a_screen_of_320_pixels(running: OpenGateway, tabs: Tabs, language: str):
     async with running() as here:
         remember(here, "averyveryverylongwordthatdoesnotfitintoanarrowcolumnandhastobebrokensomewhereinitsmiddle")
