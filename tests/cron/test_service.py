@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nanobot.cron.schedule import to_ms
-from nanobot.cron.service import TICK_S, CronService
+from nanobot.cron.service import CronService
 from nanobot.cron.types import CronJob, CronSchedule, JobSkippedError, Misfire, Notify, Run
 from nanobot.errors import StorageError
 from nanobot.utils.clock import SystemClock
@@ -103,18 +103,6 @@ async def test_a_job_runs_at_its_instants_and_each_is_in_the_history(crew: Crew,
     state = stored(crew)[0]["state"]
     assert (state["lastStatus"], len(state["runHistory"]), state["lastRunAtMs"]) == ("ok", 6, crew.now_ms)
     assert all(due.late_ms == due.missed == 0 for due in crew.ran)
-
-
-async def test_the_phase_survives_a_restart(crew: Crew, every: Every):
-    first = crew.service()
-    job = first.add_job("water", every(600), "Water the plants")
-    await crew.pass_(900, first)
-    await first.close()
-
-    await crew.pass_(120, second := crew.service())
-    waits = second.list_jobs()[0].state.next_run_at_ms
-
-    assert waits == job.created_at_ms + 1_200_000
 
 
 async def test_twenty_runs_are_kept_with_the_job_and_all_in_the_history(crew: Crew, every: Every):
@@ -330,41 +318,6 @@ async def test_what_others_change_counts_before_the_next_run(crew: Crew, every: 
     assert [due.job_id for due in crew.ran].count(job.id) == 1
 
 
-async def test_a_run_asked_for_by_another_process_is_run_by_who_serves(crew: Crew, every: Every):
-    service, external = crew.service(), CronService(crew.path, clock=crew.clock)
-    job = service.add_job("a", every(600), "x")
-    await crew.look(service)
-
-    assert external.request_run(job.id)
-    await crew.look(service)
-    await crew.look(service)
-
-    assert [(due.manual, due.job_id) for due in crew.ran] == [(True, job.id)]
-
-
-async def test_the_real_clockwork_runs_in_time_and_sees_edits_and_idles(tmp_path: Path):
-    ran: list[str] = []
-
-    async def on_job(job: CronJob) -> None:
-        ran.append(job.name)
-
-    service = CronService(tmp_path / "jobs.json", on_job)
-    await service.start()
-    assert service.is_served()
-    external = CronService(tmp_path / "jobs.json")
-    assert external.is_served()
-    service.add_job("mine", CronSchedule("every", every_ms=80), "x")
-    await eventually(lambda: ran.count("mine") >= 3)
-    external.add_job("theirs", CronSchedule("every", every_ms=60), "x")
-    await eventually(lambda: "theirs" in ran)
-    age = service.tick_age_s
-    await service.close()
-
-    assert age is not None
-    assert age < 3 * TICK_S
-    assert (service.tick_age_s, service.status()["enabled"], external.is_served()) == (None, False, False)
-
-
 # -- crashes and cut-off runs --------------------------------------------------------------------------------------
 
 
@@ -438,18 +391,6 @@ async def test_an_instant_that_ran_is_not_run_again_by_switching_off_and_on_when
     await crew.pass_(60, service, step=60)
 
     assert len(crew.ran) == 1
-
-
-async def test_a_job_removed_while_it_runs_still_has_its_row(crew: Crew, every: Every):
-    async def removes(job: CronJob) -> None:
-        CronService(crew.path).remove_job(job.id)
-
-    service = crew.service(on_job=removes)
-    service.add_job("a", every(60), "x")
-    await crew.pass_(60, service)
-
-    assert service.list_jobs(include_disabled=True) == []
-    assert outcomes(service) == ["ran"]
 
 
 # -- disks ---------------------------------------------------------------------------------------------------------
@@ -539,19 +480,6 @@ async def test_jobs_run_on_while_the_file_cannot_be_written(crew: Crew, every: E
     assert len({due.at_ms for due in crew.ran}) == len(crew.ran) == 4
     assert service.problem is None
     assert [(job["name"], job["state"]["lastRunAtMs"]) for job in stored(crew)] == [("a", crew.now_ms)]
-
-
-async def test_job_that_was_removed_before_the_store_was_damaged_does_not_run(crew: Crew, every: Every):
-    first = crew.service()
-    job = first.add_job("a", every(60), "x")
-    await crew.look(first)
-    await first.close()
-    CronService(crew.path, clock=crew.clock).remove_job(job.id)
-    crew.path.write_bytes(b"garbage")
-
-    await crew.pass_(120, crew.service())
-
-    assert crew.ran == []
 
 
 async def test_one_bad_entry_is_kept_and_named_and_the_others_run(crew: Crew, every: Every):

@@ -112,28 +112,6 @@ async def read_until(connection: GatewayConnection | None, last: str) -> list[di
     return frames
 
 
-async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_once(running: OpenGateway):
-    pause = Pause("It was a ")
-    request = {"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"}
-    async with running(pause, "dark night.") as here:
-        async with connect(here.home / "state") as line:
-            assert line is not None
-            line.send(request)
-            first = await read_until(line, "text_delta")
-        seen = f"a1b2c3d4.{first[0]['epoch']}.{first[-1]['seq']}"
-        async with connect(here.home / "state") as line:
-            assert line is not None
-            line.send({**request, "seen": seen})
-            pause.resume.set()
-            second = await read_until(line, "turn_ended")
-        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
-
-    events = [frame for frame in first + second if "seq" in frame]
-    assert [event["seq"] for event in events] == [*range(len(events))]
-    assert "".join(event["text"] for event in events if event["type"] == "text_delta") == "It was a dark night."
-    assert [row["role"] for row in session.messages] == ["user", "assistant"]
-
-
 async def test_a_chat_that_loses_its_connection_shows_each_text_once_and_follows_the_next_turn_too(
     running: OpenGateway,
 ):

@@ -102,17 +102,6 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(running: OpenGatew
     assert told == dict.fromkeys(ours, 200) | dict.fromkeys(("evil.test", "127.0.0.1.evil.test:18790", ""), 421)
 
 
-async def test_a_crowd_that_says_nothing_keeps_nobody_from_the_agent(running: OpenGateway):
-    async with running("hello") as here:
-        crowd = [await asyncio.open_connection("127.0.0.1", here.gateway.http.port) for _ in range(60)]
-        here.toy.write("hi", message_id="1")
-
-        assert await eventually(here.toy.got) == ["hello"]
-        assert (await get(here, "/health")).status_code == 200
-        for _, writer in crowd:
-            writer.close()
-
-
 async def test_a_port_that_is_taken_is_told_and_the_rest_works(running: OpenGateway, caplog):
     async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as other:
         port = other.sockets[0].getsockname()[1]

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import shutil
-from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +10,10 @@ import pytest
 from nanobot.bus.events import OutboundMessage
 from nanobot.channels.status import ChannelState
 from nanobot.config.paths import DataPaths
-from nanobot.cron.schedule import to_ms
-from nanobot.cron.types import CronSchedule
 from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.process import ExitReason, find_lock_holder
 from nanobot.gateway.service import Options
 from nanobot.gateway.supervisor import SupervisedTask
-from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import calls
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
@@ -185,21 +180,3 @@ async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_in_a_
 
     assert "a secret of mine" in plush.got("own")[-1]
     assert "a secret of mine" not in str(plush.got("group"))
-
-
-async def test_a_job_that_no_model_worked_on_reminds_at_once_and_is_tried_again(
-    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("nanobot.gateway.jobs.RETRY_WAITS_S", (0.05, 0.05))
-    async with running(AuthenticationError(), AuthenticationError(), "The plants are watered.") as here:
-        jobs = here.gateway.runtime.cron()
-        schedule = CronSchedule("at", at_ms=to_ms(datetime.now(UTC)) + 300)
-        add = partial(jobs.add_job, "plants", schedule, "Water the plants", deliver=True, channel="toy", to="7")
-        job = await asyncio.to_thread(add)
-        await eventually(lambda: len(here.toy.got("7")) == 2)
-        await eventually(lambda: [row.outcome for row in jobs.history(job.id)][1:] == ["failed", "ran"])
-
-    reminder, report = here.toy.got("7")
-    assert "Water the plants" in reminder
-    assert report.startswith("The plants are watered.")
-    assert len(here.model.requests) == 3

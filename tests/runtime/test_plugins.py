@@ -49,17 +49,6 @@ def troubles(config: Config) -> list[str]:
     return load_packages(config.plugins, WorkerThread()).troubles()
 
 
-async def test_a_package_that_is_switched_on_brings_its_tool_its_hook_and_gets_its_settings(tmp_path: Path, site: Path):
-    install(site, "sun-pack", TOOL + HOOK, {"tools": {"weather": "Weather"}, "hooks": {"audit": "Audit"}})
-    config = on("Sun_Pack", **{"sun-pack": {"place": "Turin"}})
-
-    async with open_bot(tmp_path, calls(("weather_of", {})), "done", config=config) as bot:
-        await bot.say("go")
-
-    assert "go (audited)" in str(bot.provider.requests[0])
-    assert bot.provider.requests[1][-1]["content"] == "sunny in Turin"
-
-
 async def test_a_package_that_is_only_installed_runs_nothing(tmp_path: Path, site: Path):
     install(
         site, "sun-pack", "raise SystemExit('imported')", {"tools": {"weather": "Weather"}, "hooks": {"a": "Audit"}}
@@ -126,14 +115,6 @@ def test_a_plugin_takes_the_name_of_no_tool_of_nanobot(tmp_path: Path, site: Pat
     assert {"tell", "mcp_find", "mcp_call", "exec", "spawn"} <= names
     assert tools.names == []
     assert len(found.troubles()) == len(names)
-
-
-async def test_what_is_wrong_with_a_package_is_told_by_status(tmp_path: Path, site: Path):
-    install(site, "odd-pack", "raise RuntimeError('boom')", {"tools": {"t": "T"}})
-
-    async with open_bot(tmp_path, "done", config=on("odd-pack")) as bot:
-        assert await bot.say("go") == "done"
-        assert "Plugins: odd-pack: its tool t was skipped: RuntimeError: boom" in await bot.say("/status")
 
 
 def test_a_name_that_no_package_has_is_told_with_those_that_there_are(tmp_path: Path, site: Path):

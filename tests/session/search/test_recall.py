@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
 from nanobot.security import secrets as vault
 from nanobot.session.folder import SessionFolder
@@ -101,18 +100,6 @@ def test_a_damaged_or_lost_index_is_made_anew(place: Place, damage: bytes | None
         place.path.write_bytes(damage)
 
     assert len(place.find("alpha")) == 1
-
-
-@pytest.mark.parametrize("in_the_way", ["state", "state/search.db"])
-def test_an_index_that_cannot_be_written_says_so(tmp_path: Path, in_the_way: str):
-    place = Place(tmp_path)
-    if in_the_way == "state":
-        (tmp_path / "state").write_text("a file", encoding="utf-8")
-    else:
-        (tmp_path / in_the_way).mkdir(parents=True)
-
-    with pytest.raises(StorageError):
-        place.find("anything")
 
 
 def test_commands_our_words_results_of_searches_and_what_was_sent_beside_are_not_found(place: Place):
@@ -213,18 +200,6 @@ def test_a_link_in_the_memory_leads_nowhere(place: Place, tmp_path: Path):
     (place.memory / "2026-01-01.md").symlink_to(tmp_path / "secret.txt")
 
     assert place.find("alpha") == []
-
-
-def test_what_was_said_before_and_after(place: Place):
-    place.say("a:1", *(f"message {number}" for number in range(20)))
-    place.say("a:2", "other")
-    number = place.search("message 10").hits[0].number
-
-    talk = place.recall.around(number, anything, beside=2)
-
-    assert [hit.text for hit in talk.hits] == [f"message {at}" for at in range(8, 13)]
-    assert place.recall.around(number, lambda file: file.key == "a:2").hits == []
-    assert place.recall.around(99_999, anything).hits == []
 
 
 def test_a_long_message_is_shown_around_the_words(place: Place):
