@@ -134,6 +134,16 @@ async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_a
     assert "was not delivered: there is no such chat" in str(here.model.requests[1])
 
 
+async def test_a_report_that_nobody_gets_is_not_reported_again(running: OpenGateway):
+    async with running() as here:
+        here.pair(plush=["nowhere"])
+        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "hi"))
+        await eventually(lambda: here.gateway.channels.statuses()["plush"].failed)
+        await here.gateway.channels.manager.drain()
+
+        assert here.gateway.reporter.dead_letters.count == 1
+
+
 async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners_own(running: OpenGateway):
     decision = calls(("heartbeat", {"action": "run", "tasks": "boil water", "again_in_minutes": 60}))
     settings = {"gateway": {"port": free_port(), "heartbeat": {"intervalS": 1}}}

@@ -25,6 +25,15 @@ def test_a_file_is_read_without_its_last_line_end(tmp_path):
     assert References(tmp_path / "elsewhere").secret(f"file:{tmp_path}/key") == "s3cret ä"
 
 
+def test_a_home_is_written_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "key").write_text("s3cret")
+
+    assert References(tmp_path / "elsewhere").secret("file:~/key") == "s3cret"
+    assert References(tmp_path).secret(f"{says('import sys; print(open(sys.argv[1]).read())')} ~/key") == "s3cret"
+
+
 def test_a_command_is_run_without_a_shell_and_once(tmp_path):
     found = References(tmp_path)
     command = says("import sys; print(sys.argv[1:], file=open('ran', 'a')); print('s3cret')") + " '$HOME; ls' \"a b\""

@@ -4,11 +4,9 @@ import asyncio
 import json
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
-from nanobot.session.manager import Session, SessionManager
+from nanobot.session.manager import SessionManager
 from tests.session.support import (
     KEY,
     STEM,
@@ -105,27 +103,6 @@ async def test_a_session_that_lives_long_keeps_little_in_memory_and_loses_nothin
     assert loaded < 1_200
     assert contents(session.get_history()) == numbers(2500, 3000)
     assert contents(session) == numbers(0, 3000)
-
-
-READS: dict[str, Callable[[Session], object]] = {
-    "all of it": lambda session: session.messages,
-    "since the first one": lambda session: session.since(0),
-    "a long history": lambda session: session.get_history(4_000),
-}
-
-
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_each_message_is_there_once_whoever_reads_beside(tmp_path: Path, read: Callable[[Session], object]):
-    session, together = original(tmp_path, 4_000), Barrier(6)
-
-    def reader(_: int) -> int:
-        together.wait()
-        read(session)
-        return session.message_count
-
-    with ThreadPoolExecutor(6) as threads:
-        assert list(threads.map(reader, range(6))) == [4_000] * 6
-    assert contents(session) == numbers(0, 4_000)
 
 
 # --- the messages from one on

@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from sqlite3 import Connection
 
-import pytest
-
 from nanobot.errors import StorageError
 from nanobot.utils.database import Database, open_database
 
@@ -58,14 +56,3 @@ async def test_one_that_fails_spoils_no_other_of_its_commit(tmp_path: Path):
 
         assert [type(one) for one in asked] == [int, StorageError, int]
         assert await database.ask(words) == ["a", "b"]
-
-
-async def test_what_is_committed_is_found_at_once_and_nothing_before_there_is_a_file(tmp_path: Path):
-    async with open_database(tmp_path / "words.db", SCHEMA) as database:
-        await database.ask(lambda db: db.execute("INSERT INTO words VALUES ('one')"))
-        assert database.find("SELECT word FROM words WHERE word = ?", "one") == [("one",)]
-        await database.ask(lambda db: db.execute("DELETE FROM words"))
-        assert database.find("SELECT word FROM words") == []
-        with pytest.raises(StorageError, match="no such table"):
-            database.find("SELECT 1 FROM others")
-    assert Database(tmp_path / "other.db", SCHEMA).find("SELECT word FROM words") == []

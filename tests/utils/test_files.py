@@ -28,17 +28,6 @@ def test_a_file_is_replaced_in_one_step_and_nothing_is_left_beside_it(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "b").write_text("in the way")
-
-    with pytest.raises(OSError, match="a"):
-        write_atomic(tmp_path / "a", "new")
-
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
-    assert (tmp_path / "a" / "b").read_text() == "in the way"
-
-
 @posix
 def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path):
     open_to_all = tmp_path / "open"

@@ -1,6 +1,6 @@
 """What ships with the code is where the code says it is."""
 
-from nanobot.utils.resources import skills_dir, templates_dir
+from nanobot.utils.resources import templates_dir
 
 
 def test_every_template_of_a_workspace_ships():
@@ -26,11 +26,3 @@ def test_the_tool_in_the_tools_template_works():
 
     tool = names["WordCount"]()  # type: ignore[operator]
     assert tool.to_schema()["function"]["name"] == "word_count"
-
-
-def test_built_in_skills_ship():
-    names = {path.parent.name for path in skills_dir().glob("*/SKILL.md")}
-
-    assert names == {
-        "memory", "cron", "github", "weather", "summarize", "tmux", "skill-creator", "stickers", "clawhub",
-    }  # fmt: skip
