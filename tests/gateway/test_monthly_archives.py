@@ -99,17 +99,6 @@ async def test_who_asks_for_one_gets_it_and_what_is_deleted_is_gone(running: Ope
     assert not any(b"Plum" in path.read_bytes() for path in it.home.rglob("*") if path.is_file())
 
 
-async def test_what_a_crash_left_in_both_places_is_deleted_in_both(running: OpenGateway, old: Path):
-    file = old / "sessions" / "archive" / "cli_direct-a.jsonl"
-    before = file.read_bytes()
-    async with running(**KEEP) as it:
-        await eventually(lambda: len(in_archives(old)) == 2)
-    file.write_bytes(before)
-
-    nanobot(it.home, "sessions", "delete", "cli_direct-a", "--yes")
-    assert in_archives(old) == {"2025-04": ["cli_direct-b.jsonl"]}
-
-
 async def test_without_the_setting_nothing_moves(running: OpenGateway, old: Path):
     async with running():
         await asyncio.sleep(0.3)

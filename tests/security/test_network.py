@@ -1,5 +1,6 @@
 """Requests reach the public internet, and nothing else: each spelling, against servers that would answer."""
 
+import asyncio
 from ipaddress import IPv4Address, IPv6Address
 
 import httpx
@@ -131,6 +132,22 @@ async def test_a_page_that_leads_inside_is_not_followed(status):
                 await fetcher.fetch(FetchRequest("http://public.test/"))
 
         assert server.connections == 0
+
+
+async def test_five_redirects_are_followed_and_no_more():
+    async def serve(head: str, writer: asyncio.StreamWriter) -> None:
+        left = int(head.split("/")[1].split()[0])
+        await (leading_to(f"/{left - 1}") if left else saying(b"there"))(head, writer)
+
+    async with serving(serve) as server:
+        fetcher = Fetcher(at_home())
+        base = f"http://127.0.0.1:{server.port}"
+
+        fifth = await fetcher.fetch(FetchRequest(f"{base}/5"))
+        with pytest.raises(FetchError, match="more than 5 times"):
+            await fetcher.fetch(FetchRequest(f"{base}/6"))
+
+    assert (fifth.body, str(fifth.url)) == (b"there", f"{base}/0")
 
 
 async def test_what_is_for_one_host_does_not_go_to_the_next():

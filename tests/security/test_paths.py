@@ -25,75 +25,9 @@ def policy(home: Path) -> PathPolicy:
     return PathPolicy(home / "workspace", data_folder=home)
 
 
-def test_relative_paths_are_taken_from_the_workspace(policy: PathPolicy, home: Path):
-    assert policy.resolve_readable("a/../b.txt") == home / "workspace/b.txt"
-    assert policy.resolve_writable("new/ü.txt") == home / "workspace/new/ü.txt"
-    assert policy.resolve_readable(home / "outside/x") == home / "outside/x"
-
-
-STATE = ["cron/jobs.json", "memory/HISTORY.md", "memory/chats", "sessions"]
-OURS = [
-    *STATE, *(f"{place}/deeper/file" for place in STATE), *(f"../{place}" for place in STATE),
-    "sessions/cli_direct.jsonl", "./sessions/../sessions/new.jsonl", "memory/../memory/HISTORY.md", "../config.json",
-    "../pairing.json", "../state/journal.db", "../workspace/sessions/x", "link/sessions/x", "to_sessions/x",
-    "to_history",
-]  # fmt: skip
-
-
-def test_state_of_ours_may_be_read_and_is_never_written(policy: PathPolicy, home: Path):
-    (home / "workspace/link").symlink_to(home / "workspace")
-    (home / "workspace/to_sessions").symlink_to("sessions")
-    (home / "workspace/to_history").symlink_to("memory/HISTORY.md")
-
-    for path in OURS:
-        policy.resolve_readable(path)
-        with pytest.raises(PathDeniedError, match="nanobot's own state"):
-            policy.resolve_writable(path)
-
-
 @pytest.mark.parametrize("path", ["memory/MEMORY.md", "HEARTBEAT.md", "sessions.md", "cron/notes.txt", "statement"])
 def test_what_only_looks_like_state_may_be_written(policy: PathPolicy, path: str):
     policy.resolve_writable(path)
-
-
-@pytest.mark.parametrize("path", ["../outside/x", "/etc/passwd", "out/x", "~/x", "a/../../outside/x"])
-def test_a_restricted_policy_stays_in_the_workspace(home: Path, path: str):
-    (home / "workspace/out").symlink_to(home / "outside")
-    policy = PathPolicy(home / "workspace", restrict=True)
-
-    for judge in (policy.resolve_readable, policy.resolve_writable):
-        with pytest.raises(PathDeniedError, match="outside the workspace"):
-            judge(path)
-
-
-def test_allowed_places_are_open_and_their_neighbours_are_not(home: Path):
-    policy = PathPolicy(home / "workspace", restrict=True, allowed=(home / "outside",))
-
-    assert policy.resolve_writable(home / "outside/x") == home / "outside/x"
-    with pytest.raises(PathDeniedError):
-        policy.resolve_readable(home / "outside2/x")
-
-
-def test_protected_and_unreadable_places_hold_for_all_that_is_in_them(home: Path):
-    policy = PathPolicy(home / "workspace", protected=(home / "outside",), unreadable=(home / "state",))
-
-    assert policy.resolve_readable(home / "outside/deep/x") == home / "outside/deep/x"
-    with pytest.raises(PathDeniedError):
-        policy.resolve_writable(home / "outside/deep/x")
-    with pytest.raises(PathDeniedError):
-        policy.resolve_readable(home / "state/x")
-
-
-@pytest.mark.parametrize("path", ["", "  ", "a\0b", "~no-such-user-at-all/x"])
-def test_what_is_no_path_is_refused(policy: PathPolicy, path: str):
-    with pytest.raises(PathDeniedError):
-        policy.resolve_readable(path)
-
-
-@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/thread-self/environ", "/proc/1/mem"])
-def test_the_keys_a_process_was_started_with_are_not_shown(policy: PathPolicy, path: str):
-    with pytest.raises(PathDeniedError, match="secrets"):
-        policy.resolve_readable(path)
 
 
 @given(st.lists(st.sampled_from(["..", ".", "sessions", "out", "in", "memory", "HISTORY.md", "", "/"]), max_size=7))
