@@ -145,6 +145,20 @@ async def test_half_a_character_is_kept_and_stops_nobody(tmp_path: Path):
     assert [one.content for one in back] == ["a \ud83d", "hello 1"]
 
 
+async def test_what_cannot_be_written_down_is_said_all_the_same_and_stops_nobody(tmp_path: Path):
+    endless: list[object] = []
+    endless.append(endless)
+    odd = OutboundMessage("telegram", "42", "odd", metadata={"endless": endless})
+    async with open_journal(tmp_path / "journal.db") as journal:
+        bus = MessageBus(journal)
+        async with bus.open():
+            for message in (odd, reply("whole")):
+                await bus.publish_outbound(message)
+            out = [await bus.consume_outbound(), await bus.consume_outbound()]
+
+    assert [one and one.content for one in out] == ["odd", "whole"]
+
+
 async def test_a_file_that_is_no_journal_is_kept_beside_a_new_one_and_a_folder_is_an_error(tmp_path: Path):
     path = tmp_path / "journal.db"
     path.write_bytes(b"not a database, but somebody's only copy" * 100)

@@ -16,7 +16,7 @@ from nanobot.agent.events import TextDelta, TurnOutcome
 from nanobot.agent.remote_turn import stop_turn
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
-from nanobot.gateway.control.backend import terminal_message
+from nanobot.gateway.control.backend import choose_session, terminal_message
 from nanobot.gateway.control.client import GatewayBackend, find_backend
 from nanobot.gateway.process import ExitReason, single_instance
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
@@ -159,6 +159,30 @@ async def test_a_turn_that_ends_before_its_time_keeps_what_was_said(
         await eventually(lambda: sessions.get_or_create("cli:direct").message_count == 2)
 
         assert "It was a dark" in str(sessions.get_or_create("cli:direct").messages[1]["content"])
+
+
+async def test_attachments_commands_the_shell_and_other_conversations_work_through_it(
+    running: OpenGateway, tmp_path: Path
+):
+    (note := tmp_path / "note.txt").write_text("the milk")
+    async with running("Rome it is.", "Still Rome.") as here:
+        bot = await bot_of(here.home)
+        await bot.run_turn(terminal_message("Plan a trip to Rome", bot.session_key, [str(note)]))
+        help_text = (await bot.run_turn(terminal_message("/help", bot.session_key))).text
+        shell = await bot.shell("echo hi", bot.session_key, "")
+        checks = [await bot.check_for_terminal(command, "") for command in ("true", "rm -rf /")]
+        await bot.run_turn(terminal_message("/new", bot.session_key))
+        key, line = await choose_session(bot, "cli:other", "/resume 1")
+        reopened = await bot.run_turn(terminal_message(line, key))
+        info = await bot.session_info(key)
+
+        assert (key, info.model, info.messages) == ("cli:direct", "scripted", 2)
+        assert (await bot_of(here.home, go_on=True)).session_key == key  # the newest one of the terminal
+    assert str(note) in str(here.model.requests[0][-1]["content"])
+    assert "Rome it is." in reopened.text
+    assert "/status" in help_text and "new" in bot.commands()
+    assert shell == ("hi\n\nExit code: 0", True)
+    assert checks[0] == "" and "was not run" in checks[1]
 
 
 async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_there(running: OpenGateway):

@@ -125,6 +125,11 @@ async def test_what_was_slept_over_is_done_once_soon_after_the_next_start(tmp_pa
     assert later.asked == 1
 
 
+def test_a_time_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="cron expression"):
+        Config.model_validate({"agents": {"defaults": {"dream": {"cron": "at night"}}}})
+
+
 async def test_a_failure_is_not_tried_again_every_two_hours(tmp_path: Path):
     async with life(tmp_path, *["no"] * 20, intervalH=2) as day:
         day.learns()

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from nanobot.errors import NanobotError
 from nanobot.net.addresses import blocked_reason, parse_networks
-from nanobot.net.egress import EgressGate, NetworkDeniedError, NetworkPolicy, NoSuchHostError
+from nanobot.net.egress import (
+    EgressGate,
+    NetworkDeniedError,
+    NetworkPolicy,
+    NoSuchHostError,
+    local_address_for,
+    resolve_host,
+)
 from nanobot.net.fetch import Fetcher, FetchError, FetchLimits, FetchRequest
 from nanobot.net.urls import UrlError, parse_url
 from tests.fakes.web import Road, at_home, leading_to, names, saying, serving
@@ -289,3 +296,16 @@ def test_what_is_read_reads_the_same_again_and_to_others(text, begin):
         url.host,
         url.port,
     )
+
+
+async def test_a_name_is_looked_up_ipv4_first_and_nobody_waits_longer_than_told():
+    assert (await resolve_host("localhost", 80, 5))[0] == "127.0.0.1"
+    for name in ("nobody.invalid", "x" * 64, "a..b"):
+        with pytest.raises((OSError, TimeoutError)):
+            await resolve_host(name, 80, 2)
+    with pytest.raises(TimeoutError):
+        await resolve_host("localhost", 80, 0)
+
+
+def test_this_machine_speaks_to_itself_from_itself():
+    assert [local_address_for(address) for address in ("127.0.0.1", "255.255.255.255")] == ["127.0.0.1", None]
