@@ -27,14 +27,12 @@ MERGED = tidying(replace_("f1 f2", "Lives in Berlin."))
 
 
 class Life:
-    """A bot whose time is told by the test, and how long it slept."""
+    """A bot whose time is told by the test."""
 
     def __init__(self, runtime: Runtime, provider: ScriptedProvider, clock: FrozenClock) -> None:
         self.bot = Bot(runtime, provider)
         self.dreams = runtime.memory.dreams
         self.clock = clock
-        self.slept: list[float] = []
-        self.looks: list[datetime] = []
 
     @property
     def memory(self) -> MemoryStore:
@@ -49,7 +47,6 @@ class Life:
         end = self.clock.now().timestamp() + hours * 3600
 
         async def sleep(seconds: float) -> None:
-            self.slept.append(seconds)
             left = end - self.clock.now().timestamp()
             self.clock.advance(min(seconds, left))
             if seconds >= left:
