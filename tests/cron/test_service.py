@@ -91,27 +91,17 @@ def test_a_job_that_cannot_be_is_refused_and_nothing_is_written(
 # -- running -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_runs_at_its_instants_and_each_is_in_the_history(crew: Crew, every: Every):
+async def test_a_job_runs_at_its_instants_twenty_runs_are_kept_with_it_and_all_in_the_history(crew: Crew, every: Every):
     service = crew.service()
-    job = service.add_job("water", every(600), "Water the plants")
-
-    await crew.pass_(HOUR, service)
-
-    assert [due.at_ms - job.created_at_ms for due in crew.ran] == [600_000 * number for number in range(1, 7)]
-    assert outcomes(service) == ["ran"] * 6
-    state = stored(crew)[0]["state"]
-    assert (state["lastStatus"], len(state["runHistory"]), state["lastRunAtMs"]) == ("ok", 6, crew.now_ms)
-    assert all(due.late_ms == due.missed == 0 for due in crew.ran)
-
-
-async def test_twenty_runs_are_kept_with_the_job_and_all_in_the_history(crew: Crew, every: Every):
-    service = crew.service()
-    service.add_job("water", every(60), "Water")
+    job = service.add_job("water", every(60), "Water the plants")
 
     await crew.pass_(25 * 60, service)
 
-    assert len(stored(crew)[0]["state"]["runHistory"]) == 20
-    assert len(service.history()) == 25
+    assert [due.at_ms - job.created_at_ms for due in crew.ran] == [60_000 * number for number in range(1, 26)]
+    assert outcomes(service) == ["ran"] * 25
+    state = stored(crew)[0]["state"]
+    assert (state["lastStatus"], len(state["runHistory"]), state["lastRunAtMs"]) == ("ok", 20, crew.now_ms)
+    assert all(due.late_ms == due.missed == 0 for due in crew.ran)
 
 
 async def test_a_handler_that_takes_the_job_alone_is_fine(crew: Crew, every: Every):
