@@ -1,7 +1,4 @@
-"""100,000 messages in English, Chinese and Japanese: found at once, and made findable in seconds.
-
-Times are the processor's: how busy a machine is otherwise says nothing of the index.
-"""
+"""Many messages: each chat is found among others, and all of them after a kill."""
 
 import json
 import random
@@ -16,34 +13,19 @@ from tests.programs.session_recall import recall_of
 
 RECALL = [sys.executable, "-m", "tests.programs.session_recall"]
 
-_SAID = "the and plan meeting invoice train garden window budget doctor monday coffee river paper bridge market"
-ENGLISH = _SAID.split()
-CHINESE = "我们明天会议项目预算医生火车花园窗户星期咖啡河流桥市场发票取消时间地点朋友电话照片电影音乐天气"
-JAPANESE = "私は東京の会議に行きます明日電話で予約を確認してください駅前の喫茶店写真音楽天気橋市場手紙"
-
-
-def spoken(language: str, chance: random.Random) -> str:
-    if language == "english":
-        rare = f"word{chance.randrange(5_000)}"
-        return " ".join([*chance.choices(ENGLISH, range(len(ENGLISH), 0, -1), k=24), rare])
-    return "".join(chance.choices(CHINESE if language == "chinese" else JAPANESE, k=50))
-
 
 def plant(folder: Path, count: int) -> None:
-    """So many messages in 50 sessions, the three languages in turn."""
-    chance = random.Random(7)
+    """So many messages in 50 sessions, half of them Chinese."""
     (folder / "sessions").mkdir(parents=True)
     for session in range(50):
         rows: list[dict[str, object]] = [{"_type": "metadata", "key": f"cli:{session}", "metadata": {}}]
-        rows += [
-            {
-                "role": ("user", "assistant")[at % 2],
-                "content": spoken(("english", "chinese", "japanese")[at % 3], chance),
-                "timestamp": f"2026-{1 + session % 12:02}-{1 + at % 28:02}T10:00:00",
-                "provenance": "owner",
-            }
-            for at in range(count // 50)
-        ]
+        for at in range(count // 50):
+            text = (
+                f"the meeting {session}-{at} of the garden " * 4
+                if at % 2
+                else f"我们明天会议项目预算医生{session}-{at}, the"
+            )
+            rows.append({"role": "user", "content": text, "timestamp": f"2026-01-{1 + at % 28:02}T10:00:00"})
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (folder / "sessions" / f"cli_{session}.jsonl").write_text(text, encoding="utf-8")
 
