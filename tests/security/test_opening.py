@@ -82,23 +82,6 @@ def test_a_yes_to_a_rule_opens_that_place_and_no_other(workspace: Path):
             pass
 
 
-@pytest.mark.parametrize("unreadable", ["home/.ssh", "home/.ssh/file"])
-def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path, unreadable: str):
-    os.link(workspace.parent / "home/.ssh/file", workspace / "innocent")
-    os.link(workspace / "folder/file", workspace / "twice")
-    opener = Opener(PathPolicy(workspace, unreadable=(workspace.parent / unreadable,)))
-
-    with pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"):
-        opener.read("innocent")
-    with (
-        opener.place("innocent") as place,
-        pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"),
-    ):
-        place.read()
-    with opener.read("twice") as file:
-        assert file.read() == b"mine"
-
-
 def test_a_file_goes_to_a_chat_only_if_it_is_one_and_no_secret_by_another_name(workspace: Path):
     secret = workspace.parent / "home/.ssh/file"
     os.link(secret, workspace / "innocent")
@@ -111,16 +94,3 @@ def test_a_file_goes_to_a_chat_only_if_it_is_one_and_no_secret_by_another_name(w
             opener.resolve_sendable(path)
     with pytest.raises(IsADirectoryError):
         opener.resolve_sendable("folder")
-
-
-def test_replacing_keeps_the_mode_breaks_the_second_name_and_leaves_no_temp_file(workspace: Path):
-    os.link(workspace / "folder/file", workspace / "twice")
-    (workspace / "folder/file").chmod(0o640)
-
-    with Opener(PathPolicy(workspace)).place("folder/file") as place:
-        place.replace(b"new", 0o600)
-
-    assert (workspace / "folder/file").read_bytes() == b"new"
-    assert (workspace / "folder/file").stat().st_mode & 0o777 == 0o640
-    assert (workspace / "twice").read_bytes() == b"mine"
-    assert [path.name for path in (workspace / "folder").iterdir()] == ["file"]
