@@ -58,7 +58,7 @@ def is_answered(it: Running, said: str) -> bool:
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
     """A workspace with two old conversations and one of yesterday, and the notes of two old days."""
-    workspace = tmp_path / "home" / "workspace"
+    workspace = tmp_path / "h" / "workspace"
     put_session(workspace, "cli_direct-a", "the dentist is Dr. Plum", LONG_AGO)
     put_session(workspace, "cli_direct-b", "the car is a blue one", LONG_AGO + timedelta(days=40))
     put_session(workspace, "cli_direct-c", "the cake was good", datetime.now() - timedelta(days=1))

@@ -64,7 +64,7 @@ async def test_where_every_platform_refuses_it_at_once_it_leaves_with_their_reas
 async def test_there_is_one_gateway_a_data_folder_and_the_lock_of_one_that_died_counts_for_nothing(
     running: OpenGateway, tmp_path
 ):
-    state = tmp_path / "home" / "state"
+    state = tmp_path / "h" / "state"
     state.mkdir(parents=True)
     (state / "gateway.lock").touch()
     (state / "gateway.json").write_text('{"pid": 1, "since": "yesterday"}')
