@@ -168,20 +168,6 @@ async def test_a_message_that_is_denied_reaches_no_model_and_no_session_and_its_
     assert [type(one).__name__ for one in watching.saw] == ["TurnSeen"]
 
 
-async def test_who_is_denied_without_a_reason_reads_something_all_the_same(tmp_path: Path):
-    async with open_bot(tmp_path, own_hooks=[Saying(on_message=Deny(" "))]) as bot:
-        assert await bot.say("work") == "This is not allowed here."
-
-
-async def test_a_hook_knows_the_first_message_of_a_session(tmp_path: Path):
-    hook = Watching()
-    async with open_bot(tmp_path, "one", "two", "three", own_hooks=[hook]) as bot:
-        for session in ("cli:a", "cli:a", "cli:b"):
-            await bot.say("hi", session)
-
-    assert [one.begins for one in hook.saw if isinstance(one, MessageSeen)] == [True, False, True]
-
-
 async def test_words_that_a_hook_brings_in_are_judged_as_whose_they_are(tmp_path: Path):
     hook = Saying(before_tool=NewArguments({"command": "echo hi > there.txt"}, Provenance.WEB))
     async with open_bot(tmp_path, calls(("exec", {"command": "true"})), "done", own_hooks=[hook]) as bot:
@@ -189,11 +175,6 @@ async def test_words_that_a_hook_brings_in_are_judged_as_whose_they_are(tmp_path
 
     assert "approval_refused" in bot.sink.types
     assert not (tmp_path / "workspace" / "there.txt").exists()
-
-
-async def test_a_slash_command_is_no_message_for_hooks(tmp_path: Path):
-    async with open_bot(tmp_path, own_hooks=[Saying(on_message=Deny("no"))]) as bot:
-        assert "Model:" in await bot.say("/status")
 
 
 async def test_a_message_that_joins_a_turn_is_judged_too(tmp_path: Path):
@@ -213,19 +194,6 @@ async def test_a_message_that_joins_a_turn_is_judged_too(tmp_path: Path):
     told = str(bot.provider.requests[-1])
     assert "and be quick" in told and "secret" not in told
     assert [one.text for one in bot.sink.events if isinstance(one, Notice)] == ["Keep that to yourself."]
-
-
-async def test_a_call_runs_is_shown_and_is_kept_with_the_arguments_a_hook_gave_it(tmp_path: Path):
-    (tmp_path / "workspace").mkdir()
-    (tmp_path / "workspace" / "there").mkdir()
-    hook = Saying(before_tool=NewArguments({"path": "there"}))
-    async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[hook]) as bot:
-        await bot.turn("go")
-        rows = bot.session("cli:direct").get_history()
-
-    assert rows[1]["tool_calls"][0]["function"]["arguments"] == '{"path": "there"}'
-    assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "there"}]
-    assert "there" in str(bot.provider.requests[1])
 
 
 async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(tmp_path: Path):
@@ -339,22 +307,6 @@ async def test_a_guard_that_hangs_denies_what_it_cannot_judge_also_when_it_is_le
     assert "the hook HangingGuard has to check this and failed" in ended[0].content
 
 
-async def test_a_stop_during_a_hook_stops_the_turn(tmp_path: Path):
-    began = asyncio.Event()
-
-    class Slow(Hook):
-        async def before_tool(self, call: CallSeen) -> None:
-            began.set()
-            await asyncio.sleep(60)
-
-    async with open_bot(tmp_path, calls(LOOK), own_hooks=[Slow()]) as bot:
-        turn = asyncio.create_task(bot.turn("go"))
-        await began.wait()
-        await bot.stop("cli:direct")
-
-        assert (await turn).outcome is TurnOutcome.STOPPED
-
-
 @pytest.mark.parametrize("method", ["on_answer", "before_tool"])
 async def test_what_was_shown_is_kept_when_a_hook_is_stopped_behind_it(tmp_path: Path, method: str):
     began = asyncio.Event()
@@ -402,20 +354,6 @@ async def test_a_message_that_no_hook_has_judged_when_nanobot_ends_is_to_be_sent
     assert "send the message again" in result.text
 
 
-async def test_a_message_that_was_being_judged_when_its_turn_was_stopped_is_told_as_unread(tmp_path: Path):
-    hook = SlowToHear(let_in=1)
-    more = [InboundMessage.from_owner("cli", "direct", "quick", session_key="cli:direct", origin=Origin.CLI)]
-    async with open_bot(tmp_path, calls(LOOK), own_hooks=[hook]) as bot:
-        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-        run = bot.run_turn(message, bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
-        turn = asyncio.create_task(run)
-        await hook.began.wait()
-        await bot.stop("cli:direct")
-
-        assert (await turn).outcome is TurnOutcome.STOPPED
-    assert "was not read any more" in [one.text for one in bot.sink.events if isinstance(one, Notice)][-1]
-
-
 async def test_messages_that_no_hook_has_judged_when_their_turn_is_stopped_are_turns_of_their_own(tmp_path: Path):
     hook, pause = SlowToHear(let_in=2), Pause()
     async with open_bot(tmp_path, pause, calls(LOOK), own_hooks=[hook]) as bot:
@@ -439,23 +377,6 @@ async def test_messages_that_no_hook_has_judged_when_their_turn_is_stopped_are_t
 
 def of_ann(text: str) -> InboundMessage:
     return InboundMessage("phone", "ann", "7", text, provenance=Provenance.OWNER)
-
-
-async def test_a_stop_while_hooks_hear_of_the_end_ends_the_turn_once(tmp_path: Path):
-    began = asyncio.Event()
-
-    class Slow(Hook):
-        async def on_turn_end(self, turn: TurnSeen) -> None:
-            began.set()
-            await asyncio.sleep(60)
-
-    async with open_bot(tmp_path, "done", own_hooks=[Slow()]) as bot:
-        turn = asyncio.create_task(bot.turn("go"))
-        await began.wait()
-        await bot.stop("cli:direct")
-
-        assert (await turn).outcome is TurnOutcome.ANSWERED
-        assert bot.sink.types.count("turn_ended") == 1
 
 
 async def test_a_call_that_goes_on_after_a_crash_is_shown_again_and_not_changed_twice(tmp_path: Path):

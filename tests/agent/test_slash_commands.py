@@ -125,16 +125,6 @@ async def test_a_typo_never_suggests_what_would_lose_something(bot: Bot, typed: 
         assert f"{name} or" not in reply
 
 
-async def test_status_tells_model_tokens_and_messages(bot: Bot):
-    bot.provider.script("hi")
-    await bot.say("hello")
-
-    reply = await bot.say("/status")
-
-    assert "scripted" in reply
-    assert "Messages: 2" in reply
-
-
 async def test_after_a_restart_status_tells_about_what_the_next_request_weighs(tmp_path: Path):
     async with open_bot(tmp_path, "noted") as bot:
         empty = await bot.say("/status")
@@ -171,14 +161,6 @@ async def test_history_of_no_number_of_messages_asks_for_one(bot: Bot, count: st
     assert "hello" not in reply
 
 
-async def test_context_counts_each_part(bot: Bot):
-    reply = await bot.say("/context")
-
-    assert "system prompt" in reply
-    assert "tools" in reply
-    assert "messages" in reply
-
-
 async def test_status_and_context_show_one_figure_what_the_provider_counted_and_what_came_since(bot: Bot):
     used = LLMResponse("done", usage={"prompt_tokens": 3_000, "completion_tokens": 500})
     bot.provider.script(used)
@@ -210,20 +192,6 @@ async def test_context_shows_the_window_that_the_model_told(bot: Bot):
     await bot.say("hello")
 
     assert "of 9,500 tokens (" in await bot.say("/context")
-
-
-async def test_context_weighs_what_the_window_left_not_what_was_said(tmp_path: Path):
-    config = Config.model_validate({"agents": {"defaults": {"contextWindowTokens": 16_384}}})
-    async with open_bot(tmp_path, config=config) as bot:
-        (bot.workspace / "notes.txt").write_text("plum tree and river\n" * 600, encoding="utf-8")
-        for number in range(6):
-            bot.provider.script(calls(("read_file", {"path": "notes.txt"})), f"answer {number}")
-            await bot.say(f"read it, {number}")
-
-        reply = await bot.say("/context")
-
-    share = int(reply.partition("of 16,384 tokens (")[2].partition("%")[0])
-    assert share <= 100
 
 
 async def test_model_is_changed_for_one_session_and_survives_a_restart(tmp_path):

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from datetime import datetime
 
 import pytest
 
@@ -177,20 +176,6 @@ async def test_who_asks_gets_an_answer_of_their_own(bot: Bot):
     assert [(await first).text, (await second).text] == ["to the first", "to the second"]
 
 
-async def test_who_holds_messages_back_is_asked_for_them_at_the_boundary(bot: Bot):
-    bot.provider.script(LOOK, LOOK, "done")
-    held = [message("two"), message("three")]
-
-    def waiting(most: int) -> list[InboundMessage]:
-        return [held.pop(0)] if held and most else []
-
-    result = await bot.run_turn(message("one"), waiting=waiting)
-
-    assert result.text == "done"
-    assert asked(bot, 1) == ["one", "two"]
-    assert asked(bot, 2) == ["one", "two", "three"]
-
-
 async def test_a_message_that_joined_ends_as_the_turn_does_without_a_second_reply(bot: Bot):
     pause, sink = Pause(), RecordingSink()
     bot.provider.script(pause, LOOK, "done")
@@ -222,21 +207,3 @@ async def test_a_message_that_joined_a_run_which_the_loop_guard_ends_shares_its_
     assert "Stopped: list_dir was called 5 times" in reply.content
     assert (last["content"], last["error"]) == (reply.content, TurnOutcome.PARTIAL)
     assert bus.outbound_size == 0
-
-
-async def test_two_messages_at_once_answer_once_each_and_carry_their_own_time(bot: Bot):
-    pause = Pause()
-    bot.provider.script(pause, LOOK, "done")
-    first = asyncio.create_task(bot.send(message("one")))
-    await pause.reached.wait()
-    joined = InboundMessage("phone", "bob", "7", "two", timestamp=datetime(2026, 1, 1))
-    second = asyncio.create_task(bot.send(joined))
-    await asyncio.sleep(0)
-    pause.resume.set()
-    await asyncio.gather(first, second)
-
-    rows = [row for row in bot.session("phone:7").messages if row["role"] == "user"]
-
-    assert [row["sender_id"] for row in rows] == ["ann", "bob"]
-    assert all(row["runtime_context"].startswith("[Runtime Context") for row in rows)
-    assert len({row["turn_id"] for row in rows}) == 1

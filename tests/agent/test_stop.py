@@ -12,14 +12,6 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import (
-    ApprovalAsked,
-    OpenEvents,
-    ReasoningStarted,
-    RunStarted,
-    StepStarted,
-    TextStarted,
-    ToolStarted,
-    TurnEvent,
     TurnOutcome,
 )
 from nanobot.agent.hooks import Hook, ResultSeen
@@ -97,27 +89,6 @@ async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_secon
     assert pairs_are_closed(bot.sink)
     assert bot.sink.types[-1] == "turn_ended"
     assert [one.seq for one in bot.events] == [*range(len(bot.events))]
-
-
-def test_whatever_has_started_has_an_end_of_its_own_the_newest_first():
-    asked = ApprovalAsked(question="q", call_id="1", name="exec", arguments={}, reaches=[], text="May I?", expires_s=60)
-    open_events = OpenEvents()
-    started: list[TurnEvent] = [RunStarted(session_key="a:1", model="m"), StepStarted(step=0), ReasoningStarted()]
-    started += [TextStarted(), ToolStarted(call_id="1", name="exec", arguments={}), asked]
-    for event in started:
-        open_events.apply(event)
-    assert open_events.has_question() and open_events.names() == ["exec"]
-
-    ends = open_events.ends("so far", "stopped")
-    for event in ends:
-        open_events.apply(event)
-
-    kinds = [event.type.rpartition("_") for event in ends]
-    assert [(kind, end) for kind, _, end in kinds] == [
-        ("approval", "answered"), ("tool", "ended"), ("text", "ended"), ("reasoning", "ended"), ("step", "ended"),
-        ("run", "ended"),
-    ]  # fmt: skip
-    assert open_events.ends("", "") == [] and not open_events.has_question()
 
 
 class DeafHook(Hook):
@@ -269,33 +240,6 @@ async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypa
     assert result.outcome is TurnOutcome.FAILED
     assert "phase build" in result.text
     assert following == "fine"
-
-
-async def test_one_stuck_session_slows_nobody(tmp_path: Path):
-    async with open_bot(tmp_path) as bot:
-        before = await slowest_but_one_of_twenty(bot)
-        pause = Pause()
-        bot.provider.script(pause)
-        stuck = asyncio.create_task(bot.turn("stuck", "chat:stuck"))
-        await pause.reached.wait()
-
-        beside = min([await slowest_but_one_of_twenty(bot) for _ in range(3)])
-        await bot.stop("chat:stuck")
-        await stuck
-
-    assert beside < before * 2 + 0.05
-
-
-async def slowest_but_one_of_twenty(bot: Bot) -> float:
-    """The p95 of twenty chats that speak at once."""
-
-    async def seconds(number: int) -> float:
-        started = time.monotonic()
-        assert await bot.say("hi", f"chat:{number}") == "fine"
-        return time.monotonic() - started
-
-    bot.provider.script(*["fine"] * 20)
-    return sorted(await asyncio.gather(*map(seconds, range(20))))[-2]
 
 
 async def test_a_stop_while_a_long_result_is_saved_ends_its_call_before_its_step(bot: Bot):

@@ -1,6 +1,5 @@
 """Goals: worked at turn after turn until they are proved, stopped or too dear; told to their people once."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from nanobot.bus.events import OutboundKind
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import Origin, Provenance
-from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
+from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import AuthenticationError
 from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
@@ -148,20 +147,6 @@ async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
     stage = await play(tmp_path, cast, SET)
 
     assert stage.replies()[-1].startswith("The page is there.")
-
-
-async def test_its_calls_are_told_apart_in_the_ledger_and_may_take_as_long_as_they_go_on(tmp_path: Path):
-    contexts: list[CallContext] = []
-
-    class Watched(Cast):
-        async def chat_stream(self, *args: Any, **more: Any) -> AsyncIterator[Delta]:
-            contexts.append(call_context())
-            async for delta in super().chat_stream(*args, **more):
-                yield delta
-
-    await play(tmp_path, Watched(WRITE, FINISH, "There."), SET)
-
-    assert {(one.cause, one.goal) for one in contexts} == {("goal", True)}
 
 
 # --- people

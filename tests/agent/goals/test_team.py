@@ -153,20 +153,6 @@ async def test_planner_and_reviewer_have_no_tool_that_acts_and_what_they_read_ta
     assert goal_of(tmp_path)["noted"] == Provenance.WEB
 
 
-async def test_stop_ends_a_review(tmp_path: Path):
-    pause = Pause()
-
-    async with on_stage(tmp_path, Cast(WRITE, FINISH, "There.", **{REVIEW: [pause]})) as stage:
-        await stage.hear("/goal --review write a page")
-        await pause.reached.wait()
-        await stage.hear("/stop")
-        await stage.quiet()
-
-    assert "write a page" in stage.replies()[1]
-    assert [task["state"] for task in reported_tasks(tmp_path)] == ["stopped"]
-    assert goal_of(tmp_path)["state"] == "stopped"
-
-
 @pytest.mark.parametrize("is_gone", [False, True], ids=["the goal goes on", "the goal is gone"])
 async def test_a_review_that_nanobots_end_cut_off_goes_on_and_is_told_to_nobody_else(tmp_path: Path, is_gone: bool):
     pause = Pause()

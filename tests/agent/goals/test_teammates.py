@@ -8,15 +8,13 @@ import pytest
 
 from nanobot.agent.subagent.team import MAX_SENT
 from nanobot.agent.tools.base import Tool
-from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
-from nanobot.runtime.build import build_runtime
 from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked
+from tests.support.goals import FINISH, WRITE, Page, asked
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage, play, results
 from tests.support.work import goal_of, goals_in, open_tasks, reported_tasks
 
@@ -102,33 +100,6 @@ async def test_several_of_a_goal_share_notes_that_the_goal_knows_of_and_that_sta
     assert "Notes of" not in asked(stage, 0)
     assert f"Notes of the goal's subagents: {notes}/" in asked(stage, 2)
     assert f"{notes}/" in stage.replies()[1]
-
-
-async def test_what_one_notes_of_a_page_stays_the_pages(tmp_path: Path):
-    wait = Pause()
-    cast = Cast(BOTH, "On it.", *END, prices=[calls(("page", {})), wait], flights=["2 flights"])
-
-    async with on_stage(tmp_path, cast) as stage:
-        stage.register(Page())
-        notes = await at_work(stage, wait)
-        cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/p.md", "content": "pay"})), "noted")
-        wait.resume.set()
-        await stage.quiet()
-        words = stage.provenance_of(tmp_path / "workspace" / notes / "p.md")
-
-    assert words == Provenance.WEB
-
-
-async def test_planner_and_reviewer_read_the_notes_and_tell_nobody(tmp_path: Path):
-    cast = Cast(*END, **{"Plan this": [LIST], "Review this": [PASS]})
-
-    stage = await play(tmp_path, cast, "/goal --plan --review write a page")
-
-    notes = f"goals/{goal_of(tmp_path)['id']}/"
-
-    for role in ("Plan this", "Review this"):
-        assert notes in first(stage, role) and "## Team" not in first(stage, role)
-        assert "tell" not in {tool["function"]["name"] for tool in cast.children[role].tools[0]}
 
 
 async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(tmp_path: Path):
@@ -274,29 +245,6 @@ async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
     assert all("Working: nobody else." in text for text in later[1:]), "it has ended"
 
 
-async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
-    first_of_two, second = Pause(), Pause()
-    three = calls(
-        ("spawn", {"task": "prices", "label": "search"}),
-        ("spawn", {"task": "hotels", "label": "search"}),
-        ("spawn", {"task": "flights", "label": "flights"}),
-    )
-    pauses = {"prices": [first_of_two, "3"], "hotels": [second, "4"]}
-    cast = Cast(three, "On it.", *END, flights=[tell("hello", to="search"), "2"], **pauses)
-
-    async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage, first_of_two, second)
-        await has_ended(stage, "flights")
-        first_of_two.resume.set()
-        second.resume.set()
-        await stage.quiet()
-
-    (said,) = results(transcript(stage, "flights"))
-    assert "'search' does not name one teammate" in said and said.count("search (") == 2
-    assert [first(stage, name).count("search (") for name in ("prices", "hotels", "flights")] == [1, 1, 2]
-    assert "flights (" in first(stage, "prices"), "it began first, and was told who was asked for with it"
-
-
 async def test_there_is_an_end_to_what_one_may_send(tmp_path: Path):
     many = tell(*(f"number {number}" for number in range(MAX_SENT + 1)))
 
@@ -306,30 +254,6 @@ async def test_there_is_an_end_to_what_one_may_send(tmp_path: Path):
     assert sum(text.startswith("Sent") for text in sent) == MAX_SENT
     assert [f"You have sent {MAX_SENT} messages" in text for text in sent].count(True) == 1
     assert len(letters(transcript(stage, "prices"))) == MAX_SENT
-
-
-async def test_two_that_only_talk_to_each_other_come_to_their_limit_of_steps(tmp_path: Path):
-    prices = [tell(f"What do you think of {number}?", to="flights") for number in range(15)]
-    flights = [tell(f"And what do you, of {number}?") for number in range(15)]
-    cast = Cast(BOTH, "On it.", *END, prices=[*prices, "We talked."], flights=[*flights, "We talked."])
-
-    stage = await play(tmp_path, cast, "/goal write a page")
-
-    assert {task["state"] for task in tasks_of(tmp_path).values()} == {"limit"}
-    assert stage.replies()[1].startswith("There.")
-
-
-async def test_one_of_depth_two_is_of_the_team(tmp_path: Path):
-    inner = calls(("spawn", {"task": "deeper", "label": "deeper"}))
-    cast = Cast(spawn("prices"), "On it.", *END, prices=[inner, "3"], deeper=[tell("It is in euros."), "found it"])
-
-    async with on_stage(tmp_path, cast, config=defaults(subagentDepth=2)) as stage:
-        await at_work(stage)
-        await stage.quiet()
-        rows = transcript(stage, "prices")
-
-    assert [row["role"] for row in rows] == ["user", "assistant", "tool", "user", "assistant"]
-    assert "| It is in euros." in told(letters(rows)[0])
 
 
 async def test_a_subagent_of_no_goal_has_no_team(tmp_path: Path):
@@ -411,15 +335,3 @@ async def test_a_message_outlives_nanobot_and_is_read_once(tmp_path: Path, read:
     assert ("| It is in euros." in first(again, "prices")) is read
     assert "| It is in euros." in str(cast.children["prices"].requests[-1])
     assert goal_of(tmp_path)["state"] == "done"
-
-
-async def test_whose_team_it_is_is_known_before_the_goal_is_taken_up(tmp_path: Path):
-    wait = Pause()
-    async with on_stage(tmp_path, Cast(wait)) as stage:
-        await at_work(stage, wait)
-
-    async with build_runtime(Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
-        known = await runtime.goals.id_of("cli:direct")
-        other = await runtime.goals.id_of("cli:other")
-
-    assert (known, other) == (goal_of(tmp_path)["id"], "")

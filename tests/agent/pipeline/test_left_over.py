@@ -157,16 +157,6 @@ async def test_an_answer_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Pat
     assert "go on exactly where it stopped" in str(bot.provider.requests[0][-1]["content"]).lower()
 
 
-async def test_half_an_answer_stays_with_the_turn_that_said_it(tmp_path: Path):
-    await cut_off(tmp_path, started=[], results=[], text="The answer is ")
-    async with open_bot(tmp_path, "forty-two.") as bot:
-        await bot.say("and now?")
-        rows = bot.session(SESSION).messages
-
-    said = {str(row["content"]): row["turn_id"] for row in rows}
-    assert said["The answer is "] == "t1" != said["and now?"] == said["forty-two."]
-
-
 async def test_a_message_that_is_no_row_yet_is_answered(tmp_path: Path):
     message = InboundMessage("cli", "owner", "direct", "hello?", session_key_override=SESSION)
     checkpoint = Checkpoint(tmp_path / "state" / "turns", SESSION)
@@ -189,13 +179,6 @@ async def test_an_answer_nobody_was_given_is_given(tmp_path: Path):
         result = await bot.resume(SESSION)
 
     assert result is not None and (result.outcome, result.text) == (TurnOutcome.ANSWERED, "done")
-
-
-async def test_with_nothing_cut_off_there_is_nothing_to_take_up(bot: Bot):
-    bot.provider.script("hi")
-    await bot.say("hello")
-
-    assert await bot.resume(SESSION) is None
 
 
 async def test_a_turn_that_kills_us_each_time_is_not_tried_for_ever(tmp_path: Path):
