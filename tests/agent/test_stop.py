@@ -25,6 +25,7 @@ from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.testing.event_rules import turn_problems
 from nanobot.testing.protocol_rules import openai_problems
 from nanobot.utils.locks import ProcessLock
+from tests.support.clock import WarpLoop
 from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
 from tests.support.tools import DeafTool
@@ -221,10 +222,23 @@ async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free
     assert following == "fine"
 
 
-async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
-    steps = [calls(("exec", {"command": f"sleep 0.5; echo {number}"})) for number in range(4)]
-    async with open_bot(tmp_path, *steps, "done", timeouts=TurnTimeouts(run_silence=1.5)) as bot:
-        assert await bot.say("go") == "done"
+def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
+    class Slow(Tool):
+        name, description = "slow", "takes a minute"
+        parameters = {"type": "object", "properties": {"number": {"type": "integer"}}}  # noqa: RUF012
+
+        async def execute(self, number: int) -> str:
+            await asyncio.sleep(60)
+            return str(number)
+
+    async def four_minutes() -> None:
+        steps = [calls(("slow", {"number": number})) for number in range(4)]
+        async with open_bot(tmp_path, *steps, "done", timeouts=TurnTimeouts(run_silence=100)) as bot:
+            bot.register(Slow())
+            assert await bot.say("go") == "done"
+
+    with asyncio.Runner(loop_factory=WarpLoop) as runner:
+        runner.run(four_minutes())
 
 
 async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

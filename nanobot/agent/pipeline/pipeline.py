@@ -6,7 +6,6 @@ checkpoint; a turn that resumes it continues it, or the next message of its sess
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -321,7 +320,8 @@ class Pipeline:
             return await finish(self._store_pending_rows(turn))
 
         def on_partial_text(text: str) -> None:
-            turn.progress.last_activity = time.monotonic()  # text withheld by redaction causes no event
+            # text withheld by redaction causes no event
+            turn.progress.last_activity = asyncio.get_running_loop().time()
             checkpoint.partial(text)
 
         first = session.message_count - len(history)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from nanobot.agent.events import (
     TurnEvent,
     event_from_json,
 )
-from nanobot.agent.tools.access import AccessKind
-from nanobot.agent.tools.base import string, takes
+from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import ToolContext, string, takes
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of
@@ -247,3 +248,24 @@ def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls
     ]
 
     assert [format_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
+
+
+class Unsure(Sink):
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        raise RuntimeError("no idea")
+
+
+async def test_a_tool_that_cannot_tell_what_it_reaches_for_is_asked_about_as_a_whole(tmp_path: Path):
+    async with open_bot(tmp_path, READ, RUN, "done") as bot:
+        person = Person(with_tools(bot, Unsure("run", AccessKind.COMMAND), page()), Answer.NO)
+        await person.say("read it")
+
+        assert [event.reaches for event in person.asked] == [["tool:run"]]
+
+
+async def test_a_result_that_may_be_made_of_anything_in_the_window_is_stored_as_the_least_trusted_of_it(tmp_path: Path):
+    async with open_bot(tmp_path, RUN, READ, RUN, "done") as bot:
+        await Person(with_tools(bot, command(), page())).say("go")
+
+        rows = [row for row in bot.session().messages if row["role"] == "tool"]
+        assert [row["provenance"] for row in rows] == ["tool", "web", "web"]
