@@ -2,7 +2,6 @@
 
 import json
 import os
-from datetime import date, timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import SkillsLoader
 from nanobot.agent.skills.manual import MAX_BYTES, _load
-from nanobot.agent.skills.usage import SkillUsage
 from nanobot.utils.resources import skills_dir
 
 
@@ -263,22 +261,6 @@ def test_what_a_skill_says_of_itself_cannot_fill_a_prompt_or_break_a_line(tmp_pa
 
     assert "program: a b, program: xxx" in summary
     assert len(summary) < 2_000
-
-
-def test_what_was_used_before_a_session_began_is_shown_to_it_and_stays(tmp_path, builtin):
-    many(tmp_path)
-    usage = SkillUsage(tmp_path / "state" / "nanobot.db")
-    loader = SkillsLoader(tmp_path, builtin, usage_scores=usage.scores, summary_chars=4_000)
-    today = date.today()
-    before = loader.format_catalog(loader.catalog(today))
-
-    usage.note_used("skill-038")
-    usage.note_used("skill-038")
-
-    again = SkillsLoader(tmp_path, builtin, usage_scores=usage.scores, summary_chars=4_000)
-    assert loader.format_catalog(loader.catalog(today)) == again.format_catalog(again.catalog(today)) == before
-    assert shown(again.format_catalog(again.catalog(today + timedelta(days=1))))[0] == "skill-038"
-    assert again.catalog(today) is again.catalog(today)
 
 
 def test_a_skill_that_only_a_person_may_name_is_in_no_prompt(tmp_path, loader):

@@ -125,17 +125,6 @@ async def test_a_typo_never_suggests_what_would_lose_something(bot: Bot, typed: 
         assert f"{name} or" not in reply
 
 
-async def test_after_a_restart_status_tells_about_what_the_next_request_weighs(tmp_path: Path):
-    async with open_bot(tmp_path, "noted") as bot:
-        empty = await bot.say("/status")
-        await bot.say("plum " * 4_000)
-    async with open_bot(tmp_path) as bot:
-        window = next(line for line in (await bot.say("/status")).splitlines() if line.startswith("Window:"))
-
-    assert "Window: " in empty
-    assert int(window.split()[1].replace(",", "")) > 4_000
-
-
 async def test_history_shows_what_was_said_without_our_own_words(bot: Bot):
     bot.provider.script(calls(("list_dir", {"path": "."})), "a file", "")
     bot.provider.script("at last")
@@ -148,17 +137,6 @@ async def test_history_shows_what_was_said_without_our_own_words(bot: Bot):
     assert "bot: at last" in reply
     assert "Runtime Context" not in reply
     assert "empty" not in reply
-
-
-@pytest.mark.parametrize("count", ["0", "²", "-3", "many"])
-async def test_history_of_no_number_of_messages_asks_for_one(bot: Bot, count: str):
-    bot.provider.script("hi")
-    await bot.say("hello")
-
-    reply = await bot.say(f"/history {count}")
-
-    assert "/history 20" in reply
-    assert "hello" not in reply
 
 
 async def test_status_and_context_show_one_figure_what_the_provider_counted_and_what_came_since(bot: Bot):

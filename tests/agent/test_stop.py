@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.events import (
-    TurnOutcome,
-)
+from nanobot.agent.events import TurnOutcome
 from nanobot.agent.hooks import Hook, ResultSeen
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.turn import TurnTimeouts
@@ -158,19 +156,6 @@ async def test_a_session_that_another_process_holds_for_good_is_given_up(tmp_pat
         assert given_up.outcome is TurnOutcome.FAILED
         assert "phase restore" in given_up.text
         assert await bot.say("and now?") == "fine"
-
-
-async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: Path):
-    holder = ProcessLock(tmp_path / "workspace" / "sessions" / ".locks" / "cli_direct.lock")
-    assert holder.try_acquire()
-    turn = asyncio.create_task(bot.turn("go"))
-    await eventually(lambda: "notice" in bot.sink.types)
-
-    answer = await bot.say("/stop")
-    holder.release()
-
-    assert answer == "Stopped."
-    assert (await turn).outcome is TurnOutcome.STOPPED
 
 
 async def test_stop_at_the_gate(tmp_path: Path):

@@ -84,25 +84,6 @@ async def test_a_subagent_speaks_to_nobody_makes_no_work_and_knows_only_its_task
     assert not (tmp_path / "workspace" / "cron" / "jobs.json").exists()
 
 
-async def test_the_person_talks_on_meanwhile_and_the_report_joins_no_turn(tmp_path: Path):
-    child, talk = Pause(), Pause()
-    cast = Cast(SPAWN, "I am on it.", talk, LOOK, "Blue.", "It costs 3 euros.", prices=[child, "3 euros"])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("look up the prices")
-        await eventually(lambda: len(stage.replies()) == 1)
-        await stage.hear("and what colour is the sky?")
-        await talk.reached.wait()
-        child.resume.set()
-        await eventually(lambda: reported_tasks(tmp_path))
-        talk.resume.set()
-        await stage.quiet()
-        said = [told(row)[:19] for row in stage.rows() if row["role"] == "user"]
-
-    assert stage.replies() == ["I am on it.", "Blue.", "It costs 3 euros."]
-    assert said == ["look up the prices", "and what colour is ", "[A subagent has end"]
-
-
 async def test_it_goes_to_the_thread_and_the_person_that_asked_though_another_writes_meanwhile(tmp_path: Path):
     pause = Pause()
     cast = Cast(SPAWN, "On it, Ann.", "Hello Bob.", "Ann, it costs 3 euros.", prices=[pause, "3 euros"])
@@ -347,22 +328,6 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
     assert len(stage.replies()) == 3
 
 
-@pytest.mark.parametrize("is_typed", [True, False], ids=["command", "key"])
-async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path, is_typed: bool, monkeypatch):
-    monkeypatch.setattr("nanobot.agent.loop.STOP_REPLY_S", 10.0)  # how many ended is said where all end before it
-    cast = Cast(AND_WAIT, prices=[Pause("I begin")])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("look up the prices")
-        await eventually(lambda: cast.children["prices"].requests)
-        await (stage.hear("/stop") if is_typed else stage.stop("cli:direct"))
-        await eventually(lambda: [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"])
-        await stage.quiet()
-
-    assert bool([text for text in stage.replies() if "1 subagent (prices)" in text]) is is_typed
-    assert stage.reports() == []
-
-
 async def test_one_that_the_owner_stops_elsewhere_is_reported_to_who_asked(tmp_path: Path):
     cast = Cast(SPAWN, "On it.", "It was stopped.", prices=[Pause()])
 
@@ -563,21 +528,6 @@ async def test_a_result_that_nobody_took_before_a_kill_goes_to_the_turn_that_ask
 
     assert "found: 3 euros" in result
     assert again.replies() == ["It costs 3 euros."] and again.reports() == []
-    assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
-
-
-async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_path: Path):
-    async with on_stage(tmp_path, Cast(SPAWN, "On it.", "3 euros.", prices=["3 euros"])) as stage:
-        await stage.hear("look up the prices")
-        await stage.quiet()
-    (task,) = reported_tasks(tmp_path)
-    change_work(tmp_path, is_open=1, data=json.dumps({**task, "reported": False}))  # the kill came before it was
-
-    async with on_stage(tmp_path, Cast()) as again:
-        await eventually(lambda: reported_tasks(tmp_path))
-        await again.quiet()
-
-    assert again.replies() == []
     assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
 
 

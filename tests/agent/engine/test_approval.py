@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.approval.texts import format_source
-from nanobot.agent.events import (
-    Answer,
-    ApprovalAnswered,
-    ApprovalAsked,
-    ApprovalRefused,
-    TurnEvent,
-    event_from_json,
-)
+from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, ApprovalRefused, TurnEvent, event_from_json
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import ToolContext, string, takes
 from nanobot.bus.events import InboundMessage
@@ -150,18 +143,6 @@ def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
 
     with asyncio.Runner(loop_factory=WarpLoop) as runner:
         runner.run(ten_minutes())
-
-
-async def test_a_stop_ends_the_question(tmp_path: Path):
-    async with open_bot(tmp_path, READ, RUN) as bot:
-        person = Person(with_tools(bot, command(), page()), None)
-        turn = asyncio.create_task(person.say("read it"))
-        await eventually(lambda: bool(person.asked))
-
-        await bot.stop("cli:direct")
-
-        assert (await turn).outcome == "stopped"
-        assert [event.answer for event in person.events if isinstance(event, ApprovalAnswered)] == [Answer.STOPPED]
 
 
 async def test_status_says_that_a_turn_waits_for_an_answer(tmp_path: Path):

@@ -160,16 +160,6 @@ async def test_a_second_overflow_goes_up(tmp_path: Path):
     assert "/new" in result.text
 
 
-async def test_an_overflow_where_nothing_can_be_left_out_goes_up_and_teaches_nothing(tmp_path: Path):
-    async with open_bot(tmp_path, ContextOverflowError("too long"), "fine") as bot:
-        failed = await bot.turn("hello")
-        after = await bot.turn("again")
-
-        assert len(bot.provider.requests) == 2
-        assert "window" not in bot.session("cli:direct").metadata
-    assert (failed.outcome, after.text) == (TurnOutcome.FAILED, "fine")
-
-
 # --- the head of the next
 
 

@@ -70,28 +70,6 @@ def long_answer(number: int) -> Rows:
     return [{"role": "assistant", "content": words(2_000), "turn_id": f"t{number}"}]
 
 
-def test_then_results_of_the_last_turns_shrink_oldest_first_and_all_the_words_stay():
-    history = [*session(6, 12_000, 12_000), asks("next", "z")]
-
-    fitted = fit(History(history), Window(), TokenBudget(24_000))
-
-    sizes = [len(text_of(row["content"])) for row in fitted.rows if row["role"] == "tool"]
-    assert sizes == sorted(sizes)
-    assert sizes[-1] > 12_000
-    assert all(f"question {number}" in said(fitted) and f"answer {number}" in said(fitted) for number in range(6))
-
-
-def test_only_when_the_last_six_alone_are_too_much_they_leave_oldest_first():
-    history = [row for number in range(6) for row in [asks(f"question {number} " + words(3_900), f"t{number}")]]
-    history += [asks("next", "z")]
-
-    fitted = fit(History(history), Window(), TokenBudget(5_000))
-
-    assert "question 5" in said(fitted)
-    assert "question 0" not in said(fitted)
-    assert "next" in said(fitted)
-
-
 def test_a_huge_message_of_an_earlier_turn_shrinks_before_the_others_leave():
     """One that was refused as too long stays in the session; it must not drive everything else out."""
     history = [*session(4), asks("huge " + words(200_000), "big"), asks("next", "z")]
@@ -154,17 +132,6 @@ def test_too_many_rows_let_old_turns_leave_without_shrinking_anything():
 
     assert len(fitted.rows) <= 240
     assert fitted.rows == history[-len(fitted.rows) :]
-
-
-def test_busy_turns_above_the_bound_of_rows_do_not_move_the_window_at_every_step():
-    history = [*session(7, *[10] * 40), asks("next", "z")]
-    window = fit(History(history), Window(), TokenBudget(10_000_000, rows=100)).window
-
-    for number in range(30):
-        history += step(f"z{number}", "z", 10)
-        fitted = fit(History(history), window, TokenBudget(10_000_000, rows=100))
-
-        assert fitted.window == window
 
 
 # --- how often

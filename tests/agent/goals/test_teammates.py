@@ -10,7 +10,6 @@ from nanobot.agent.subagent.team import MAX_SENT
 from nanobot.agent.tools.base import Tool
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
-from nanobot.providers.errors import ModelOverloadedError
 from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
@@ -277,40 +276,6 @@ async def test_a_subagent_of_no_goal_has_no_team(tmp_path: Path):
 
 
 # --- stops and lives
-
-
-async def test_a_second_try_reads_on_and_nothing_twice(tmp_path: Path):
-    wait, other, again = Pause(), Pause(), Pause()
-    busy = ModelOverloadedError("busy")
-    said = [tell("It is in euros."), other, tell("The page is gone."), "2"]
-    cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, busy, again, LOOK, "3"], flights=said)
-
-    async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage, wait, other)
-        wait.resume.set()
-        await eventually(again.reached.is_set)
-        other.resume.set()
-        await has_ended(stage, "flights")
-        again.resume.set()
-        await stage.quiet()
-        heard = [told(row).partition("| ")[2] for row in letters(transcript(stage, "prices"))]
-
-    assert heard == ["It is in euros.", "The page is gone."]
-
-
-async def test_stop_ends_them_all_and_leaves_their_notes(tmp_path: Path):
-    wait, other = Pause(), Pause()
-    cast = Cast(BOTH, prices=[wait], flights=[tell("It is in euros."), other])
-
-    async with on_stage(tmp_path, cast) as stage:
-        notes = await at_work(stage, wait, other)
-        await stage.hear("/stop")
-        await stage.quiet()
-
-    assert {task["state"] for task in tasks_of(tmp_path).values()} == {"stopped"}
-    assert goal_of(tmp_path)["state"] == "stopped"
-    assert (tmp_path / "workspace" / notes).is_dir()
-    assert len(stage.replies()) == 2
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["before it was read", "after it was read"])

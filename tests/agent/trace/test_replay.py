@@ -3,17 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanobot.agent import events
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.hooks import CallSeen, Hook, NewArguments
-from nanobot.agent.trace.reader import RecordedCall, RecordedStep, RecordedTurn, Recording, read_recording
-from nanobot.agent.trace.recorder import MAX_NOTICES, TurnTrace
+from nanobot.agent.trace.reader import RecordedCall, RecordedStep, Recording, read_recording
 from nanobot.agent.trace.replay import Replay, first_difference, first_request, replay
 from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
@@ -22,10 +19,11 @@ from nanobot.messages.shown import shown_text
 from nanobot.messages.types import Origin
 from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import ModelOverloadedError
-from nanobot.session.lines import encode
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
-from nanobot.utils.clock import FrozenClock, SystemClock
+from nanobot.utils.clock import SystemClock
+from tests.fakes.tools import command, page
+from tests.support.approvals import Person, with_tools
 from tests.support.eventually import eventually
 
 LOOK = calls(("list_dir", {"path": "."}), ("read_file", {"path": "a.txt"}), text="Let me look.")
@@ -76,6 +74,7 @@ async def test_what_was_doubted_is_no_part_of_the_answer_that_followed(tmp_path:
     turn = recording(tmp_path).find()
 
     assert [step.text for step in turn.steps] == ["I have created report.txt.", "I did not create it."]
+    assert None not in [time for step in turn.steps for time in (step.first_s, step.seconds)]
     assert turn.text == "I did not create it."
 
 
@@ -239,6 +238,7 @@ async def test_a_step_that_was_paid_for_before_the_turn_failed_is_counted(tmp_pa
 
     assert (turn.outcome, turn.cost_usd, turn.usage) == ("failed", 0.25, {"prompt_tokens": 9})
     assert [step.text for step in turn.steps] == ["", ""]
+    assert None not in [turn.seconds, *(step.seconds for step in turn.steps)]
 
 
 async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
@@ -256,37 +256,15 @@ async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
     assert [turn.message for turn in recording(tmp_path, archived).turns] == ["before"]
 
 
-def heard(*happened: events.TurnEvent | float) -> RecordedTurn:
-    """A turn as its trace alone tells it, after these events and seconds between them."""
-    clock, told = FrozenClock(datetime(2026, 1, 2, 3, 4, 5)), list[dict[str, Any]]()
-    trace = TurnTrace(InboundMessage("cli", "owner", "direct", "hello"), clock, told.append)
-    for event in happened:
-        if isinstance(event, events.TurnEvent):
-            trace(event)
-        else:
-            clock.advance(event)
-    [turn] = Recording("cli:direct", [], {"t1": [json.loads(encode(entry)) for entry in told]}).turns
-    return turn
+async def test_questions_of_a_turn_and_their_answers_are_told(tmp_path: Path):
+    script = (calls(("web_page", {"url": "u"})), calls(("run", {"target": "ls"})), "done")
+    async with open_bot(tmp_path, *script, *script) as bot:
+        await Person(with_tools(bot, page(), command())).say("read it")
+        await bot.say("and once more, where nobody can be asked")
 
-
-def test_a_trace_tells_what_was_approved_and_what_nobody_could_be_asked():
-    call: Any = {"call_id": "c1", "name": "exec", "arguments": {}, "reaches": ["exec:ls"]}
-    turn = heard(
-        events.StepStarted(step=0),
-        events.StepEnded(step=0, finish_reason="tool_calls", usage={}),
-        1,
-        events.ApprovalAsked(question="q", text="May I run ls?", expires_s=600, **call),
-        events.ApprovalAnswered(question="q", answer=events.Answer.ONCE),
-        events.ApprovalRefused(text="May I run rm?", reason="Nobody is here.", **call),
-        *(events.Notice(text=f"try {number}") for number in range(1000)),
-    )
-
-    asked, answered, refused, *tries = turn.notices
-    assert asked == {"at": 1.0, "step": 1, "kind": "asked", "text": "May I run ls?"}
-    assert (answered["kind"], answered["text"]) == ("answered", "once")
-    assert (refused["kind"], refused["text"]) == ("refused", "May I run rm?\nNobody is here.")
-    assert (len(tries), tries[0]["kind"]) == (MAX_NOTICES, "note")
-    assert turn.outcome is None
+    asked, refused = (turn.notices for turn in recording(tmp_path).turns)
+    assert [(notice["kind"], "ls" in notice["text"]) for notice in asked] == [("asked", True), ("answered", False)]
+    assert [notice["kind"] for notice in refused] == ["refused"] and "Nobody is" in refused[0]["text"]
 
 
 async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
