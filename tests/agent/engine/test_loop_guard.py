@@ -173,3 +173,17 @@ def test_whatever_the_order_reading_the_same_few_things_comes_to_an_end(order):
     assert machine.guard.stop_message is not None
     assert len(machine.ran) <= 4 * (ADVISED_FROM - 1)
     assert len(machine.ran) + len(machine.advice) <= 4 * (ENDED_FROM - 1) + 1
+
+
+def test_identical_calls_side_by_side_count_as_one():
+    guard = LoopGuard()
+    call = ToolCallRequest("1", "read_file", {"what": "a"})
+    advised: list[list[bool]] = []
+
+    while guard.stop_message is None:
+        advised.append([guard.before(call, READ) is not None for _ in range(6)])
+        for _ in range(advised[-1].count(False)):
+            guard.after(call, READ, "same", ok=True)
+
+    assert advised[:2] == [[False] * 6] * 2
+    assert all(map(all, advised[2:]))

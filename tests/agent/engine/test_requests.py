@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import ToolEnded, TurnOutcome
+from nanobot.agent.window.requests import RequestBuilder, RequestRoom
+from nanobot.agent.window.state import Calibration, Window
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.providers.base import Delta, Finished
@@ -17,7 +19,7 @@ from nanobot.providers.errors import ContextOverflowError
 from nanobot.providers.wire.rows import RequestDialect, encode, wire_messages
 from nanobot.testing import Bot, ScriptedProvider, calls, open_bot
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
-from tests.support.histories import words
+from tests.support.histories import asks, words
 from tests.support.tokenizer import tokenizer
 
 DICE = random.Random(3)
@@ -222,3 +224,14 @@ async def test_a_file_read_again_unchanged_is_a_short_word_and_a_changed_one_is_
 
 
 # --- cost
+
+
+async def test_words_that_fit_the_window_are_sent_although_less_than_them_was_refused_once():
+    window = Window().with_calibration("m", Calibration().after_refusal(9_000, 2_000, 4_096))
+    requests = RequestBuilder(RequestRoom("m", 16_384, 4_096, words(8_000)), window)
+    long = asks(words(28_000), "a")
+
+    request = requests.build([long])
+
+    assert text_of(request[-1]["content"]) == long["content"]
+    assert requests.window.model("m") == window.model("m")

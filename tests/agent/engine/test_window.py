@@ -94,6 +94,37 @@ def test_old_steps_of_the_running_turn_leave_whole_and_the_model_is_told_which()
     assert openai_problems(legal) == anthropic_problems(legal) == []
 
 
+def test_commands_are_not_shown_and_weigh_nothing():
+    command: Any = {"role": "user", "content": "/status " + words(9000), "_command": True}
+
+    fitted = fit(History([*turn(0), command, asks("and?", "t1")]), Window(), TokenBudget(500))
+
+    assert [row["content"] for row in fitted.rows] == ["question 0", "answer 0", "and?"]
+
+
+def test_long_arguments_of_old_steps_stay_legal_json():
+    arguments = json.dumps({"path": "a.py", "content": words(20_000)})
+    history = [asks("write", "z")]
+    for number in range(8):
+        history += step(f"z{number}", "z", 20, arguments=arguments, tool="write_file")
+
+    fitted = fit(History(history), Window(), TokenBudget(35_000))
+
+    found = [json.loads(call["function"]["arguments"]) for row in fitted.rows for call in row.get("tool_calls", [])]
+    assert found[0]["path"] == "a.py"
+    assert len(found[0]["content"]) < 1_000
+    assert found[-1]["content"] == words(20_000)
+
+
+def test_the_message_to_answer_is_sent_whole_whatever_the_state_says():
+    history = [*session(2, 100), asks(words(20_000), "z"), *step("z", "z", 3_000)]
+
+    fitted = fit(History(history), Window(condensed=99, shrunk=99), TokenBudget(100_000))
+
+    assert words(20_000) in said(fitted)
+    assert len(text_of(fitted.rows[-1]["content"])) <= 700
+
+
 def test_pictures_of_old_rows_become_words():
     picture: Any = [{"type": "image_url", "image_url": {"url": "/a.png"}}]
     history: Rows = [
@@ -330,3 +361,20 @@ def test_odd_rows_raise_nothing(row: Any):
     for is_over in (False, True):
         small: ChatMessage = shrink_row(row, 700, is_over=is_over)
         assert small["role"] == row["role"]
+
+
+def test_what_a_model_thought_goes_with_the_turns_that_are_over_and_stays_while_one_runs():
+    row: ChatMessage = {**step("a", "t", 0)[0], "reasoning_content": "hm", "thinking_blocks": [{"thinking": "hm"}]}
+
+    over = shrink_row(row, 700, is_over=True)
+    running = shrink_row(row, 700, is_over=False)
+
+    assert over == step("a", "t", 0)[0]
+    assert running is row
+
+
+def test_dense_text_is_weighed_by_what_the_model_said_of_the_last_request():
+    learned = Calibration().after_response(10_000, 17_900)
+
+    assert learned.ratio == pytest.approx(1.8)
+    assert token_budget(RequestRoom("m", 100_000, 10_240), 0, learned).tokens == int(89_760 / 1.8)
