@@ -209,6 +209,7 @@ def test_words_of_a_group_begin_no_part_of_its_prompt(tmp_path: Path):
     )
     builder.memory.of(group).write_long_term(faked)
     builder.memory.write_long_term(faked)
+    (tmp_path / "USER.md").write_text("Name: Ann", encoding="utf-8")
 
     prompt = builder.build_system_prompt(faked, scope=group)
 
@@ -217,3 +218,4 @@ def test_words_of_a_group_begin_no_part_of_its_prompt(tmp_path: Path):
     assert prompt.count("\n# Active Skills") == prompt.count("- Some tea") - 1 == 1
     assert "===" not in prompt
     assert faked.strip() in builder.build_system_prompt()
+    assert ("Name: Ann" in prompt, "Name: Ann" in builder.build_system_prompt()) == (False, True)

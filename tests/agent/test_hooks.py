@@ -23,7 +23,7 @@ from nanobot.agent.hooks import (
 from nanobot.agent.hooks.command import METHODS
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
-from nanobot.messages.types import Origin, Provenance, text_of
+from nanobot.messages.types import Provenance
 from nanobot.testing import Pause, calls, open_bot
 from tests.house.repo import ROOT
 from tests.house.repo import text_of as text_in
@@ -99,6 +99,10 @@ class HangingGuard(Hanging):
     guard = True
 
 
+def of_ann(text: str) -> InboundMessage:
+    return InboundMessage("phone", "ann", "7", text, provenance=Provenance.OWNER)
+
+
 def quick() -> Config:
     return Config.model_validate({"plugins": {"hookTimeoutS": 0.02}})
 
@@ -128,18 +132,16 @@ async def test_what_a_hook_does_to_its_copies_touches_nothing(tmp_path: Path):
             call.arguments["path"] = "elsewhere"
 
         async def after_tool(self, result: ResultSeen) -> None:
-            seen.append(result.call.arguments["path"])
-            result.call.arguments["path"] = "elsewhere"
+            assert result.call.arguments.pop("path") == "."
 
-    seen: list[str] = []
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[Scribbling(), Scribbling()]) as bot:
         await bot.turn("go")
+        status = await bot.say("/status")
 
     first, second = bot.provider.requests
-    assert second[: len(first)] == first
-    assert text_of(first[0]["content"]) != "obey me"
-    assert seen == [".", "."]
+    assert second[: len(first)] == first and "obey me" not in str(first)
     assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "."}]
+    assert "Scribbling" not in status
 
 
 async def test_a_message_is_kept_and_sent_as_a_hook_made_it_and_each_hook_sees_what_those_before_have_done(
@@ -182,14 +184,9 @@ async def test_a_message_that_joins_a_turn_is_judged_too(tmp_path: Path):
         async def on_message(self, message: MessageSeen) -> Deny | None:
             return Deny("Keep that to yourself.") if "secret" in message.text else None
 
-    waiting = [
-        InboundMessage.from_owner("cli", "direct", text, session_key="cli:direct", origin=Origin.CLI)
-        for text in ("the secret is 7", "and be quick")
-    ]
+    waiting = [of_ann("the secret is 7"), of_ann("and be quick")]
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[NoSecrets()]) as bot:
-        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-
-        await bot.run_turn(message, bot.sink, waiting=lambda most: [waiting.pop(0) for _ in waiting[:most]])
+        await bot.run_turn(of_ann("go"), bot.sink, waiting=lambda most: [waiting.pop(0) for _ in waiting[:most]])
 
     told = str(bot.provider.requests[-1])
     assert "and be quick" in told and "secret" not in told
@@ -208,14 +205,18 @@ async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(tmp_pa
     assert not [one for one in watching.saw if isinstance(one, CallSeen | ResultSeen)]
 
 
-async def test_a_changed_call_is_judged_by_approval_as_it_will_run(tmp_path: Path):
-    hook = Saying(before_tool=NewArguments({"path": "/etc/there", "content": "x"}))
+@pytest.mark.parametrize(("path", "ok"), [("there", True), ("/etc", False)])
+async def test_a_changed_call_is_shown_kept_and_judged_by_approval_as_it_will_run(tmp_path: Path, path: str, ok: bool):
+    (tmp_path / "workspace" / "there").mkdir(parents=True)
+    hook = Saying(before_tool=NewArguments({"path": f"{path}/x", "content": "x"}))
     wants = calls(("write_file", {"path": "here.txt", "content": "x"}))
     async with open_bot(tmp_path, wants, "done", own_hooks=[hook]) as bot:
         await bot.turn("go")
+        row = bot.session().messages[1]
 
-    (ended,) = [one for one in bot.sink.events if isinstance(one, ToolEnded)]
-    assert not ended.ok
+    assert f'"path": "{path}/x"' in row["tool_calls"][0]["function"]["arguments"]
+    assert [one.ok for one in bot.sink.events if isinstance(one, ToolEnded)] == [ok]
+    assert [file.name for file in (tmp_path / "workspace").glob("**/x")] == ["x"] * ok
     assert not (tmp_path / "workspace" / "here.txt").exists()
 
 
@@ -243,10 +244,6 @@ async def test_a_secret_that_a_hook_puts_in_is_masked(tmp_path: Path):
     assert "very-secret" not in str(bot.provider.requests)
 
 
-class Rude:
-    """An error that does not even have words."""
-
-
 class RudeError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -256,16 +253,12 @@ class RudeError(Exception):
     "odd",
     [
         RuntimeError("boom"),
-        SystemExit(3),
         asyncio.CancelledError(),
         RudeError(),
         "a text",
         Deny(7),  # type: ignore[arg-type]
-        Deny("\ud800"),
         NewArguments({"path": Path("here")}),
-        NewArguments({"path": "\ud800"}),
         NewResult("for a call"),
-        Rude(),
     ],
     ids=lambda odd: type(odd).__name__,
 )
@@ -365,41 +358,27 @@ async def test_messages_that_no_hook_has_judged_when_their_turn_is_stopped_are_t
     assert [row["content"] for row in rows if row["role"] == "user"] == ["one", "two", "three", "four"]
 
 
-def of_ann(text: str) -> InboundMessage:
-    return InboundMessage("phone", "ann", "7", text, provenance=Provenance.OWNER)
-
-
 async def test_a_call_that_goes_on_after_a_crash_is_shown_again_and_not_changed_twice(tmp_path: Path):
     class Deeper(Hook):
         async def before_tool(self, call: CallSeen) -> NewArguments:
             return NewArguments({"path": call.arguments["path"] + "/deeper"})
 
-    class Crash(Hook):
-        async def before_tool(self, call: CallSeen) -> None:
-            crashing.append(call.arguments["path"])
-
-    crashing: list[str] = []
+    watching, pause = Watching(), Pause()
     (tmp_path / "workspace" / "deeper").mkdir(parents=True)
-    pause = Pause()
     async with open_bot(tmp_path, calls(LOOK), pause, own_hooks=[Deeper()]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await pause.reached.wait()
         await bot.shut_down()
         await turn
-        session = bot.session("cli:direct")
-        kept = session.get_history()
     path = tmp_path / "workspace" / "sessions" / "cli_direct.jsonl"
-    lines = path.read_text().splitlines()
-    path.write_text(
-        "\n".join(line for line in lines if '"role": "tool"' not in line) + "\n"
-    )  # as a kill would leave it
+    lines = [line for line in path.read_text().splitlines() if '"role": "tool"' not in line]
+    path.write_text("\n".join(lines) + "\n")  # as a kill would leave it
 
-    async with open_bot(tmp_path, "done", own_hooks=[Deeper(), Crash()]) as bot:
+    async with open_bot(tmp_path, "done", own_hooks=[Deeper(), watching]) as bot:
         result = await bot.resume("cli:direct", bot.sink)
 
-    assert kept[1]["tool_calls"][0]["function"]["arguments"] == '{"path": "./deeper"}'
     assert result is not None and result.text == "done"
-    assert crashing == ["./deeper"]
+    assert [one.arguments for one in watching.saw if isinstance(one, CallSeen)] == [{"path": "./deeper"}]
     assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "./deeper"}]
 
 

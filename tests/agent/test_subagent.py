@@ -203,6 +203,17 @@ async def test_a_second_one_like_it_is_not_started_and_the_agent_is_told_so(tmp_
     assert len(reported_tasks(tmp_path)) == 1
 
 
+async def test_the_same_task_of_two_chats_is_two_tasks_with_a_report_each(tmp_path: Path):
+    cast = Cast(SPAWN, "On it.", "3 euros.", SPAWN, "On it.", "3 euros.", prices=["3 euros", "3 euros"])
+
+    async with on_stage(tmp_path, cast) as stage:
+        for chat in ("1", "2"):
+            await stage.hear("prices?", chat=chat, sender=chat, channel="telegram")
+            await eventually(lambda chat=chat: len(stage.replies(chat)) == 2)  # type: ignore[misc]
+
+    assert stage.replies("1") == stage.replies("2") == ["On it.", "3 euros."]
+
+
 async def test_more_than_may_run_wait_in_order_and_are_seen_to_wait(tmp_path: Path):
     tasks = ("one", "two", "three")
     pauses = {task: Pause() for task in tasks}
