@@ -15,6 +15,7 @@ from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
 from tests.support.goals import ASK, FINISH, NOTE, WRITE, Page, asked
+from tests.support.ledger_rows import rows_of
 from tests.support.scripted_model import Cast, on_stage, play, results
 from tests.support.work import goal_of, goals_in
 
@@ -46,6 +47,7 @@ async def test_a_goal_is_worked_at_over_turns_and_told_once_when_its_check_holds
     assert "Done: looked around\nNext: write the page" in asked(stage, 2)
     assert [row["origin"] for row in stage.rows() if row["role"] == "user"] == [Origin.GOAL, Origin.GOAL]
     assert goal_of(tmp_path)["state"] == "done"
+    assert {call["cause"] for call in rows_of(tmp_path)} == {"goal"}
 
 
 async def test_a_claim_whose_check_does_not_hold_or_proves_nothing_ends_nothing(tmp_path: Path):
