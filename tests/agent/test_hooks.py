@@ -170,6 +170,20 @@ async def test_a_message_that_is_denied_reaches_no_model_and_no_session_and_its_
     assert [type(one).__name__ for one in watching.saw] == ["TurnSeen"]
 
 
+async def test_who_is_denied_without_a_reason_reads_something_all_the_same(tmp_path: Path):
+    async with open_bot(tmp_path, own_hooks=[Saying(on_message=Deny(" "))]) as bot:
+        assert await bot.say("work") == "This is not allowed here."
+
+
+async def test_a_hook_knows_the_first_message_of_a_session(tmp_path: Path):
+    hook = Watching()
+    async with open_bot(tmp_path, "one", "two", "three", own_hooks=[hook]) as bot:
+        for session in ("cli:a", "cli:a", "cli:b"):
+            await bot.say("hi", session)
+
+    assert [one.begins for one in hook.saw if isinstance(one, MessageSeen)] == [True, False, True]
+
+
 async def test_words_that_a_hook_brings_in_are_judged_as_whose_they_are(tmp_path: Path):
     hook = Saying(before_tool=NewArguments({"command": "echo hi > there.txt"}, Provenance.WEB))
     async with open_bot(tmp_path, calls(("exec", {"command": "true"})), "done", own_hooks=[hook]) as bot:

@@ -1,5 +1,6 @@
 """Goals: worked at turn after turn until they are proved, stopped or too dear; told to their people once."""
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,12 @@ import pytest
 from nanobot.bus.events import OutboundKind
 from nanobot.messages.shown import visible_text
 from nanobot.messages.types import Origin, Provenance
-from nanobot.providers.base import LLMResponse
+from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.session.search.sources import searchable_text
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
 from tests.support.goals import ASK, FINISH, NOTE, WRITE, Page, asked
-from tests.support.ledger_rows import rows_of
 from tests.support.scripted_model import Cast, on_stage, play, results
 from tests.support.work import goal_of, goals_in
 
@@ -47,7 +47,6 @@ async def test_a_goal_is_worked_at_over_turns_and_told_once_when_its_check_holds
     assert "Done: looked around\nNext: write the page" in asked(stage, 2)
     assert [row["origin"] for row in stage.rows() if row["role"] == "user"] == [Origin.GOAL, Origin.GOAL]
     assert goal_of(tmp_path)["state"] == "done"
-    assert {call["cause"] for call in rows_of(tmp_path)} == {"goal"}
 
 
 async def test_a_claim_whose_check_does_not_hold_or_proves_nothing_ends_nothing(tmp_path: Path):
@@ -134,6 +133,20 @@ async def test_one_whose_turns_lead_nowhere_waits_for_a_person(tmp_path: Path, l
         assert "You did nothing in your last turn." in asked(stage, 1)
     if why.startswith("my notes"):
         assert "Your note has not changed for 3 turns." in asked(stage, 6)
+
+
+async def test_its_calls_are_told_apart_in_the_ledger_and_may_take_as_long_as_they_go_on(tmp_path: Path):
+    contexts: list[CallContext] = []
+
+    class Watched(Cast):
+        async def chat_stream(self, *args: Any, **more: Any) -> AsyncIterator[Delta]:
+            contexts.append(call_context())
+            async for delta in super().chat_stream(*args, **more):
+                yield delta
+
+    await play(tmp_path, Watched(WRITE, FINISH, "There."), SET)
+
+    assert {(one.cause, one.goal) for one in contexts} == {("goal", True)}
 
 
 # --- people
