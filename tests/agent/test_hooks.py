@@ -372,6 +372,23 @@ async def test_messages_that_no_hook_has_judged_when_their_turn_is_stopped_are_t
     assert [row["content"] for row in rows if row["role"] == "user"] == ["one", "two", "three", "four"]
 
 
+async def test_a_stop_while_hooks_hear_of_the_end_ends_the_turn_once(tmp_path: Path):
+    began = asyncio.Event()
+
+    class Slow(Hook):
+        async def on_turn_end(self, turn: TurnSeen) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+    async with open_bot(tmp_path, "done", own_hooks=[Slow()]) as bot:
+        turn = asyncio.create_task(bot.turn("go"))
+        await began.wait()
+        await bot.stop("cli:direct")
+
+        assert (await turn).outcome is TurnOutcome.ANSWERED
+        assert bot.sink.types.count("turn_ended") == 1
+
+
 async def test_a_call_that_goes_on_after_a_crash_is_shown_again_and_not_changed_twice(tmp_path: Path):
     class Deeper(Hook):
         async def before_tool(self, call: CallSeen) -> NewArguments:

@@ -157,6 +157,16 @@ async def test_an_answer_that_was_cut_off_goes_on_where_it_stopped(tmp_path: Pat
     assert "go on exactly where it stopped" in str(bot.provider.requests[0][-1]["content"]).lower()
 
 
+async def test_half_an_answer_stays_with_the_turn_that_said_it(tmp_path: Path):
+    await cut_off(tmp_path, started=[], results=[], text="The answer is ")
+    async with open_bot(tmp_path, "forty-two.") as bot:
+        await bot.say("and now?")
+        rows = bot.session(SESSION).messages
+
+    said = {str(row["content"]): row["turn_id"] for row in rows}
+    assert said["The answer is "] == "t1" != said["and now?"] == said["forty-two."]
+
+
 async def test_a_message_that_is_no_row_yet_is_answered(tmp_path: Path):
     message = InboundMessage("cli", "owner", "direct", "hello?", session_key_override=SESSION)
     checkpoint = Checkpoint(tmp_path / "state" / "turns", SESSION)
