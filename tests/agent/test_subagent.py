@@ -542,6 +542,21 @@ async def test_a_result_that_nobody_took_before_a_kill_goes_to_the_turn_that_ask
     assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
 
 
+async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_path: Path):
+    async with on_stage(tmp_path, Cast(SPAWN, "On it.", "3 euros.", prices=["3 euros"])) as stage:
+        await stage.hear("look up the prices")
+        await stage.quiet()
+    (task,) = reported_tasks(tmp_path)
+    change_work(tmp_path, is_open=1, data=json.dumps({**task, "reported": False}))  # the kill came before it was
+
+    async with on_stage(tmp_path, Cast()) as again:
+        await eventually(lambda: reported_tasks(tmp_path))
+        await again.quiet()
+
+    assert again.replies() == []
+    assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
+
+
 async def test_a_turn_that_waits_does_not_hold_the_slot_that_its_subagent_needs_and_then_has_its_result(tmp_path: Path):
     cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
     one = {"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}

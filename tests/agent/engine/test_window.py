@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.window.fit import Fitted, History, TokenBudget, fit
@@ -181,6 +181,7 @@ def grow(history: Rows, allowance: TokenBudget, sizes: list[int]) -> tuple[int, 
     return events, window
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(st.lists(st.integers(0, 5_000), min_size=60, max_size=60), st.integers(4_000, 30_000))
 def test_events_are_bounded_by_what_was_added(sizes: list[int], tokens: int):
     history = [*session(7, 1_000), asks("go", "z")]
@@ -227,6 +228,7 @@ def test_the_last_six_turns_are_there_while_they_fit(history: Rows, tokens: int)
     assert kept[-len(wanted) :] == wanted
 
 
+@settings(max_examples=settings().max_examples // 4)
 @given(histories(most_turns=25), st.integers(800, 12_000), st.randoms())
 def test_between_events_each_request_is_the_head_of_the_next_also_over_restarts(
     history: Rows, tokens: int, random: Any
