@@ -47,19 +47,6 @@ async def test_stop_with_nothing_running_says_so(bot: Bot):
     assert await bot.say("/stop") == "Nothing is running."
 
 
-async def test_in_a_group_only_an_owner_and_who_asked_stop_a_turn(bot: Bot):
-    pause = Pause()
-    bot.provider.script(pause)
-    turn = asyncio.create_task(bot.run_turn(message("go")))
-    await pause.reached.wait()
-
-    refused = await bot.run_turn(InboundMessage("phone", "bob", "7", "/stop"))
-    stopped = await bot.run_turn(message("/stop"))
-
-    assert "only they or an owner may stop it" in refused.text
-    assert (stopped.text, (await turn).outcome) == ("Stopped.", TurnOutcome.STOPPED)
-
-
 async def test_a_caller_that_is_cancelled_leaves_a_session_that_works(bot: Bot):
     pause = Pause("Half an ")
     bot.provider.script(pause, "whole")

@@ -270,3 +270,9 @@ def test_a_skill_that_only_a_person_may_name_is_in_no_prompt(tmp_path, loader):
     assert shown(loader.build_skills_summary()) == shown(loader.format_catalog(loader.catalog())) == ["cake"]
     assert loader.get_always_skills() == []
     assert [row["name"] for row in loader.list_skills()] == ["cake", "tea"]
+
+
+def test_a_folder_that_begins_with_a_point_is_no_skill(tmp_path, loader):
+    write_own(tmp_path, ".replaced", "Old.")
+
+    assert loader.skills() == ()
