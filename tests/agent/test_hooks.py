@@ -20,7 +20,6 @@ from nanobot.agent.hooks import (
     ResultSeen,
     TurnSeen,
 )
-from nanobot.agent.hooks.command import METHODS
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
@@ -439,8 +438,9 @@ def test_the_guide_names_each_method_of_a_hook_and_each_word_for_a_program():
     methods = [name for name in vars(Hook) if name.startswith(("on_", "before_", "after_"))]
 
     assert [name for name in methods if f"| `{name}(" not in guide] == []
-    assert [word for word in METHODS if f"`{word}`" not in guide] == []
-    assert sorted(METHODS.values()) == sorted(methods)
+    words = Config.model_json_schema()["$defs"]["HookCommandConfig"]["properties"]["on"]["items"]["enum"]
+    assert len(words) == len(methods)
+    assert [word for word in words if f"`{word}`" not in guide] == []
 
 
 async def test_what_is_no_hook_is_refused_at_once(tmp_path: Path):

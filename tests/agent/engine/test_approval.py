@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.approval.texts import format_source
 from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, ApprovalRefused, TurnEvent, event_from_json
+from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import ToolContext, string, takes
 from nanobot.bus.events import InboundMessage
@@ -134,7 +134,7 @@ def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
     run = command()
 
     async def ten_minutes() -> None:
-        async with open_bot(tmp_path, READ, RUN, "later then") as bot:
+        async with open_bot(tmp_path, READ, RUN, "later then", timeouts=TurnTimeouts(run_silence=60)) as bot:
             await Person(with_tools(bot, run, page()), None).say("read it")
 
             assert run.done == []
@@ -213,22 +213,6 @@ async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_a
         [asked] = person.asked
         assert asked.reaches == ["folder:/srv/files"]
         assert asked.source is None
-
-
-def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls_of_each_step_anew():
-    rows: list[Any] = [
-        row
-        for name, argument in (("web_fetch", "https://example.org/a"), ("exec", "date"))
-        for row in (
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": "call_0", "function": {"name": name, "arguments": json.dumps({"x": argument})}}],
-            },
-            {"role": "tool", "tool_call_id": "call_0", "name": name, "content": "-"},
-        )
-    ]
-
-    assert [format_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
 
 
 class Unsure(Sink):

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.subagent.team import MAX_SENT
 from nanobot.agent.tools.base import Tool
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Pause, calls
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
-from tests.support.goals import FINISH, WRITE, Page, asked
+from tests.support.goals import FINISH, LIST, PASS, WRITE, Page, asked
 from tests.support.scripted_model import Cast, Stage, defaults, on_stage, play, results
 from tests.support.work import goal_of, goals_in, open_tasks, reported_tasks
 
@@ -99,6 +98,18 @@ async def test_several_of_a_goal_share_notes_that_the_goal_knows_of_and_that_sta
     assert "Notes of" not in asked(stage, 0)
     assert f"Notes of the goal's subagents: {notes}/" in asked(stage, 2)
     assert f"{notes}/" in stage.replies()[1]
+
+
+async def test_planner_and_reviewer_read_the_notes_and_tell_nobody(tmp_path: Path):
+    cast = Cast(*END, **{"Plan this": [LIST], "Review this": [PASS]})
+
+    stage = await play(tmp_path, cast, "/goal --plan --review write a page")
+
+    notes = f"goals/{goal_of(tmp_path)['id']}/"
+
+    for role in ("Plan this", "Review this"):
+        assert notes in first(stage, role) and "## Team" not in first(stage, role)
+        assert "tell" not in {tool["function"]["name"] for tool in cast.children[role].tools[0]}
 
 
 async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(tmp_path: Path):
@@ -245,14 +256,14 @@ async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
 
 
 async def test_there_is_an_end_to_what_one_may_send(tmp_path: Path):
-    many = tell(*(f"number {number}" for number in range(MAX_SENT + 1)))
+    many = tell(*(f"number {number}" for number in range(21)))
 
     stage = await tells(tmp_path, [many, "2"], [LOOK, "3"])
 
     sent = results(transcript(stage, "flights"))
-    assert sum(text.startswith("Sent") for text in sent) == MAX_SENT
-    assert [f"You have sent {MAX_SENT} messages" in text for text in sent].count(True) == 1
-    assert len(letters(transcript(stage, "prices"))) == MAX_SENT
+    assert sum(text.startswith("Sent") for text in sent) == 20
+    assert ["You have sent 20 messages" in text for text in sent].count(True) == 1
+    assert len(letters(transcript(stage, "prices"))) == 20
 
 
 async def test_a_subagent_of_no_goal_has_no_team(tmp_path: Path):

@@ -13,7 +13,7 @@ from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.providers.base import Delta, TextDelta
+from nanobot.providers.base import CallContext, Delta, TextDelta, call_context
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
@@ -114,6 +114,21 @@ async def test_a_disk_that_keeps_no_partial_text_does_not_end_the_turn(tmp_path:
         result = await turn
 
     assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "answered")
+
+
+async def test_a_provider_can_tell_what_a_call_is_for(tmp_path: Path):
+    asked: list[CallContext] = []
+
+    class Curious(ScriptedProvider):
+        async def chat_stream(self, *args, **kwargs):
+            asked.append(call_context())
+            async for delta in super().chat_stream(*args, **kwargs):
+                yield delta
+
+    async with open_bot(tmp_path, provider=Curious("hi")) as bot:
+        result = await bot.turn("hello", session="cli:work")
+
+    assert asked == [CallContext("turn", "cli:work", result.turn_id)]
 
 
 class SelfCancelling(ScriptedProvider):

@@ -24,7 +24,6 @@ from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import SystemClock
 from tests.fakes.tools import command, page
 from tests.support.approvals import Person, with_tools
-from tests.support.eventually import eventually
 
 LOOK = calls(("list_dir", {"path": "."}), ("read_file", {"path": "a.txt"}), text="Let me look.")
 
@@ -131,23 +130,6 @@ async def test_a_call_that_a_hook_changed_gets_its_result_again_and_no_hook_runs
     assert first_difference(recording(tmp_path).find("-2").steps, made.turn.steps) is None
     assert made.unrecorded == []
     assert "not run" not in str(provider.requests[-1][-1]["content"])
-
-
-@pytest.mark.needs_sandbox
-async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tmp_path: Path):
-    read, append = ("read_file", {"path": "n"}), ("exec", {"command": "echo x >> n"})
-    async with open_bot(tmp_path) as bot:
-        (bot.workspace / "n").write_text("start\n", encoding="utf-8")
-        bot.provider.script(calls(read), calls(append), calls(read), "done")
-        await bot.say("go")
-
-    replayed, _ = await again(tmp_path, calls(read), calls(read), calls(read), "done")
-
-    first, second, third = (str(step.calls[0].content) for step in replayed.turn.steps[:3])
-    assert "x" not in first
-    assert "x" in second
-    assert "not run" in third
-    assert len(replayed.unrecorded) == 1
 
 
 async def test_what_joined_the_turn_joins_it_again_at_the_same_place(tmp_path: Path):
@@ -295,25 +277,6 @@ def test_damaged_rows_and_events_of_another_version_are_skipped():
     (turn,) = Recording("s", [rows], {"t1": odd}).turns
 
     assert turn.message == "go"
-
-
-@pytest.mark.needs_sandbox
-async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_asked(tmp_path: Path):
-    """Its first step gave the calls of the turn before their results; then came what the person said meanwhile."""
-    wait = calls(("exec", {"command": "touch begun; sleep 30"}), ("list_dir", {"path": "."}))
-    async with open_bot(tmp_path, wait) as bot:
-        turn = asyncio.create_task(bot.turn("look around"))
-        await eventually((bot.workspace / "begun").exists)
-        await bot.shut_down()
-        await turn
-    async with open_bot(tmp_path, "I looked.") as bot:
-        await bot.say("and now?")
-    recorded = recording(tmp_path).find()
-
-    replayed, provider = await again(tmp_path, "I looked.")
-
-    assert provider.requests == bot.provider.requests
-    assert first_difference(recorded.steps, replayed.turn.steps) is None
 
 
 @pytest.mark.needs_sandbox
