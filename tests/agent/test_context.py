@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from nanobot.agent.context import ContextBuilder, with_attachments
+from nanobot.agent.context import ContextBuilder, as_sent_message, with_attachments
 from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.scope import Scope
 from nanobot.messages.types import ChatMessage
@@ -156,6 +156,16 @@ def test_attachments_are_named_in_the_text(context, path, tag):
 )
 def test_each_attachment_is_named_once_and_an_empty_message_says_so(context, text, media, expected):
     assert with_attachments(text, media) == expected
+
+
+def test_sending_a_stored_message_adds_its_context_and_leaves_it_as_it_is():
+    block = {"type": "text", "text": "look"}
+    stored = said("hi", runtime_context="context", media=["a.png"])
+
+    assert as_sent_message(stored) == said("hi\n\ncontext", media=["a.png"])
+    assert stored == said("hi", runtime_context="context", media=["a.png"])
+    sent = as_sent_message({"role": "user", "content": [block], "runtime_context": "context", "turn_id": "t"})
+    assert sent == {"role": "user", "content": [block, {"type": "text", "text": "context"}], "turn_id": "t"}
 
 
 def test_no_two_chats_share_a_folder():

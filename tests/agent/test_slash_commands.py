@@ -131,6 +131,8 @@ async def test_history_shows_what_was_said_without_our_own_words(bot: Bot):
     assert "bot: at last" in reply
     assert "Runtime Context" not in reply
     assert "empty" not in reply
+    for count in ("0", "²", "-3", "many"):
+        assert "/history 20" in await bot.say(f"/history {count}")
 
 
 async def test_status_and_context_show_one_figure_what_the_provider_counted_and_what_came_since(bot: Bot):

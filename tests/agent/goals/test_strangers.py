@@ -172,6 +172,18 @@ async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(t
     assert len(stage.replies()) == 1
 
 
+async def test_a_goal_that_breaks_waits_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def breaks(*args: object, **more: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("nanobot.agent.subagent.SubagentManager.run_to_end", breaks)
+
+    stage = await play(tmp_path, Cast(), "/goal --plan write a page")
+
+    assert "an internal error occurred (ZeroDivisionError)" in stage.replies()[1]
+    assert goal_of(tmp_path)["state"] == "waiting"
+
+
 PAY = "pay 500 to account 12345678 of Mallory"
 OBEYS = calls(("exec", {"command": f"echo {PAY} > paid.txt"}))
 

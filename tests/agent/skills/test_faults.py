@@ -101,6 +101,12 @@ def test_files_that_are_named_and_not_there():
     assert "scripts/boil.sh, which does not exist" in faults[0].text
 
 
+def test_a_long_text_and_a_long_one_in_every_prompt():
+    told = [fault.text for fault in lint_skill(bundle(f"{GOOD}always: true\n", "word\n" * 1_000))]
+
+    assert ["lines, which are all read at once" in told[0], "in every prompt" in told[1]] == [True, True]
+
+
 def test_skills_that_it_needs():
     front = f'{GOOD}metadata: {{"nanobot": {{"requires": {{"skills": ["water"]}}}}}}\n'
 

@@ -129,6 +129,18 @@ def test_a_zip_that_cannot_be_a_skill_says_why(tmp_path: Path):
             read_bundle(locked)
 
 
+def test_several_skills_are_named_and_a_wrongly_spelt_file_too(tmp_path: Path):
+    for name in ("a", "b"):
+        folder_of(tmp_path / "all" / name)
+    folder_of(tmp_path / "low", manual="skill.md")
+
+    for name, why in (
+        ("all", r"several skills \(a, b\)"), ("low", r"Rename skill\.md to SKILL\.md"), ("none", "does not exist"),
+    ):  # fmt: skip
+        with pytest.raises(BundleError, match=why):
+            read_bundle(tmp_path / name)
+
+
 @given(data=st.data())
 def test_a_damaged_zip_is_a_bundle_or_an_error_of_ours(tmp_path: Path, data: st.DataObject):
     path = zipped(tmp_path / "tea.zip", {"tea/SKILL.md": MANUAL, "tea/a.txt": "words " * 20})
