@@ -352,13 +352,12 @@ async def test_a_message_that_no_hook_has_judged_when_nanobot_ends_is_to_be_sent
 
 async def test_a_message_that_was_being_judged_when_its_turn_was_stopped_is_told_as_unread(tmp_path: Path):
     hook = SlowToHear(let_in=1)
-    more = [InboundMessage.from_owner("cli", "direct", "quick", session_key="cli:direct", origin=Origin.CLI)]
+    more = [of_ann("quick")]
     async with open_bot(tmp_path, calls(LOOK), own_hooks=[hook]) as bot:
-        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-        run = bot.run_turn(message, bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
+        run = bot.run_turn(of_ann("go"), bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
         turn = asyncio.create_task(run)
         await hook.began.wait()
-        await bot.stop("cli:direct")
+        await bot.stop("phone:7")
 
         assert (await turn).outcome is TurnOutcome.STOPPED
     assert "was not read any more" in [one.text for one in bot.sink.events if isinstance(one, Notice)][-1]
