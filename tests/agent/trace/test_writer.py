@@ -139,12 +139,16 @@ async def test_many_chats_at_once_lose_no_trace(tmp_path: Path):
 
 
 async def test_what_a_turn_knows_is_written_while_it_runs_so_that_a_kill_leaves_it(tmp_path: Path):
+    def two() -> list[RecordedTurn] | None:
+        found = recorded(tmp_path)
+        return found if found[1:] and found[1].model else None
+
     look, pause = calls(("list_dir", {"path": "."})), Pause("half")
     async with open_bot(tmp_path, "first", look, pause) as bot:
         await bot.say("one")
         turn = asyncio.create_task(bot.say("two"))
         await pause.reached.wait()
-        done, running = await eventually(lambda: (found := recorded(tmp_path))[1:] and found[1].model and found)
+        done, running = await eventually(two)
         turn.cancel()
         await asyncio.wait([turn])
 
