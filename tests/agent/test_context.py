@@ -54,7 +54,7 @@ def test_the_parts_stand_in_their_order(context, workspace):
     assert parts[0].count("\n## Runtime\n") == parts[0].count("\n## Workspace\n") == 1
     assert parts[6].startswith("# Memory\n\n## Long-term Memory\n\n")
     assert parts[7].startswith("# Active Skills\n\n### Skill: memory\n\n")
-    assert parts[8].endswith("</skills>")
+    assert parts[8].endswith("</skills>") and "<name>memory</name>" not in parts[8]
 
 
 def test_the_workspace_is_named_by_absolute_paths(context, workspace):
