@@ -27,6 +27,14 @@ def grants(database: Path, clock: FrozenClock) -> Grants:
     return Grants(database, clock)
 
 
+def test_a_rule_holds_for_its_own_case_alone_and_in_every_process(grants: Grants, database: Path, clock: FrozenClock):
+    grants.add([RULE], outside=False)
+
+    again = Grants(database, clock)
+    assert again.holds([RULE, "folder:/srv"], outside=False) == {RULE}
+    assert again.holds([RULE], outside=True) == frozenset()
+
+
 def test_a_rule_ends_after_thirty_days_or_when_it_is_forgotten(grants: Grants, clock: FrozenClock):
     for outside in (True, False):
         grants.add([RULE], outside=outside)
