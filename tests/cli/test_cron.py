@@ -138,12 +138,6 @@ def test_a_job_may_be_called_by_its_name_where_only_one_has_it():
     assert "Did you mean 'Stretch'?" in run("remove", "stretches").stderr
 
 
-def test_a_job_without_a_name_gets_the_first_whole_words_of_its_message():
-    assert run("add", "+20m", "Look at the long report of the week").exit_code == 0
-
-    assert [row["name"] for row in rows("list")] == ["Look at the long report of the"]
-
-
 def test_a_job_is_run_here_where_no_gateway_is():
     job = add("-n", "look", "-e", "1200", "-d", "--channel", "telegram", "--to", "5")
     run("disable", job)
@@ -194,7 +188,7 @@ def test_job_that_is_at_work_is_shown_and_not_asked_for_again():
     assert f"Job {job} is already running" in result.stderr
 
 
-def test_what_would_fire_is_shown_with_collisions():
+def test_what_would_fire_is_shown_with_collisions_and_changes_of_the_clock():
     one, two = add("-n", "one", "-c", "0 9 * * *"), add("-n", "two", "-c", "0 9,10 * * *")
 
     lines = run("rehearse", "--days", "1").stdout.splitlines()
@@ -207,16 +201,11 @@ def test_what_would_fire_is_shown_with_collisions():
     }
     assert {row["remark"] for row in found} == {"", "clocks go back by 60 min", "clocks go forward by 60 min"}
     assert "There is more" in run("rehearse", "--days", "400").stderr
+    add("-n", "early", "-c", "30 2 * * *")
+    moved = {row["remark"] for row in rows("rehearse", "--days", "400", "--limit", "5000") if row["jobId"]}
+    assert moved == {"", "this time of day is skipped on this day", "this hour occurs twice; first time"}
     run("disable", one)
     assert all("collides" not in line for line in run("rehearse", "--days", "1").stdout.splitlines())
-
-
-def test_clock_changes_are_marked_at_the_jobs_they_move():
-    add("-n", "early", "-c", "30 2 * * *")
-
-    remarks = {row["remark"] for row in rows("rehearse", "--days", "400", "--limit", "5000") if row["jobId"]}
-
-    assert remarks == {"", "this time of day is skipped on this day", "this hour occurs twice; first time"}
 
 
 def test_a_damaged_store_is_told_and_left_alone():
@@ -250,7 +239,9 @@ def test_a_store_of_an_earlier_release_is_moved_to_the_workspace():
 @pytest.mark.parametrize("words", [("tomorrow 9am", "Call Ann"), ("--at", "tomorrow 9am", "Call Ann")])
 def test_a_job_may_be_added_in_two_words(words: tuple[str, ...]):
     made = json.loads(run("add", *words, "--json").stdout)
+    run("add", "+20m", "Look at the long report of the week")
 
+    assert rows("list")[0]["name"] == "Look at the long report of the"  # the first whole words
     at = datetime.fromtimestamp(made["schedule"]["atMs"] / 1000, ZoneInfo("Europe/Berlin"))
     assert (f"{at:%H:%M}", made["payload"]["message"]) == ("09:00", "Call Ann")
     assert at.date() == (datetime.now(ZoneInfo("Europe/Berlin")) + timedelta(days=1)).date()

@@ -79,29 +79,23 @@ def test_a_server_whose_command_needs_a_secret_is_remembered_too(config: Path):
     assert "geheim" not in listed.stdout
 
 
-def test_a_server_that_cannot_be_reached_fails_with_the_reason():
-    tested = run("mcp", "test", "gone")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["test", "gone"], "There is no program 'no-such-program'"),
+        (["test", "typo"], "'htp:/example.org' is not a web URL"),
+        (["test", "lmap"], "Did you mean 'lamp'?"),
+        (
+            ["add", "down", "--url", "http://127.0.0.1:1/mcp"],
+            "The MCP server down cannot be reached: nothing answers at http://127.0.0.1:1/mcp.",
+        ),
+    ],
+    ids=str,
+)
+def test_a_server_that_cannot_be_reached_fails_with_the_reason(words: list[str], said: str):
+    done = run("mcp", *words)
 
-    assert tested.exit_code == 1
-    assert "There is no program 'no-such-program'" in tested.stderr
-    assert tested.stdout == ""
-
-
-def test_a_url_where_nothing_answers_is_said_in_plain_words():
-    added = run("mcp", "add", "down", "--url", "http://127.0.0.1:1/mcp")
-
-    assert "The MCP server down cannot be reached: nothing answers at http://127.0.0.1:1/mcp." in added.stderr
-    assert "Errno" not in added.output
-
-
-def test_a_url_that_is_none_is_told_as_it_was_written():
-    tested = run("mcp", "test", "typo")
-
-    assert "'htp:/example.org' is not a web URL" in tested.stderr
-
-
-def test_a_misspelt_name_gets_the_nearest_one():
-    assert "Did you mean 'lamp'?" in run("mcp", "test", "lmap").stderr
+    assert (done.exit_code, said in done.stderr, "Errno" in done.output) == (1, True, False)
 
 
 def test_without_servers_there_is_a_sentence(config: Path):

@@ -86,8 +86,10 @@ def test_a_secret_that_the_session_holds_is_not_shown(home: Path):
     assert "--token [key]" in shown[0]
 
 
-def test_a_list_has_a_line_a_turn(home: Path):
+def test_a_list_has_a_line_a_turn_and_json_has_all_of_it(home: Path):
     lines = [line.split("\t") for line in run("cli:direct", "--list").stdout.splitlines()]
+    turn = json.loads(run("cli:direct", "-3", "--json").stdout)
+    rows = json.loads(run("cli:direct", "--list", "--json").stdout)
 
     assert [[line[2], line[4], line[5], line[6]] for line in lines] == [
         ["answered", "1,250", "$0.004", "what is here? 漢字"],
@@ -95,12 +97,6 @@ def test_a_list_has_a_line_a_turn(home: Path):
         ["failed", "", "", "again"],
     ]
     assert run("cli:direct", lines[0][0][:6]).stdout == run("cli:direct", "-3").stdout
-
-
-def test_as_json(home: Path):
-    turn = json.loads(run("cli:direct", "-3", "--json").stdout)
-    rows = json.loads(run("cli:direct", "--list", "--json").stdout)
-
     assert (turn["outcome"], turn["usage"], turn["cost_usd"]) == ("answered", USAGE, 0.0042)
     assert [call["name"] for call in turn["steps"][0]["calls"]] == ["list_dir", "exec", "no_such_tool"]
     assert [row["outcome"] for row in rows] == ["answered", "answered", "failed"]
@@ -113,15 +109,8 @@ def test_the_prompt_is_shown_as_it_was_sent(home: Path):
 
     assert "# nanobot\n" in text
     assert "Current Time: " in text
-    assert [row["role"] for row in sent["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-        "tool",
-        "assistant",
-        "user",
-    ]
+    roles = ["user", "assistant", "tool", "tool", "tool", "assistant", "user"]
+    assert [row["role"] for row in sent["messages"]] == roles
     assert sent["messages"][-1]["content"].startswith("again\n\n[Runtime Context")
     assert "list_dir" in [tool["function"]["name"] for tool in sent["tools"]]
 

@@ -9,7 +9,6 @@ import pytest
 from nanobot.config.loader import load_config
 from nanobot.config.saver import save_config
 from nanobot.config.sources import sources
-from nanobot.errors import ConfigError
 
 
 @pytest.fixture
@@ -71,16 +70,6 @@ def test_who_needs_no_secret_runs_no_command(config_file, tmp_path):
     assert config.providers.groq.api_key == "cmd:touch ran"
     assert not (tmp_path / "ran").exists()
     assert json.loads(path.read_text())["providers"]["groq"] == {"apiKey": "cmd:touch ran"}
-
-
-def test_one_that_leads_nowhere_names_its_key_and_line(config_file):
-    path = config_file('{"providers": {\n"openai": {\n"apiKey": "file:nowhere"}}}')
-
-    with pytest.raises(ConfigError) as caught:
-        load_config(path)
-
-    assert str(caught.value).startswith(f"{path}:3: providers.openai.apiKey needs the file nowhere, which cannot be")
-    assert caught.value.exit_code == 78
 
 
 def test_what_the_environment_says_is_not_run(config_file, monkeypatch, tmp_path):

@@ -4,7 +4,6 @@ import pytest
 from pydantic import ValidationError
 
 from nanobot.config.loader import load_config
-from nanobot.config.schema import Config
 from nanobot.config.sources import sources
 from tests.support.configs import made
 
@@ -44,11 +43,6 @@ def test_secrets_are_masked(config_file):
     assert found["tools.web.proxy"] == "http://••••@proxy:1"
     assert found["tools.mcpServers.y.args"] == ["--token", "••••", "--api-key=[key]", "--verbose", "word"]
     assert "geheim" not in str(found)
-
-
-def test_a_config_that_was_made_has_defaults_only():
-    assert {setting.source for setting in sources(Config())} == {"default"}
-    assert "agents.defaults.maxTokens" in {setting.key for setting in sources(Config())}
 
 
 def test_no_secret_is_in_a_repr_or_in_an_error():
