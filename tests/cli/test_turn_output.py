@@ -116,6 +116,12 @@ TURNS: dict[str, tuple[list[Any], str, str, str]] = {
         "ab\n",
         "(stopped)\n",
     ),
+    "stopped after two texts": (
+        [*step("a", calls=True), *step("b")[:3], ended("a\n\nb", TurnOutcome.STOPPED)],
+        "a\n\n  read_file a.txt  0.02s  1 line\n\nb\n\n(stopped)\n",
+        "a\n\nb\n",
+        "(stopped)\n",
+    ),
     "partial": (
         [*step("half"), ended("half\n\n(Stopped at 40.)", TurnOutcome.PARTIAL)],
         "half\n(Stopped at 40.)\n\n(this answer is partial)\n",

@@ -372,7 +372,7 @@ def test_the_environment_fills_only_what_the_file_leaves_open(config_file, monke
     defaults = config.agents.defaults
     assert (defaults.model, defaults.max_tokens, defaults.disabled_skills) == ("file-model", 123, ["a"])
     assert config.providers.lm_studio.api_key == "k"
-    assert (config.tools.approval, config.tools.exec.timeout) == ("deny", 5)
+    assert (config.tools.approval, config.tools.exec.timeout, config.tools.exec.enable) == ("deny", 5, False)
     assert load_warnings(config) == (
         "NANOBOT_AGENTS__DEFAULTS__MODELX in the environment matches no key of the config.",
     )
