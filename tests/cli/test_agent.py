@@ -88,25 +88,19 @@ def test_messages_without_a_session_are_apart_and_a_command_is_about_the_session
     assert "first" in str(server.chats[-1].json["messages"])
 
 
-def test_a_model_on_the_command_line_wins_over_the_one_that_was_chosen_by_a_command(home, server):
-    server.models[:] = ["stand-in", "big", "small"]
+def test_a_model_is_chosen_by_a_command_and_for_once_on_the_command_line_and_an_unknown_one_is_refused(home, server):
+    server.models[:] = ["stand-in", "big", "talk-mini"]
     server.default = Say("Fine.")
-    home.run("agent", "-s", "cli:work", "-m", "/model small")
 
+    listed, unknown = (home.run("agent", "-s", "cli:work", "-m", f"/model{name}").out for name in ("", " talk-mani"))
+    home.run("agent", "-s", "cli:work", "-m", "hi")
+    home.run("agent", "-s", "cli:work", "-m", "/model talk-mini")
     home.run("agent", "-s", "cli:work", "--model", "big", "-m", "hi")
     home.run("agent", "-s", "cli:work", "-m", "hi again")
 
-    assert [chat.json["model"] for chat in server.chats] == ["big", "small"]
-
-
-def test_models_of_the_server_are_listed_and_an_unknown_one_is_refused_and_changes_nothing(home, server):
-    server.models[:] = ["stand-in", "talk-mini"]
-    server.default = Say("Fine.")
-
-    assert "\n  talk-mini" in home.run("agent", "-m", "/model").out
-    assert "custom has no model 'talk-mani'. Did you mean talk-mini?" in home.run("agent", "-m", "/model talk-mani").out
-    home.run("agent", "-s", "cli:direct", "-m", "hi")
-    assert server.chats[-1].json["model"] == "stand-in"
+    assert "\n  talk-mini" in listed
+    assert "custom has no model 'talk-mani'. Did you mean talk-mini?" in unknown
+    assert [chat.json["model"] for chat in server.chats] == ["stand-in", "big", "talk-mini"]
 
 
 EXAMPLE = 'Example: nanobot "'
@@ -371,17 +365,6 @@ if sys.platform != "win32":
         assert child.exitstatus == 1
         assert words_of(shown).strip() == ""
         assert re.fullmatch(r"Error: .*providers\.custom.*\n", log.read_text())
-
-    def test_ctrl_c_on_a_terminal_keeps_what_was_said(home, server):
-        server.script(Hang("Half of it"))
-        child = at_terminal(home, "-m", "hi")
-        child.expect("Half of it")
-
-        child.sendintr()
-        shown = whole(child)
-
-        assert child.exitstatus == 130
-        assert words_of(shown).endswith("Half of it\n\n(stopped)\n")
 
     def test_a_dumb_terminal_gets_a_plain_chat_that_reopens_a_conversation_by_its_number(home, server):
         home.run("agent", "-s", "cli:work", "-m", "About plums")

@@ -65,36 +65,24 @@ def home(tmp_path: Path, server: FakeAuthority) -> LoginHome:
     return LoginHome(tmp_path, server)
 
 
-def test_a_login_in_a_browser_and_then_a_turn_with_tools(home, server):
+def test_a_login_in_a_browser_then_turns_with_tools_that_go_on_with_what_was_thought(home, server):
     home.with_browser()
     home.use("openaiCodex", apiBase=server.codex)
-    server.script(Calls(("list_dir", {"path": "."}), reasoning="Let me look."), Say("Some files."))
+    server.script(Calls(("list_dir", {"path": "."}), reasoning="Let me look."), Say("Some files."), Say("Two."))
 
     code, out, aside = home.log_in("openaiCodex")
-    answer = home.run("agent", "-m", "what is here?")
+    answers = [home.run("agent", "-m", text, "--session", "cli:a") for text in ("what is here?", "two")]
 
     assert (code, aside) == (0, "")
     assert f"Logged in to OpenAI Codex (ChatGPT account) as {EMAIL} (plus)." in out
-    assert answer == (0, "Some files.\n", "")
-    thoughts = [item for item in server.chats[1].json["input"] if item["type"] == "reasoning"]
+    assert answers == [(0, "Some files.\n", ""), (0, "Two.\n", "")]
+    first, second, third = server.chats
+    thoughts = [item for item in second.json["input"] if item["type"] == "reasoning"]
     assert [thought["encrypted_content"] for thought in thoughts] == [encrypted("Let me look.")]
+    assert third.body.startswith(first.body[:-2]) and encrypted("Let me look.") in third.body.decode()
+    assert first.json["prompt_cache_key"] == third.json["prompt_cache_key"]
     assert server.problems == []
     assert not any(secret in out for secret in home.account("openai_codex").secrets)
-
-
-def test_the_next_process_goes_on_with_what_was_thought(home, server):
-    home.accounts.save(server.openai_account())
-    home.use("openaiCodex", apiBase=server.codex)
-    server.script(Say("One.", reasoning="First."), Say("Two."))
-
-    home.run("agent", "-m", "one", "--session", "cli:a")
-    answer = home.run("agent", "-m", "two", "--session", "cli:a")
-
-    first, second = server.chats
-    assert answer == (0, "Two.\n", "")
-    assert second.body.startswith(first.body[:-2])
-    assert first.json["prompt_cache_key"] == second.json["prompt_cache_key"]
-    assert encrypted("First.") in second.body.decode()
 
 
 @pytest.mark.parametrize("has_config", [True, False])
