@@ -236,12 +236,14 @@ async def test_login_of_what_is_set_up_only_tries_it_and_with_force_asks_anew(te
 
 @POSIX
 async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(telegram):
-    for number, name in ((222, "Zoe"), (111, "Anna")):
+    telegram.chats[-7] = {"id": -7, "type": "group", "title": "A group"}
+    for number, name in ((333, "Eve"), (222, "Zoe"), (111, "Anna")):
         telegram.people[number] = {"id": number, "is_bot": False, "first_name": name, "username": name.lower()}
         telegram.chats[number] = {"id": number, "type": "private", "first_name": name}
     child = login("telegram", NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
 
     await talk(child, ("Bot token", f"{TOKEN}\r"), ("Now write anything", ""))
+    await telegram.message(-7, 333, "@nano_test_bot hi")  # nobody is owner for a word in a group
     await telegram.message(222, 222, "hi")
     await talk(child, ("Zoe (@zoe), ID 222, just wrote: is that you? [Y/n]", "n\r"), ("Then write", ""))
     own = await telegram.message(111, 111, "hello bot")
