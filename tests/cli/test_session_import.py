@@ -148,23 +148,16 @@ def test_a_folder_of_sessions_comes_whole_says_what_stays_and_one_bad_file_keeps
         ("[" * 100_000, "no chat messages"),
     ],
 )
-def test_what_is_no_conversation_is_refused_with_a_word(
+def test_what_is_no_conversation_or_is_at_a_wrong_place_is_refused_with_a_word(
     sessions: SessionManager, tmp_path: Path, content: object, said: str
 ):
     result = run("import", str(file_of(tmp_path, content)))
-
-    assert result.exit_code == 1
-    assert said in result.stderr
-    assert sessions.list_sessions() == []
-
-
-@pytest.mark.parametrize("words", [["missing.json"], ["FOLDER", "--as", "cli:x"], ["FOLDER"]])
-def test_a_wrong_place_or_name_is_refused(sessions: SessionManager, tmp_path: Path, words: list[str]):
     (tmp_path / "empty").mkdir()
+    empty = str(tmp_path / "empty")
+    wrong = [run("import", *words).exit_code for words in (["missing.json"], [empty, "--as", "cli:x"], [empty])]
 
-    result = run("import", *(str(tmp_path / "empty") if word == "FOLDER" else word for word in words))
-
-    assert result.exit_code == 1
+    assert (result.exit_code, wrong) == (1, [1, 1, 1])
+    assert said in result.stderr
     assert sessions.list_sessions() == []
 
 
