@@ -109,8 +109,10 @@ def test_flags_change_an_existing_config_and_leave_the_rest_as_it_was(models: Fa
     assert config()["agents"] == {"defaults": {"maxTokens": 77, "model": "gpt-x", "provider": "openai"}}
 
 
-def test_reset_starts_over_and_keeps_the_old_config_beside():
-    config_path().parent.mkdir()
+def test_reset_starts_over_keeps_the_old_config_beside_and_overwrites_no_file_of_the_workspace():
+    agents = Path.home() / ".nanobot/workspace/AGENTS.md"
+    agents.parent.mkdir(parents=True)
+    agents.write_text("mine", encoding="utf-8")
     config_path().write_text("{broken", encoding="utf-8")
 
     result = onboard("--yes", "--reset")
@@ -120,6 +122,8 @@ def test_reset_starts_over_and_keeps_the_old_config_beside():
     assert config() == {}
     assert [path.read_text(encoding="utf-8") for path in backups] == ["{broken"]
     assert str(backups[0]) in result.stdout
+    assert agents.read_text(encoding="utf-8") == "mine"
+    assert (agents.parent / "SOUL.md").is_file()
 
 
 @pytest.mark.parametrize(
@@ -156,18 +160,6 @@ def test_a_model_that_does_not_answer_may_be_tried_again_or_left_unsaved(models:
     assert "many" in before  # a broken config stays as it is until something is saved
     assert result.exit_code == 0, result.output
     assert config()["agents"]["defaults"]["model"] == "gpt-x"
-
-
-def test_files_of_the_workspace_are_never_overwritten():
-    agents = Path.home() / ".nanobot/workspace/AGENTS.md"
-    agents.parent.mkdir(parents=True)
-    agents.write_text("mine", encoding="utf-8")
-
-    onboard("--yes")
-    onboard("--yes", "--reset")
-
-    assert agents.read_text(encoding="utf-8") == "mine"
-    assert (agents.parent / "SOUL.md").is_file()
 
 
 def test_another_workspace_is_remembered_and_another_config_file_made_where_it_was_named(tmp_path: Path):
@@ -287,26 +279,18 @@ def test_a_model_of_a_known_provider_is_chosen_from_its_own_list():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that refuses even root")
-def test_a_home_that_refuses_is_said_before_the_first_question(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", "/proc")
-
-    result = onboard(answers="later\n")
-
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: /proc/.nanobot cannot be written")
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_home_that_is_a_file_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_home_that_refuses_or_is_a_file_is_said_in_a_line_before_the_first_question(monkeypatch, tmp_path: Path):
     (tmp_path / "home").write_text("no folder", encoding="utf-8")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    results = []
+    for home in ("/proc", str(tmp_path / "home")):
+        monkeypatch.setenv("HOME", home)
+        results.append(onboard(answers="later\n"))
 
-    result = onboard("--yes")
-
-    assert result.exit_code in (1, 78)
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
+    assert results[0].stderr.startswith("Error: /proc/.nanobot cannot be written")
+    for result in results:
+        assert (result.exit_code in (1, 78), result.stdout) == (True, "")
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")

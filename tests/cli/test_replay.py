@@ -70,18 +70,14 @@ def test_a_turn_is_shown_as_it_happened(home: Path):
     assert "\nPhases: restore " in text
 
 
-def test_the_last_turn_is_the_default_and_says_why_it_failed(home: Path):
+def test_the_last_turn_is_the_default_and_says_why_it_failed_and_no_secret_is_shown(home: Path):
     text = run("cli:direct").stdout
+    shown = [run("cli:direct", "-3", *option).stdout for option in ([], ["--json"], ["--prompt"])]
 
     assert "Failed (ValueError)" in text
     assert "the sky fell" in text
     assert "\x1b" not in text
     assert run("cli:direct", "-1").stdout == text
-
-
-def test_a_secret_that_the_session_holds_is_not_shown(home: Path):
-    shown = [run("cli:direct", "-3", *option).stdout for option in ([], ["--json"], ["--prompt"])]
-
     assert [text for text in shown if "hunter2" in text] == []
     assert "--token [key]" in shown[0]
 
@@ -127,12 +123,15 @@ WRONG = [
 ]
 
 
-def test_what_cannot_be_shown_is_said_in_a_line(home: Path):
+def test_what_cannot_be_shown_is_said_in_a_line_as_is_a_conversation_that_was_deleted(home: Path):
     for words, code, said in WRONG:
         result = run(*words)
 
         assert (result.exit_code, result.stdout) == (code, ""), words
         assert said in result.stderr
+    assert CliRunner().invoke(app, ["sessions", "delete", "cli:direct", "--yes"]).exit_code == 0
+    assert run("cli:direct").exit_code == 1
+    assert not [*(home / "state" / "traces").glob("*.jsonl")]
 
 
 def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):
@@ -152,11 +151,12 @@ def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: 
 def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(home: Path):
     with FakeModels(strict=False) as server:
         configure(home, server)
-        server.script(Calls(("list_dir", {"path": "/"})), Say("Other files.\nAnd more."))
+        server.script(Calls(("list_dir", {"path": "/"})), Say("Other files.\nAnd more."), Say("No."))
         before = {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()}
 
         result = run("cli:direct", "-3", "--against", "stand-in")
 
+        compared = json.loads(run("cli:direct", "-3", "--against", "stand-in", "--json").stdout)
         sent = [request.json for request in server.chats]
     assert result.exit_code == 0
     assert "First difference: other calls in step 1, list_dir" in result.stdout
@@ -165,16 +165,6 @@ def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(ho
     assert len(re.findall(r"^Answered after .*: 2 steps, [\d,]+ tokens in .* out", result.stdout, re.MULTILINE)) == 2
     assert {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()} == before
     assert [row["role"] for row in sent[0]["messages"]] == ["system", "user"]
-
-
-def test_against_as_json(home: Path):
-    with FakeModels(strict=False) as server:
-        configure(home, server)
-        server.script(Say("No."))
-
-        result = run("cli:direct", "-3", "--against", "stand-in", "--json")
-
-    compared = json.loads(result.stdout)
     assert compared["first_difference"]["what"] == "a call less"
     assert (compared["recorded"]["model"], compared["replayed"]["model"]) == ("scripted", "stand-in")
     assert compared["replayed"]["text"] == "No."
@@ -191,10 +181,3 @@ def test_against_a_model_that_cannot_be_asked_says_so_and_fails_also_where_the_t
         assert result.exit_code == 1
         assert "It failed: The API key was rejected" in result.stdout
         assert "No difference" not in result.stdout
-
-
-def test_deleting_a_conversation_deletes_its_traces(home: Path):
-    assert CliRunner().invoke(app, ["sessions", "delete", "cli:direct", "--yes"]).exit_code == 0
-
-    assert run("cli:direct").exit_code == 1
-    assert not [*(home / "state" / "traces").glob("*.jsonl")]

@@ -55,7 +55,7 @@ def test_what_a_skill_asks_for_is_shown_before_anything_is_done(tmp_path: Path):
     assert not skills().exists()
 
 
-def test_yes_installs_it_from_a_folder_or_a_zip(tmp_path: Path):
+def test_yes_installs_it_from_a_folder_or_a_zip_and_one_of_its_name_stays_unless_it_is_to_be_replaced(tmp_path: Path):
     folder = source(tmp_path)
     with zipfile.ZipFile(tmp_path / "tea-2.skill", "w") as archive:
         for path in folder.rglob("*"):
@@ -64,22 +64,17 @@ def test_yes_installs_it_from_a_folder_or_a_zip(tmp_path: Path):
     first = run("skills", "install", folder, said="y\n")
     second = run("skills", "install", tmp_path / "tea-2.skill", "--yes", "--as", "tea-two")
 
-    assert (first.exit_code, second.exit_code) == (0, 0)
-    assert "Installed tea into" in first.stdout and "Installed tea-two into" in second.stdout
-    assert listed("tea")["missing"] == ["program: no-such-kettle", "environment variable: NO_SUCH_CUP"]
-    assert listed("tea-two")["source"] == "workspace"
+    better = source(tmp_path, script="better\n")
+    again = run("skills", "install", better, "--yes")
+    replaced = run("skills", "install", better, "--yes", "--replace")
 
-
-def test_one_of_its_name_stays_unless_it_is_to_be_replaced(tmp_path: Path):
-    run("skills", "install", source(tmp_path), "--yes")
-
-    again = run("skills", "install", source(tmp_path, script="better\n"), "--yes")
-    replaced = run("skills", "install", source(tmp_path, script="better\n"), "--yes", "--replace")
-
-    assert (again.exit_code, replaced.exit_code) == (1, 0)
+    assert (first.exit_code, second.exit_code, again.exit_code, replaced.exit_code) == (0, 0, 1, 0)
     assert "--replace" in again.stderr
     assert "better" in (skills() / "tea" / "scripts" / "boil.sh").read_text(encoding="utf-8")
     assert len([*(skills() / ".replaced").iterdir()]) == 1
+    assert "Installed tea into" in first.stdout and "Installed tea-two into" in second.stdout
+    assert listed("tea")["missing"] == ["program: no-such-kettle", "environment variable: NO_SUCH_CUP"]
+    assert listed("tea-two")["source"] == "workspace"
 
 
 @pytest.mark.parametrize(("said", "code", "there"), [("tea\n", 0, True), ("y\n", 0, False), (None, 1, False)])
