@@ -203,6 +203,8 @@ def test_new_lines_and_pastes_are_part_of_one_message_and_a_huge_paste_is_shown_
         terminal.see(re.escape(r'You said "one\ntwo"'))
     terminal.type("hello\n")  # a line may end in a line feed too
     terminal.see('You said "hello"')
+    os.write(terminal.child.child_fd, b"caf\xff\r")  # no text, and the history takes it too
+    terminal.see('You said "caf')
     terminal.type("\x1b[200~one\ntwo\n  three\x1b[201~")
     terminal.say("!")
     terminal.see(re.escape(r'You said "one\ntwo\n  three!"'))

@@ -137,13 +137,30 @@ def test_what_cannot_be_shown_is_said_in_a_line_as_is_a_conversation_that_was_de
 def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):
     manager = SessionManager(home / "workspace")
     session = manager.get_or_create("telegram:1")
-    session.add_message("user", "hello")
-    session.add_message("assistant", "hi")
+    names = {"x": "exec", "y": "list_dir"}
+    steps = [
+        {"id": id_, "type": "function", "function": {"name": name, "arguments": "{}"}} for id_, name in names.items()
+    ]
+    session.add_message("user", "hello", turn_id="a")
+    session.add_message("assistant", "one", turn_id="a", tool_calls=steps)
+    session.add_message("tool", "line\n" * 20, turn_id="a", tool_call_id="y", name="list_dir")
+    session.add_message("user", "faster", turn_id="a")
+    session.add_message("assistant", "two", turn_id="a")
     manager.save(session)
 
     text = run("telegram:1").stdout
 
     assert "This turn was not traced" in text
+    said = [
+        "  one",
+        "  > exec {}",
+        "    no result was stored",
+        "    ... 15 more lines",
+        "You, meanwhile",
+        "  faster",
+        "  two",
+    ]
+    assert [line for line in text.splitlines() if line in said] == said
     assert "Answered" in text
     assert run("telegram:1", "--against", "m").exit_code == 1
 
