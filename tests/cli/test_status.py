@@ -154,17 +154,39 @@ def test_a_model_that_cannot_be_asked_is_said_without_failing():
     assert "cannot be used: There is no key for OpenAI" in result.stdout
 
 
-def test_probe_asks_the_model_for_real_and_is_in_the_ledger(models: FakeModels):
-    write_config(**openai_at(models.v1))
+def test_probe_asks_the_model_for_real_is_in_the_ledger_and_shows_no_secret_that_it_fetched(models: FakeModels):
+    path = write_config(**openai_at(models.v1, "file:key"))
+    path.with_name("key").write_text(KEY, encoding="utf-8")
 
     result = status("--probe")
-    answer = facts("--probe")["probe"]["answer"]
+    told = facts("--probe")
     used = json.loads(CliRunner().invoke(app, ["usage", "--by", "cause", "--json"]).stdout)["rows"]
 
     assert result.exit_code == 0
     assert "gpt-x (openai) answered in 0." in result.stdout
-    assert "Hello there." in result.stdout and answer == "Hello there."
+    assert "Hello there." in result.stdout and told["probe"]["answer"] == "Hello there."
     assert [(row["cause"], row["calls"]) for row in used] == [("trial", 2)]
+    (setting,) = [one for one in told["settings"] if one["key"] == "providers.openai.apiKey"]
+    assert (setting["source"], setting["where"]) == ("secret file", "key")
+    assert KEY not in result.output + str(told)
+
+
+def test_no_secret_of_the_config_is_shown():
+    server = {"command": "c", "env": {"A": "geheim"}, "headers": {"B": "geheim"}}
+    words = {"command": "c", "args": ["--token", "geheim-1", "--api-key=geheim-2", "--verbose", "word"]}
+    write_config(
+        providers={"openai": {"apiKey": "sk-geheim-0123456789abcd", "extraHeaders": {"X-Auth": "geheim"}}},
+        channels={"email": {"imapPassword": "geheim"}, "irc": {"enabled": True, "nickPassword": "geheim"}},
+        tools={"web": {"proxy": "http://me:geheim@proxy:1"}, "mcpServers": {"x": server, "y": words}},
+    )
+
+    found = {setting["key"]: setting["value"] for setting in facts("--all")["settings"]}
+
+    assert found["providers.openai.apiKey"] == "••••abcd"
+    assert found["channels.email.imapPassword"] == "••••"
+    assert found["tools.web.proxy"] == "http://••••@proxy:1"
+    assert found["tools.mcpServers.y.args"] == ["--token", "••••", "--api-key=[key]", "--verbose", "word"]
+    assert "geheim" not in status("--all").output + str(found)
 
 
 def test_a_probe_that_fails_is_one_line_in_plain_words_and_exit_1(models: FakeModels):

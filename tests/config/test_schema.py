@@ -71,3 +71,18 @@ def test_importing_the_schema_brings_in_nothing_heavy():
 @pytest.mark.parametrize(("icon", "title"), [("🐈", "nanobot"), ("", "nanobot"), ("🦊", "🦊 nanobot")])
 def test_an_icon_that_the_owner_chose_stands_before_the_name(icon, title):
     assert made(agents={"defaults": {"botIcon": icon}}).agents.defaults.bot_title == title
+
+
+def test_no_secret_is_in_a_repr_or_in_an_error():
+    config = made(
+        providers={"openai": {"apiKey": "geheim", "extraHeaders": {"X": "geheim"}}},
+        channels={"telegram": {"token": "geheim"}, "irc": {"password": "geheim"}},
+        tools={"mcpServers": {"x": {"env": {"A": "geheim"}}}},
+        api={"token": "geheim"},
+    )
+
+    assert "geheim" not in f"{config} {config!r} {config.providers.openai!r}"
+    assert "telegram" in repr(config)
+    with pytest.raises(ValidationError) as caught:
+        made(api={"token": ["geheim"]})
+    assert "geheim" not in str(caught.value)
