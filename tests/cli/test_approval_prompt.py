@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ CALL = {
     "type": "function",
     "function": {"name": "web_fetch", "arguments": '{"url": "https://example.org/x"}'},
 }
-PAGE = [
+PAGE: list[dict[str, Any]] = [
     {"role": "user", "content": "read the page", "provenance": "owner"},
     {"role": "assistant", "content": None, "provenance": "owner", "tool_calls": [CALL]},
     {
@@ -50,7 +51,7 @@ def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
     """A home whose terminal session has read a page that wants something."""
     home = GatewayHome(tmp_path, server)
     home.sessions.mkdir(parents=True)
-    head = {"_type": "metadata", "key": "cli:direct", "created_at": "2026-01-01T00:00:00"}
+    head: dict[str, Any] = {"_type": "metadata", "key": "cli:direct", "created_at": "2026-01-01T00:00:00"}
     lines = [json.dumps({"turn_id": "old", **row}) for row in (head, *PAGE)]
     (home.sessions / "cli_direct.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     server.script(Calls(("exec", {"command": EVIL})))

@@ -58,6 +58,7 @@ def test_no_error_tells_a_secret(end: str, words: tuple[str, ...]):
 
 def test_a_reader_who_has_seen_enough_is_no_error():
     process = start_program(STRANGE, "talk_on", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
 
