@@ -114,15 +114,15 @@ EXAMPLE = 'Example: nanobot "'
         (("-m", "-"), EXAMPLE),
         (("--json",), EXAMPLE),
         (("",), EXAMPLE),
-        (("hi", "-s", "a", "--continue"), "Leave one out"),
-        (("hi", "-s", " "), "--session cli:work"),
-        (("hi", "--attach", "nowhere.png"), "does not exist"),
-        (("hi", "--attach", "."), "is not a file"),
+        (("agent", "-m", "hi", "-s", "a", "--continue"), "Leave one out"),
+        (("agent", "-m", "hi", "-s", " "), "--session cli:work"),
+        (("agent", "-m", "hi", "--attach", "nowhere.png"), "does not exist"),
+        (("agent", "-m", "hi", "--attach", "."), "is not a file"),
     ],
     ids=str,
 )
 def test_no_message_and_words_that_do_not_fit_are_refused_in_a_line_with_what_to_write(words, hint):
-    done = CliRunner().invoke(app, [*words] if words[0] in ("agent", "-m", "--json", "") else ["agent", "-m", *words])
+    done = CliRunner().invoke(app, [*words])
 
     assert (done.exit_code, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
