@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import re
 from typing import Any
 
@@ -14,7 +15,7 @@ from nanobot.agent import events
 from nanobot.agent.events import Notice, TurnOutcome
 from nanobot.cli.chat.plain import PlainOutput
 from nanobot.cli.chat.screen import Screen
-from nanobot.cli.terminal import Paint
+from nanobot.cli.terminal import Paint, repair_output, strip_control
 from tests.support.turn_events import ended, step
 
 
@@ -335,3 +336,19 @@ def test_however_an_answer_is_sliced_every_word_of_it_stays_once_and_in_order(pi
     grown = Shown(*sliced, ended(text), live_rows=2).paper.stayed
 
     assert re.sub(r"[\s▎•]|\b1\.", "", grown) == re.sub(r"[\s▎•]|\b1\.", "", whole)
+
+
+def test_what_would_steer_the_terminal_is_left_out_and_bytes_that_came_as_surrogates_are_read_as_utf_8():
+    text = "a\x1b[2Jb\x1b]0;title\x07c\x1b]52;c;ZXZpbA==\x1b\\d\x07e\x9bf\r\ng\th"
+
+    assert strip_control(text) == "abcdef\ng\th"
+    assert repair_output("gr\udcc3\udcbc\udcc3\udc9fe \udcff") == "grüße \ufffd"
+
+
+@given(st.text(st.characters(codec=None)))
+def test_any_text_can_be_sent_and_shown(text):
+    json.dumps(repair_output(text)).encode()
+    shown = strip_control(text)
+
+    shown.encode()
+    assert "\x1b" not in shown
