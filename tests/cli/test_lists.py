@@ -111,7 +111,9 @@ def test_listing_makes_nothing_and_fetches_no_secret(subject: str, tmp_path: Pat
     empty = run(subject, "list")
     made = list(Path.home().iterdir())
     key = f"${{cmd:{sys.executable} -c \"open('{tmp_path / 'asked'}', 'w')\"}}"
-    (tmp_path / "config.json").write_text(json.dumps({"providers": {"openai": {"apiKey": key}}}), encoding="utf-8")
+    server = {"url": "https://example.org/mcp", "headers": {"Authorization": f"Bearer {key}"}}
+    config = {"providers": {"openai": {"apiKey": key}}, "tools": {"mcpServers": {"far": server}}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     listed = run(subject, "list", "--config", str(tmp_path / "config.json"))
 

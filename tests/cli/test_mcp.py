@@ -40,18 +40,6 @@ def test_servers_are_listed_without_being_started():
     assert "geheim" not in listed.stdout
 
 
-def test_no_secret_is_fetched_to_list_servers_that_are_known_without(config: Path, tmp_path: Path):
-    asked = tmp_path / "asked"
-    token = f"${{cmd:{sys.executable} -c \"open('{asked}', 'w'); print('geheim-geheim')\"}}"
-    servers = {"far": {"url": "https://example.org/mcp", "headers": {"Authorization": f"Bearer {token}"}}}
-    config.write_text(json.dumps({"tools": {"mcpServers": servers}}), encoding="utf-8")
-
-    listed = run("mcp", "list")
-
-    assert "https://example.org/mcp" in listed.stdout
-    assert not asked.exists()
-
-
 def test_a_server_that_is_met_is_remembered_also_with_a_secret_and_its_tools_are_listed(config: Path):
     config.with_name("token").write_text("geheim-geheim", encoding="utf-8")
     text = config.read_text(encoding="utf-8")
