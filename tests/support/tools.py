@@ -1,12 +1,20 @@
-"""Calling a tool, and tools that misbehave."""
+"""Calling a tool, files for it to work on, and tools that misbehave."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from nanobot.agent.tools.base import Tool, ToolResult
 
 Call = Callable[..., Awaitable[ToolResult]]
+
+
+def lay(folder: Path, files: dict[str, str | bytes]) -> None:
+    """Write files and their folders."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 class DeafTool(Tool):
