@@ -13,14 +13,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nanobot.agent.tools.base import ToolResult
 from tests.support.mcp import Configured, OpenBench, configured
 from tests.support.toy_gateway import free_port
-
-NPM = ("mcp-server-everything", "mcp-server-filesystem", "mcp-server-memory")
 
 
 def from_pypi(name: str, *args: str) -> Configured:
@@ -104,20 +103,10 @@ async def test_everything_of_npm_on_stdio(bench: OpenBench):
     assert wrong.error
 
 
-@pytest.fixture
-def port() -> int:
-    return free_port()
-
-
 @contextmanager
 def served(*command: str, **environment: str) -> Iterator[None]:
-    with subprocess.Popen(
-        command,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    with subprocess.Popen(command, env={**os.environ, **environment}, **quiet) as server:
         try:
             yield
         finally:
@@ -136,47 +125,32 @@ async def until_it_listens(port: int) -> None:
 
 
 @pytest.mark.timeout(180)  # each server imports the SDK
-@pytest.mark.parametrize(
-    ("wire", "path"), [("streamable-http", "/mcp"), pytest.param("sse", "/sse", marks=pytest.mark.slow)]
-)
-async def test_a_server_of_the_sdk_at_an_address_also_after_it_was_restarted(
-    bench: OpenBench, port: int, wire: str, path: str
-):
-    command = (sys.executable, "-m", "tests.programs.mcp_web_server", wire, str(port))
-    with served(*command):
+@pytest.mark.parametrize("maker", ["sdk", "npm"])
+@pytest.mark.parametrize("wire", ["http", pytest.param("sse", marks=pytest.mark.slow)])
+async def test_a_server_at_an_address_also_after_it_was_restarted(bench: OpenBench, maker: str, wire: str):
+    port = free_port()
+    if maker == "sdk":
+        name = {"http": "streamable-http"}.get(wire, wire)
+        command = (sys.executable, "-m", "tests.programs.mcp_web_server", name, str(port))
+    else:
+        command = (from_npm("mcp-server-everything"), {"http": "streamableHttp"}.get(wire, wire))
+    with served(*command, PORT=str(port)):
         await until_it_listens(port)
-        web = await bench(configured("web", url=f"http://127.0.0.1:{port}{path}"))
+        web = await bench(configured("web", url=f"http://127.0.0.1:{port}/{'mcp' if wire == 'http' else 'sse'}"))
         before = await web.call("mcp_web_echo", message="hi")
-        picture = await web.call("mcp_web_picture")
-        listed = await web.call("mcp_web_resources")
-        note = await web.call("mcp_web_resources", uri="note://today")
-        greeting = await web.call_with("mcp_web_prompts", {"name": "greeting", "arguments": {"name": "Ada"}})
-        wrong = await web.call("mcp_web_resources", uri="note://tomorrow")
-    with served(*command):
+        if maker == "sdk":
+            picture = await web.call("mcp_web_picture")
+            listed = await web.call("mcp_web_resources")
+            note = await web.call("mcp_web_resources", uri="note://today")
+            greeting = await web.call_with("mcp_web_prompts", {"name": "greeting", "arguments": {"name": "Ada"}})
+            wrong = await web.call("mcp_web_resources", uri="note://tomorrow")
+            assert '"image_url"' in words_of(picture)
+            assert "note://today" in words_of(listed)
+            assert words_of(note) == '"Water the plants."'
+            assert "Greet Ada." in words_of(greeting)
+            assert "was refused by its server" in str(wrong.content)
+    with served(*command, PORT=str(port)):
         await until_it_listens(port)
         after = await web.call("mcp_web_echo", message="hi again")
 
-    assert before.content == "Echo: hi"
-    assert '"image_url"' in words_of(picture)
-    assert "note://today" in words_of(listed)
-    assert words_of(note) == '"Water the plants."'
-    assert "Greet Ada." in words_of(greeting)
-    assert "was refused by its server" in str(wrong.content)
-    assert after.content == "Echo: hi again"
-
-
-@pytest.mark.parametrize(("wire", "path"), [("streamableHttp", "/mcp"), ("sse", "/sse")])
-async def test_everything_of_npm_at_an_address_also_after_it_was_restarted(
-    bench: OpenBench, port: int, wire: str, path: str
-):
-    command = (from_npm("mcp-server-everything"), wire)
-    with served(*command, PORT=str(port)):
-        await until_it_listens(port)
-        every = await bench(configured("every", url=f"http://127.0.0.1:{port}{path}"))
-        before = await every.call("mcp_every_echo", message="hi")
-    with served(*command, PORT=str(port)):
-        await until_it_listens(port)
-        after = await every.call("mcp_every_echo", message="hi again")
-
-    assert before.content == "Echo: hi"
-    assert after.content == "Echo: hi again"
+    assert (before.content, after.content) == ("Echo: hi", "Echo: hi again")

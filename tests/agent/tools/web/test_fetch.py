@@ -1,12 +1,15 @@
 """web_fetch: a page as text for the model, told as other people's words."""
 
 import asyncio
+import io
 import json
 from base64 import b64encode
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.registry import ToolRegistry
@@ -16,6 +19,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.net.egress import NetworkPolicy
 from nanobot.net.fetch import Fetcher, FetchLimits
+from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import ScriptedProvider, calls, open_bot
 from tests.fakes.web import Serve, at_home, leading_to, saying, serving
 
@@ -23,9 +27,10 @@ HTML = ("Content-Type: text/html; charset=utf-8",)
 POLICY = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
 
 
-async def told(serve: Serve, path: str = "/", **arguments: Any) -> dict[str, Any]:
+async def told(serve: Serve, workspace: Path | None = None, **arguments: Any) -> dict[str, Any]:
+    tool = WebFetchTool(POLICY, paths=PathPolicy(workspace) if workspace is not None else None)
     async with serving(serve) as server:
-        result = await WebFetchTool(POLICY).execute(f"http://127.0.0.1:{server.port}{path}", **arguments)
+        result = await tool.execute(f"http://127.0.0.1:{server.port}/", **arguments)
     assert result.provenance is Provenance.WEB
     content = result.content if isinstance(result.content, str) else result.content[0]["text"]
     found: dict[str, Any] = json.loads(content)
@@ -59,10 +64,47 @@ async def test_a_page_that_is_not_there_is_a_failure_with_its_words():
     assert "No such page" in page["text"]
 
 
-async def test_a_body_that_is_no_text_is_named_with_what_to_do():
-    page = await told(saying(b"\x89PNG\0", "Content-Type: application/pdf"))
+def png() -> bytes:
+    held = io.BytesIO()
+    Image.new("RGB", (30, 20), "red").save(held, "PNG")
+    return held.getvalue()
 
-    assert "application/pdf (5 bytes), not text. Download it" in page["text"]
+
+def docx() -> bytes:
+    from docx import Document
+
+    held, document = io.BytesIO(), Document()
+    document.add_paragraph("Words of the document")
+    document.save(held)
+    return held.getvalue()
+
+
+async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
+    page = await told(saying(png(), "Content-Type: image/png"), workspace)
+
+    shown = Path(page["content"][-1]["image_url"]["url"])
+    assert page["extractor"] == "image"
+    assert shown.is_relative_to(workspace)
+    with Image.open(shown) as picture:
+        assert picture.size == (30, 20)
+
+
+@pytest.mark.parametrize(
+    ("body", "extractor", "said"),
+    [
+        (docx(), "document", "Words of the document"),  # whatever it is called
+        (b"\0\1\2", "none", "application/octet-stream (3 bytes), not text. Download it with exec"),
+        (b"PK\x03\x04 no archive", "none", "not text. Download it with exec"),
+        (png()[:60], "document", "The download is"),
+        (b"%PDF-1.7\nbroken", "document", "The download is"),
+    ],
+    ids=["document", "binary", "no archive", "half a picture", "broken"],
+)
+async def test_a_body_that_is_no_text_is_read_as_a_file_is_or_named(workspace, body: bytes, extractor: str, said: str):
+    page = await told(saying(body, "Content-Type: application/octet-stream"), workspace)
+
+    assert page["extractor"] == extractor
+    assert said in page["text"]
 
 
 @pytest.mark.parametrize(
