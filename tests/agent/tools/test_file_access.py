@@ -1,7 +1,5 @@
 """What the file tools reach for, and that a yes opens just that."""
 
-import contextlib
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +10,10 @@ import pytest
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
-from nanobot.agent.tools.search import GrepTool
 from nanobot.messages.types import text_of
 from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from tests.support.approvals import Person
-from tests.support.processes import swapping
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
 
@@ -156,26 +152,3 @@ async def test_a_call_without_a_yes_tells_the_model_what_to_do(policy: PathPolic
 
     assert "the owner has not allowed writing in" in text_of(result.content)
     assert "tools.allowedPaths" in text_of(result.content)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="swaps by a call of Linux")
-@pytest.mark.parametrize("ripgrep", [False, True])
-async def test_a_search_tells_nothing_of_where_a_link_that_comes_and_goes_leads(workspace: Path, ripgrep: bool):
-    (workspace / "folder").mkdir()
-    (workspace / "folder/file").write_text("found mine\n", encoding="utf-8")
-    outside = workspace.parent / "outside"
-    outside.mkdir()
-    (outside / "file").write_text("found theirs\n", encoding="utf-8")
-    (workspace / "link").symlink_to(outside)
-    grep = GrepTool(PathPolicy(workspace, restrict=True), ripgrep=ripgrep)
-    told = text_of((await grep.execute("found")).content)
-
-    with swapping(workspace / "folder", workspace / "link", outside, 1_000) as child:
-        while child.poll() is None:
-            told += text_of((await grep.execute("found", path="folder")).content)
-            told += text_of((await grep.execute("found")).content)
-
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(1)
-    assert "mine" in told
-    assert "theirs" not in told

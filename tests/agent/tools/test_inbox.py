@@ -4,19 +4,17 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nanobot.agent.events import ToolEnded
 from nanobot.bus.events import InboundMessage
-from nanobot.config.channels import ChannelsConfig, EmailConfig
-from nanobot.config.paths import DataPaths
 from nanobot.config.schema import Config
 from nanobot.cron.notify import message_for
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronSchedule, Run
 from nanobot.messages.types import Provenance
-from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Bot, calls, open_bot
 from tests.fakes.mail_server import FakeMail
@@ -36,12 +34,13 @@ async def server() -> AsyncIterator[FakeMail]:
 @pytest.fixture
 async def bot(tmp_path: Path, server: FakeMail) -> AsyncIterator[Bot]:
     async with open_bot(tmp_path, config=with_mail(email_config(server))) as bot:
-        PairingStore(DataPaths(tmp_path)).admit("telegram", "7", owner=True)
         yield bot
 
 
-def with_mail(section: EmailConfig) -> Config:
-    return Config(channels=ChannelsConfig(email=section))
+def with_mail(section: Any) -> Config:
+    """A mailbox, and a Telegram bot that listens to its owner alone."""
+    telegram = {"enabled": True, "token": "1:a", "allowFrom": ["7"]}
+    return Config.model_validate({"channels": {"email": section, "telegram": telegram}})
 
 
 def from_telegram(chat: str, who: str, provenance: Provenance) -> InboundMessage:
@@ -106,6 +105,8 @@ async def test_a_chat_where_somebody_else_has_written_is_no_private_one(bot):
     ],
 )
 async def test_a_job_of_the_owner_reads_the_inbox_for_the_owners_chat(bot, provenance, to, says):
+    bot.provider.script("hi")
+    await bot.run_turn(from_telegram("7", "7", Provenance.OWNER))  # the chat that the owner has alone with the bot
     service = CronService(bot.workspace / "cron" / "jobs.json")
     schedule = CronSchedule("every", every_ms=60_000)
     job = service.add_job("mail", schedule, "What is new?", False, "telegram", to, provenance=provenance)
