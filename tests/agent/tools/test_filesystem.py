@@ -129,10 +129,12 @@ async def test_a_file_of_one_gigabyte_costs_a_page(call: Call, workspace: Path):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 async def test_no_permission_is_said(call: Call, workspace: Path):
-    lay(workspace, {"secret": "x"})
+    lay(workspace, {"secret": "x", "fixed": "x"})
     (workspace / "secret").chmod(0)
+    (workspace / "fixed").chmod(0o444)
 
     assert "No permission for secret" in str((await call("read_file", path="secret")).content)
+    assert "No permission for fixed" in str((await call("write_file", path="fixed", content="y")).content)
 
 
 @given(

@@ -40,47 +40,40 @@ def words_of(result: ToolResult) -> str:
     return json.dumps(result.content)
 
 
-async def test_git_of_pypi(bench: OpenBench, tmp_path: Path):
+@pytest.mark.slow  # each server imports the SDK
+async def test_git_time_and_fetch_of_pypi(bench: OpenBench, tmp_path: Path):
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", repository], check=True)
     (repository / "new.txt").write_text("x", encoding="utf-8")
-    git = await bench(from_pypi("git"))
-
-    assert "new.txt" in words_of(await git.call("mcp_git_git_status", repo_path=str(repository)))
-
-
-@pytest.mark.slow  # each server imports the SDK
-async def test_time_and_fetch_of_pypi(bench: OpenBench):
-    both = await bench(from_pypi("time"), from_pypi("fetch"))
-    hour, page = await asyncio.gather(
-        both.call("mcp_time_convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
-        both.call("mcp_fetch_fetch", url="http://127.0.0.1:9/", raw=True),
+    servers = await bench(from_pypi("git"), from_pypi("time"), from_pypi("fetch"))
+    status, hour, page = await asyncio.gather(
+        servers.call("mcp_git_git_status", repo_path=str(repository)),
+        servers.call("mcp_time_convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
+        servers.call("mcp_fetch_fetch", url="http://127.0.0.1:9/", raw=True),
     )
 
+    assert "new.txt" in words_of(status)
     assert "21:00" in words_of(hour)
     assert page.error
     assert "127.0.0.1:9" in str(page.content)
 
 
 async def test_filesystem_and_memory_of_npm(bench: OpenBench, tmp_path: Path):
-    folder = tmp_path / "files"
-    folder.mkdir()
+    (folder := tmp_path / "files").mkdir()
+    memory = {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     both = await bench(
         configured("fs", command=from_npm("mcp-server-filesystem"), args=[str(folder)]),
-        configured(
-            "kg", command=from_npm("mcp-server-memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
-        ),
+        configured("kg", command=from_npm("mcp-server-memory"), env=memory),
     )
 
     written = await both.call("mcp_fs_write_file", path=str(folder / "a.txt"), content="hi")
     entity = {"name": "Ada", "entityType": "person", "observations": ["likes tea"]}
     made = await both.call("mcp_kg_create_entities", entities=[entity])
-    known = await both.call("mcp_kg_search_nodes", query="tea")
 
     assert "Success" in words_of(written)
     assert (folder / "a.txt").read_text(encoding="utf-8") == "hi"
     assert "Ada" in words_of(made)
-    assert "likes tea" in words_of(known)
+    assert "likes tea" in words_of(await both.call("mcp_kg_search_nodes", query="tea"))
 
 
 async def test_everything_of_npm_on_stdio(bench: OpenBench):
