@@ -35,6 +35,7 @@ _ROW_BYTES = 64 * 1024
 """The end of a longer row is dropped."""
 _LINE_CHARS = 400
 _RESULT_CHARS = 15_000
+_TIMEOUT_S = 20.0
 _ROW = re.compile(r"(?P<path>[^\0]*)\0(?P<number>\d+)(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
 _WHOLE_FOLDER = "."
 _GLOB_SPECIAL = re.compile(r"[*?\[{}]")
@@ -77,10 +78,6 @@ class GlobTool(FileTool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None, *, timeout_s: float = 20.0) -> None:
-        super().__init__(paths, marks)
-        self._timeout_s = timeout_s
-
     async def execute(
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
     ) -> ToolResult:
@@ -96,7 +93,7 @@ class GlobTool(FileTool):
         if not root.is_dir():
             missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
             return ToolResult.failed(f"{missing} Give the folder to search in.")
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + _TIMEOUT_S
         matches: list[str] = []
         notes = []
         with files.folder(path) as folder:
@@ -109,7 +106,7 @@ class GlobTool(FileTool):
                         break
                     matches.append(relative)
                 if time.monotonic() > deadline:
-                    notes.append(f"Stopped after {self._timeout_s:g} s: search in a smaller folder for the rest.")
+                    notes.append(f"Stopped after {_TIMEOUT_S:g} s: search in a smaller folder for the rest.")
                     break
         if not matches and not notes:
             return ToolResult(f"No file matches {pattern} in {path}.", provenance=Provenance.FILE)
@@ -152,7 +149,7 @@ class GrepTool(FileTool):
         paths: PathPolicy,
         marks: "ProvenanceStore | None" = None,
         *,
-        timeout_s: float = 20.0,
+        timeout_s: float = _TIMEOUT_S,
         ripgrep: bool = True,
     ) -> None:
         super().__init__(paths, marks)
