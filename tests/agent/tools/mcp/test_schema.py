@@ -1,13 +1,15 @@
 """Schemas of other people's, made fit: goldens, and what holds of all of them."""
 
+import json
 import re
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.tools.mcp.schema import MAX_DEPTH, normalize_schema
+from nanobot.agent.tools.mcp.schema import MAX_CHARS, MAX_DEPTH, normalize_schema
 
 
 def object_of(**properties: Any) -> dict[str, Any]:
@@ -74,6 +76,21 @@ def test_a_part_becomes_what_every_provider_takes(part: Any, shown: Any):
 )  # fmt: skip
 def test_the_whole_is_an_object(schema: Any, shown: Any):
     assert normalize_schema(schema) == shown
+
+
+def test_a_hostile_schema_costs_little_and_loses_its_inner_levels():
+    fan = {f"f{level}": {"anyOf": [{"$ref": f"#/$defs/f{level + 1}"}] * 9} for level in range(64)}
+    wide = object_of(**{f"name{number}": {**TEXT, "description": "w" * 1000} for number in range(3000)})
+    deep: Any = TEXT
+    for _ in range(300):
+        deep = {**object_of(x=deep), "required": ["x"]}
+    begun = time.perf_counter()
+
+    shown = normalize_schema({**object_of(wide=wide, deep=deep, fan={"$ref": "#/$defs/f0"}), "$defs": fan})
+
+    assert time.perf_counter() - begun < 3
+    assert list(shown["properties"]) == ["wide", "deep", "fan"]
+    assert len(json.dumps(shown)) <= MAX_CHARS
 
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from(["", "a", "now"]))
