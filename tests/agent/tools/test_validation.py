@@ -83,6 +83,7 @@ def test_a_problem_is_a_sentence_for_the_model(params, said):
         ({"path": "x", "limit": 1}, SCHEMA),
         ({"path": "x", "limit": 9}, SCHEMA),
         ({"anything": 1}, {"type": "object"}),
+        ({"x": 1}, {"type": "object", "properties": {"x": {"enum": [1, 2]}}}),
         ({"x": 1}, {"type": "object", "properties": {"a": {}}, "additionalProperties": True}),
     ],
 )
