@@ -101,12 +101,6 @@ def test_the_wire_is_what_the_config_says_or_what_fits(config: dict[str, str], w
     assert McpServerConfig.model_validate(config).transport == wire
 
 
-def test_a_place_is_shown_without_what_may_be_secret():
-    config = McpServerConfig(url="https://me:geheim@example.org/mcp?key=geheim#geheim")
-
-    assert config.location == "https://example.org/mcp"
-
-
 async def test_a_server_is_kept_unless_its_settings_or_the_network_it_is_asked_by_have_changed(bench: OpenBench):
     both = await bench(configured("far", url="http://127.0.0.1:9/mcp"), child("lamp"))
     far, lamp = both.servers.servers
