@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from nanobot.config.schema import Config
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.testing import Bot, open_bot
 from tests.fakes.images import PNG, FakeImages
 from tests.support.ledger_rows import rows_of
+from tests.support.tools import call_in_turn
 
 
 @pytest.fixture
@@ -26,9 +27,7 @@ def config_for(server: FakeImages, provider: str = "openai", **other: Any) -> Co
 
 async def draw(bot: Bot, **arguments: str) -> str:
     """What the model reads of one call."""
-    bot.provider.script(calls(("image", {"prompt": "A red square.", **arguments})), "done")
-    assert await bot.say("draw") == "done"
-    return str(bot.provider.requests[-1][-1]["content"])
+    return str((await call_in_turn(bot, "image", **{"prompt": "A red square.", **arguments}))["content"])
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.security.files.paths import PathPolicy
-from nanobot.testing import calls, open_bot
+from nanobot.testing import open_bot
 from nanobot.utils.resources import templates_dir
 from nanobot.utils.worker_thread import WorkerThread
-from tests.support.tools import lay
+from tests.support.tools import call_in_turn, lay
 
 HEAD = "from nanobot.agent.tools.base import Effect, Tool, ToolResult\nfrom nanobot.messages.types import Provenance\n"
 
@@ -213,8 +213,5 @@ async def test_a_turn_has_them_only_where_the_owner_switched_them_on(tmp_path: P
     lay(tmp_path, {"workspace/tools/greet.py": tool_file(body="return f'hello {who}'")})
     config = Config.model_validate({"tools": {"customTools": switched_on}})
 
-    async with open_bot(tmp_path, calls(("greet", {"who": "Ada"})), "done", config=config) as bot:
-        await bot.say("greet Ada")
-
-    (row,) = [row for row in bot.provider.requests[-1] if row["role"] == "tool"]
-    assert answer in str(row["content"])
+    async with open_bot(tmp_path, config=config) as bot:
+        assert answer in str((await call_in_turn(bot, "greet", who="Ada"))["content"])

@@ -21,7 +21,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 from nanobot.agent.tools.base import ToolResult
 from nanobot.messages.types import Provenance, text_of
 from nanobot.testing import calls, open_bot
-from tests.support.tools import Call, lay
+from tests.support.tools import Call, call_in_turn, lay
 
 
 def words(result: ToolResult) -> str:
@@ -345,7 +345,5 @@ async def test_what_people_sent_and_what_came_from_the_web_is_trusted_as_little_
             if trust == "web" or tool != "edit_file":
                 async with open_bot(tmp_path / tool / trust) as bot:
                     lay(bot.home, {name: "words\n"})
-                    bot.provider.script(calls((tool, {"path": str(bot.home / name), **more})), "Seen.")
-                    await bot.say("look")
-                    (row,) = [row for row in bot.session().messages if row["role"] == "tool"]
+                    row = await call_in_turn(bot, tool, path=str(bot.home / name), **more)
                 assert (row["provenance"], "words" in str(row["content"])) == (trust, True), (tool, name)

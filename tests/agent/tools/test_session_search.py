@@ -9,14 +9,12 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
+from tests.support.tools import call_in_turn
 
 
 async def asked(bot: Bot, **arguments: object) -> ChatMessage:
     """The tool's row of a turn that calls it so."""
-    bot.provider.script(calls(("session_search", dict(arguments))), "done")
-    await bot.say("look for the canary, please")
-    rows = [row for row in bot.provider.requests[-1] if row["role"] == "tool"]
-    return rows[-1]
+    return await call_in_turn(bot, "session_search", "look for the canary, please", **arguments)
 
 
 async def test_what_was_said_in_another_session_is_found(bot: Bot):

@@ -7,6 +7,7 @@ from pathlib import Path
 from nanobot.config.schema import Config
 from nanobot.testing import calls, open_bot
 from tests.support.mcp import MCP_SERVER
+from tests.support.tools import call_in_turn
 
 
 def config_with(**servers: list[str]) -> Config:
@@ -65,9 +66,8 @@ async def test_a_file_written_into_the_workspace_is_not_executed_by_a_server(tmp
         await bot.say("write three files")
 
     await met(tmp_path, config)
-    async with open_bot(tmp_path, calls(("mcp_lamp_echo", {"n": 1})), "done", config=config) as bot:
-        await bot.say("switch it on")
-        (result,) = (row["content"] for row in bot.provider.requests[-1] if row.get("name") == "mcp_lamp_echo")
+    async with open_bot(tmp_path, config=config) as bot:
+        result = (await call_in_turn(bot, "mcp_lamp_echo", n=1))["content"]
 
     assert (tmp_path / "workspace/mcp_server.py").exists()
     assert result == '{"n": 1}'
