@@ -29,10 +29,16 @@ def ctx(workspace: Path) -> ToolContext:
 
 
 @pytest.fixture
-def registry(workspace: Path) -> ToolRegistry:
+def unreadable() -> tuple[Path, ...]:
+    """Places with keys."""
+    return ()
+
+
+@pytest.fixture
+def registry(workspace: Path, unreadable: tuple[Path, ...]) -> ToolRegistry:
     """The built-in tools; the web is what the test serves on loopback."""
     web = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
-    return build_tools(ToolPolicies(PathPolicy(workspace), web=web))
+    return build_tools(ToolPolicies(PathPolicy(workspace, unreadable=unreadable), web=web))
 
 
 @pytest.fixture

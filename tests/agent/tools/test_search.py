@@ -3,23 +3,28 @@
 import asyncio
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.messages.types import Provenance
-from nanobot.security.files.paths import PathPolicy
 from tests.support.eventually import longest_pause_until
 from tests.support.privileges import nobody_special
 from tests.support.tools import Call, lay
 
-both_ways = pytest.mark.parametrize(
-    "ripgrep",
-    [False, pytest.param(True, marks=pytest.mark.skipif(shutil.which("rg") is None, reason="rg is not installed"))],
-)
+
+@pytest.fixture(params=["ripgrep", "no ripgrep"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "no ripgrep":
+        monkeypatch.setenv("PATH", "/nowhere")
+    elif shutil.which("rg") is None:
+        pytest.skip("rg is not installed")
+
+
+@pytest.fixture
+def unreadable(workspace: Path) -> tuple[Path, ...]:
+    return (workspace / "odd [x]{y}*", workspace / "key")
 
 
 @pytest.fixture
@@ -41,8 +46,8 @@ def tree(workspace: Path) -> Path:
     return workspace
 
 
-async def found(tree: Path, *, ripgrep: bool = False, **params: Any) -> list[str]:
-    return str((await GrepTool(PathPolicy(tree), ripgrep=ripgrep).execute(**params)).content).splitlines()
+async def rows_of(call: Call, tool: str, **params: Any) -> list[str]:
+    return str((await call(tool, **params)).content).splitlines()
 
 
 HIDDEN, LAST, SIXTEEN = ".hidden/d.py:1: hello = 1", "last:1: no newline hello", "sixteen.txt:1: hello"
@@ -77,29 +82,31 @@ SEARCHES: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@both_ways
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(("search", "rows"), SEARCHES, ids=lambda value: str(value) if isinstance(value, dict) else "")
 async def test_grep_shows_path_line_and_text_with_and_without_ripgrep(
-    tree: Path, search: dict[str, Any], rows: list[str], ripgrep: bool
+    call: Call, tree: Path, search: dict[str, Any], rows: list[str]
 ):
-    assert await found(tree, ripgrep=ripgrep, **search) == rows
+    assert await rows_of(call, "grep", **search) == rows
 
 
-async def test_an_expression_that_never_ends_is_stopped_and_does_not_hold_the_loop(tree: Path):
+async def test_an_expression_that_never_ends_is_stopped_and_does_not_hold_the_loop(
+    call: Call, tree: Path, monkeypatch: pytest.MonkeyPatch
+):
     lay(tree, {"trap": "a" * 40 + "b\n"})
-    began = time.monotonic()
-    task = asyncio.create_task(GrepTool(PathPolicy(tree), timeout_s=0.5, ripgrep=False).execute(r"(a+)+$", path="trap"))
+    monkeypatch.setenv("PATH", "/nowhere")  # ripgrep has no such expressions
+    monkeypatch.setattr("nanobot.agent.tools.search._TIMEOUT_S", 0.5)
+    task = asyncio.ensure_future(call("grep", pattern=r"(a+)+$", path="trap"))
 
     assert await longest_pause_until(task) < 2
     assert task.result().error
     assert "took longer than 0.5 s" in str(task.result().content)
-    assert time.monotonic() - began < 20
 
 
-async def test_a_line_of_many_megabytes_is_clipped(tree: Path):
+async def test_a_line_of_many_megabytes_is_clipped(call: Call, tree: Path):
     lay(tree, {"long": "hello" + "x" * 5_000_000 + "\nhello\n"})
 
-    first, second = await found(tree, pattern="hello", path="long")
+    first, second = await rows_of(call, "grep", pattern="hello", path="long")
 
     assert first.startswith("long:1: helloxxx") and len(first) < 500
     assert second == "long:2: hello"
@@ -131,7 +138,7 @@ B, C, D, M = "src/b.py", "src/deep/c.txt", ".hidden/d.py", "src/deep/ä ö.md"
     ],
 )
 async def test_glob_finds_files_by_pattern(call: Call, tree: Path, asked: dict[str, Any], said: list[str]):
-    assert str((await call("glob", **asked)).content).splitlines() == said
+    assert await rows_of(call, "glob", **asked) == said
 
 
 @pytest.mark.parametrize(("path", "said"), [("nowhere", "no nowhere"), ("/dev/zero", "device"), ("", "empty")])
@@ -142,41 +149,37 @@ async def test_grep_refuses_what_cannot_be_searched(call: Call, tree: Path, path
     assert said in str(result.content)
 
 
-@both_ways
-async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_itself_in(tree: Path, ripgrep: bool):
-    files = {"sessions/cli_direct.jsonl": "session", "odd [x]{y}*/key.txt": "secret", "src/sessions/mine.txt": "mine"}
-    lay(tree, {name: f"hello {word}\n" for name, word in files.items()})
-    paths = PathPolicy(tree, unreadable=(tree / "odd [x]{y}*", tree / "last"))
-    grep = GrepTool(paths, ripgrep=ripgrep)
+@pytest.mark.usefixtures("both_ways")
+async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_itself_in(call: Call, tree: Path):
+    files = {"sessions/cli_direct.jsonl": "session", "src/sessions/mine.txt": "mine", "key": "key"}
+    lay(tree, {name: f"hello {word}\n" for name, word in (files | {"odd [x]{y}*/key.txt": "secret"}).items()})
 
-    everywhere, inside = await grep.execute("hello", files_only=True), await grep.execute("hello", path="sessions")
-    named = await GlobTool(paths).execute("*.{txt,jsonl}")
+    everywhere = await call("grep", pattern="hello", files_only=True)
 
-    assert str(everywhere.content).splitlines() == [D, "sixteen.txt", B, M, "src/sessions/mine.txt"]
-    assert str(named.content).splitlines() == ["sixteen.txt", C, "src/sessions/mine.txt"]
+    assert str(everywhere.content).splitlines() == [D, "last", "sixteen.txt", B, M, "src/sessions/mine.txt"]
     assert everywhere.provenance is Provenance.FILE
-    assert inside.content == "sessions/cli_direct.jsonl:1: hello session"
+    inside = await rows_of(call, "grep", pattern="hello", path="sessions")
+    assert inside == ["sessions/cli_direct.jsonl:1: hello session"]
+    assert await rows_of(call, "glob", pattern="{key*,*.jsonl,mine.txt}") == ["src/sessions/mine.txt"]
 
 
-async def test_rows_that_their_file_does_not_have_are_left_out(tree: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_rows_that_their_file_does_not_have_are_left_out(call: Call, tree: Path, monkeypatch: pytest.MonkeyPatch):
     rows = r"a.py\0001:import os\na.py\0002:hello\nlink/b.py\0001:def hello():\nkey\0001:hello key\n"
     lay(tree.parent, {"bin/rg": f"#!/bin/sh\nprintf '{rows}'\n", "workspace/key": "hello key\n"})
     (tree.parent / "bin/rg").chmod(0o700)
     monkeypatch.setenv("PATH", f"{tree.parent / 'bin'}:/usr/bin:/bin")
 
-    result = await GrepTool(PathPolicy(tree, unreadable=(tree / "key",))).execute("hello")
-
-    assert str(result.content).splitlines() == [
+    assert await rows_of(call, "grep", pattern="hello") == [
         "a.py:1: import os",
         "(3 rows left out: not readable, or changed meanwhile.)",
     ]
 
 
-async def test_a_folder_that_may_not_be_entered_is_a_word():
+async def test_a_folder_that_may_not_be_entered_is_a_word(call: Call):
     with tempfile.TemporaryDirectory() as closed:
         Path(closed).chmod(0)
         with nobody_special():
-            search = await GrepTool(PathPolicy(Path("/"))).execute("x", closed)
+            search = await call("grep", pattern="x", path=closed)
 
     assert search.error
     assert f"No permission for {closed}" in str(search.content)
