@@ -29,16 +29,23 @@ def ctx(workspace: Path) -> ToolContext:
 
 
 @pytest.fixture
-def unreadable() -> tuple[Path, ...]:
-    """Places with keys."""
-    return ()
+def home(workspace: Path) -> Path:
+    """The folder of the owner, with keys in `.ssh`, nanobot's own state in `data`, and what they protect in `law`."""
+    return workspace.parent / "home"
 
 
 @pytest.fixture
-def registry(workspace: Path, unreadable: tuple[Path, ...]) -> ToolRegistry:
+def unreadable(home: Path) -> tuple[Path, ...]:
+    """Places with keys."""
+    return (home / ".ssh",)
+
+
+@pytest.fixture
+def registry(workspace: Path, home: Path, unreadable: tuple[Path, ...]) -> ToolRegistry:
     """The built-in tools; the web is what the test serves on loopback."""
+    paths = PathPolicy(workspace, unreadable=unreadable, protected=(home / "law",), data_folder=home / "data")
     web = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
-    return build_tools(ToolPolicies(PathPolicy(workspace, unreadable=unreadable), web=web))
+    return build_tools(ToolPolicies(paths, web=web))
 
 
 @pytest.fixture

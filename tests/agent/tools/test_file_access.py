@@ -9,22 +9,22 @@ import pytest
 
 from nanobot.agent.events import Answer
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.builtin import ToolPolicies, build_tools
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import text_of
-from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from tests.support.approvals import Person
+from tests.support.tools import Call, lay
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
 
 
-@pytest.fixture
-def policy(workspace: Path) -> PathPolicy:
-    home = workspace.parent / "home"
-    for folder in (home / ".ssh", home / "docs"):
-        folder.mkdir(parents=True)
-    (home / ".ssh/key").write_text("a key\n", encoding="utf-8")
-    return PathPolicy(workspace, unreadable=(home / ".ssh",), protected=(home / "law",), data_folder=home / "data")
+@pytest.fixture(autouse=True)
+def files(workspace: Path, home: Path) -> None:
+    lay(home, {".ssh/key": "a key\n", "docs/x": ""})
+    lay(workspace, {"build.sh": "", "draft.sh": ""})
+    (workspace / "build.sh").chmod(0o755)
+    for name, target in {"link": home / "docs", "to_soul": "SOUL.md", "to_hooks": ".git/hooks"}.items():
+        (workspace / name).symlink_to(target)
 
 
 WRITE = {"write_file": {"content": "x"}, "edit_file": {"old_text": "a", "new_text": "b"}}
@@ -36,12 +36,14 @@ LOOK: dict[str, dict[str, str]] = {
 }
 
 
-async def reaches(policy: PathPolicy, ctx: ToolContext, tools: dict[str, dict[str, str]], path: str) -> list[list[Any]]:
+async def reaches(registry: ToolRegistry, ctx: ToolContext, tools: dict[str, Any], path: str) -> list[list[Any]]:
     """What each of these tools would access there."""
-    registry, home = build_tools(ToolPolicies(policy)), policy.workspace.parent
     found = [await registry.required_access(tool, {"path": path, **more}, ctx) for tool, more in tools.items()]
     return [
-        [(reach.kind.value, str(Path(reach.target).relative_to(home)), reach.needs_approval) for reach in accesses]
+        [
+            (reach.kind.value, str(Path(reach.target).relative_to(ctx.workspace.parent)), reach.needs_approval)
+            for reach in accesses
+        ]
         for accesses in found
     ]
 
@@ -90,15 +92,8 @@ async def reaches(policy: PathPolicy, ctx: ToolContext, tools: dict[str, dict[st
         ("a\0b", []),
     ],
 )
-async def test_a_write_reaches_for(policy: PathPolicy, ctx: ToolContext, path: str, wanted: list[Any]):
-    (policy.workspace / "link").symlink_to(policy.workspace.parent / "home/docs")
-    (policy.workspace / "to_soul").symlink_to("SOUL.md")
-    (policy.workspace / "to_hooks").symlink_to(".git/hooks")
-    for name, mode in (("build.sh", 0o755), ("draft.sh", 0o644)):
-        (policy.workspace / name).touch()
-        (policy.workspace / name).chmod(mode)
-
-    assert await reaches(policy, ctx, WRITE, path) == [wanted] * len(WRITE)
+async def test_a_write_reaches_for(registry: ToolRegistry, ctx: ToolContext, path: str, wanted: list[Any]):
+    assert await reaches(registry, ctx, WRITE, path) == [wanted] * len(WRITE)
 
 
 @pytest.mark.parametrize(
@@ -112,15 +107,13 @@ async def test_a_write_reaches_for(policy: PathPolicy, ctx: ToolContext, path: s
         (".", []),
     ],
 )
-async def test_a_look_reaches_for(policy: PathPolicy, ctx: ToolContext, path: str, wanted: list[Any]):
-    assert await reaches(policy, ctx, LOOK, path) == [wanted] * len(LOOK)
+async def test_a_look_reaches_for(registry: ToolRegistry, ctx: ToolContext, path: str, wanted: list[Any]):
+    assert await reaches(registry, ctx, LOOK, path) == [wanted] * len(LOOK)
 
 
 @pytest.mark.parametrize("tool", LOOK)
-async def test_a_yes_shows_the_place_it_was_given_for(policy: PathPolicy, ctx: ToolContext, tool: str):
-    registry = build_tools(ToolPolicies(policy))
-    folder = policy.workspace.parent / "home/.ssh"
-    path = folder / "key" if tool == "read_file" else folder
+async def test_a_yes_shows_the_place_it_was_given_for(registry: ToolRegistry, ctx: ToolContext, home: Path, tool: str):
+    path = home / ".ssh/key" if tool == "read_file" else home / ".ssh"
     arguments = {"path": str(path), **LOOK[tool]}
 
     without = await registry.call(tool, arguments, ctx)
@@ -145,10 +138,8 @@ async def test_in_a_turn_a_yes_lets_a_file_be_written_outside(tmp_path: Path, an
     assert [file.read_text("utf-8") for file in outside.iterdir()] == ["x"] * (answer is Answer.ONCE)
 
 
-async def test_a_call_without_a_yes_tells_the_model_what_to_do(policy: PathPolicy, ctx: ToolContext):
-    arguments = {"path": str(policy.workspace.parent / "home/docs/new.txt"), "content": "x"}
-
-    result = await build_tools(ToolPolicies(policy)).call("write_file", arguments, ctx)
+async def test_a_call_without_a_yes_tells_the_model_what_to_do(call: Call, home: Path):
+    result = await call("write_file", path=str(home / "docs/new.txt"), content="x")
 
     assert "the owner has not allowed writing in" in text_of(result.content)
     assert "tools.allowedPaths" in text_of(result.content)
