@@ -286,6 +286,9 @@ async def test_a_cell_is_replaced_and_its_old_output_goes(call: Call, notebook: 
     assert result.display is not None and "+print('b')" in result.display
     assert cells(notebook) == [MARKDOWN, {**CODE, "source": source, "execution_count": None, "outputs": []}]
     assert json.loads(notebook.read_text(encoding="utf-8"))["metadata"] == METADATA
+    await call("notebook_edit", path="a.ipynb", cell="c1", source="words", cell_type="markdown")
+    kept = {key: CODE[key] for key in ("id", "metadata")}
+    assert cells(notebook)[1] == {"cell_type": "markdown", "source": ["words"], **kept}
 
 
 async def test_cells_are_inserted_and_deleted(call: Call, notebook: Path):
