@@ -23,7 +23,7 @@ def files(workspace: Path, home: Path) -> None:
     lay(home, {".ssh/key": "a key\n", "docs/x": ""})
     lay(workspace, {"build.sh": "", "draft.sh": ""})
     (workspace / "build.sh").chmod(0o755)
-    for name, target in {"link": home / "docs", "to_soul": "SOUL.md", "to_hooks": ".git/hooks"}.items():
+    for name, target in {"link": "../home/docs", "to_soul": "SOUL.md", "to_hooks": ".git/hooks"}.items():
         (workspace / name).symlink_to(target)
 
 

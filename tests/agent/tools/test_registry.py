@@ -78,7 +78,10 @@ def raises(error: BaseException) -> Any:
         ("weather", {"city": "Łódź"}, "Sunny in Łódź"),
         ("ecko", {}, "Did you mean echo?"),
         ("echo", {"txt": "hi"}, "text is required (a string). txt is not a parameter. Did you mean text?"),
-        *(("echo", params, "must be one JSON object") for params in (None, [], "text", 5)),
+        ("echo", None, "must be one JSON object"),
+        ("echo", [], "must be one JSON object"),
+        ("echo", "text", "must be one JSON object"),
+        ("echo", 5, "must be one JSON object"),
     ],
 )
 async def test_a_call_by_name_or_alias_answers_or_says_what_would_be_right(name: str, params: Any, said: str):

@@ -124,9 +124,9 @@ async def test_a_server_at_an_address_also_after_it_was_restarted(bench: OpenBen
     port = free_port()
     if maker == "sdk":
         name = {"http": "streamable-http"}.get(wire, wire)
-        command = (sys.executable, "-m", "tests.programs.mcp_web_server", name, str(port))
+        command = [sys.executable, "-m", "tests.programs.mcp_web_server", name, str(port)]
     else:
-        command = (from_npm("mcp-server-everything"), {"http": "streamableHttp"}.get(wire, wire))
+        command = [from_npm("mcp-server-everything"), {"http": "streamableHttp"}.get(wire, wire)]
     with served(*command, PORT=str(port)):
         await until_it_listens(port)
         web = await bench(configured("web", url=f"http://127.0.0.1:{port}/{'mcp' if wire == 'http' else 'sse'}"))

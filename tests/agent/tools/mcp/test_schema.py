@@ -71,7 +71,7 @@ def test_a_part_becomes_what_every_provider_takes(part: Any, shown: Any):
         ),
         # a property that a provider refuses is left out
         ({**object_of(**{"$filter": TEXT, "n": NUMBER}), "required": ["$filter"]}, object_of(n=NUMBER)),
-        *((odd, object_of()) for odd in (None, [], 7, "x", {}, TEXT, {"type": 7}, {"properties": [1]})),
+        *zip([None, [], 7, "x", {}, TEXT, {"type": 7}, {"properties": [1]}], [object_of()] * 8, strict=True),
     ],
 )  # fmt: skip
 def test_the_whole_is_an_object(schema: Any, shown: Any):
