@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,11 @@ async def test_what_meets_the_wall_is_told_what_else_to_do(shell: Shell):
     root = await shell.told("""echo 'sudo: The "no new privileges" flag is set' >&2; exit 1""")
     own = await shell.told(f"true < {config} || echo 'Error: {config} cannot be read: Permission denied.'; exit 78")
 
+    with tempfile.NamedTemporaryFile(dir="/tmp") as host:
+        elsewhere = await shell.told(f"cat {host.name}")
+
     assert "tell the owner which command to run" in root
+    assert f"Read {host.name} of the host with read_file" in elsewhere
     assert "nanobot does not run in its own sandbox" in own
 
 
