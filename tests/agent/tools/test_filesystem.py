@@ -228,6 +228,7 @@ CODE = b"import os\n\ndef f():\n    return 1\n"
         (b"ol\xe9 one\n", {"old_text": "one"}, b"ol\xe9 x\n", ""),
         (b"a\r\nb\nc\r\n", {"old_text": "b\nc", "new_text": "x\ny"}, b"a\r\nx\r\ny\r\n", ""),
         (b"end", {"old_text": "end", "new_text": "new\\1"}, b"new\\1", ""),
+        (b"end", {"old_text": "end", "new_text": "half a character \ud83d"}, b"half a character ?", ""),
     ],
 )
 async def test_an_edit_keeps_endings_bom_and_encoding_or_says_why_not(
