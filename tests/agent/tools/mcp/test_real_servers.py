@@ -92,7 +92,7 @@ async def test_everything_of_npm_on_stdio(bench: OpenBench):
     first = str(resources.content).split()[0]
     assert words_of(await every.call("mcp_every_resources", uri=first))
     assert "simple-prompt" in str(prompts.content)
-    assert words_of(await every.call_with("mcp_every_prompts", {"name": "simple-prompt"}))
+    assert words_of(await every.call("mcp_every_prompts", name="simple-prompt"))
     assert wrong.error
 
 
@@ -135,7 +135,7 @@ async def test_a_server_at_an_address(bench: OpenBench, maker: str, wire: str):
             picture = await web.call("mcp_web_picture")
             listed = await web.call("mcp_web_resources")
             note = await web.call("mcp_web_resources", uri="note://today")
-            greeting = await web.call_with("mcp_web_prompts", {"name": "greeting", "arguments": {"name": "Ada"}})
+            greeting = await web.call("mcp_web_prompts", name="greeting", arguments={"name": "Ada"})
             wrong = await web.call("mcp_web_resources", uri="note://tomorrow")
             assert '"image_url"' in words_of(picture)
             assert "note://today" in words_of(listed)

@@ -258,7 +258,7 @@ async def test_a_hostile_schema_is_tamed_and_of_an_endless_list_of_tools_the_res
     arguments = {"text": "a" * 60 + "!", "bomb": {"a": [1, 2, {}]}, "self": 1, "ctx": 2}
     begun = time.perf_counter()
 
-    result = await hostile.call_with("mcp_odd_echo", arguments)
+    result = await hostile.call("mcp_odd_echo", **arguments)
 
     assert json.loads(str(result.content)) == arguments
     assert time.perf_counter() - begun < 3

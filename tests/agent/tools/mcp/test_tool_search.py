@@ -73,7 +73,7 @@ async def test_a_call_reaches_for_what_the_called_tool_reaches_for(registry: Too
 async def test_a_server_with_too_much_to_say_is_put_on_the_shelf(bench: OpenBench, ctx: ToolContext):
     wordy = await bench(child("wordy", "wordy"))
 
-    result = await wordy.call_with("mcp_call", {"name": "mcp_wordy_echo", "arguments": {"p1": "x"}})
+    result = await wordy.call("mcp_call", name="mcp_wordy_echo", arguments={"p1": "x"})
 
     assert wordy.registry.names == ["mcp_call", "mcp_find"]
     assert wordy.registry.tokens < HEAVY_TOKENS / 20
