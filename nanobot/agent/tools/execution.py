@@ -1,6 +1,7 @@
 """Runs one command: its output, timeout, resource limits and process tree, and the text about how it ended."""
 
 import asyncio
+import itertools
 import re
 import shutil
 import signal
@@ -39,6 +40,8 @@ _TERMINAL_ADVICE = (
 
 _DRAIN_S = 0.5
 _CHECK_S = 0.2
+_THOROUGH_EVERY = 5
+"""In every so many checks the command's own processes are counted, even if the machine has few new ones."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 """Colours, cursor movements, window titles."""
 _BUFFER_BYTES = 256 * 1024
@@ -301,17 +304,20 @@ class _ResourceMonitor:
         """Check until the command is stopped or this is cancelled."""
         if not self._before:
             return
-        while not self.exceeded:
+        for check in itertools.count(1):
             await asyncio.sleep(_CHECK_S)
-            self.exceeded = await self._excess(child)
-        await child.kill()
+            self.exceeded = await self._excess(child, thorough=check % _THOROUGH_EVERY == 0)
+            if self.exceeded:
+                await child.kill()
+                return
 
-    async def _excess(self, child: Child) -> str:
+    async def _excess(self, child: Child, *, thorough: bool) -> str:
         """Describe the exceeded limit; empty if there is none. A cheap check comes first."""
         if self._had_room and not self._has_room():
             return f"it left less than {self._disk_left >> 20} MB on the disk. Delete what it wrote"
-        allowed = self._max_processes
-        many_processes = count_processes() - self._before > allowed
+        total, allowed = count_processes(), self._max_processes
+        # Processes of others may end meanwhile, so the difference alone is not enough.
+        many_processes = total > allowed and (thorough or total - self._before > allowed)
         low_memory = memory_in_use() > self._max_memory
         if not (many_processes or low_memory):
             return ""

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -202,6 +203,19 @@ async def test_a_command_that_only_makes_more_of_itself_is_stopped(run_both):
 
     assert "more than 40 processes" in str(result.content)
     assert not running("sleep", number)
+
+
+@linux_only
+async def test_it_is_seen_as_well_while_others_of_the_host_end(run):
+    others = subprocess.Popen(["/bin/sh", "-c", "for i in $(seq 60); do sleep 30 & done; wait"], start_new_session=True)
+    command = f"sleep 0.4; for i in $(seq 50); do sleep {unlikely_number()} & done; wait"
+
+    running_it = asyncio.create_task(run(command, policy=ExecPolicy(max_processes=40), timeout=20))
+    await asyncio.sleep(0.3)
+    os.killpg(others.pid, 9)
+    others.wait()
+
+    assert "more than 40 processes" in str((await running_it).content)
 
 
 @linux_only
