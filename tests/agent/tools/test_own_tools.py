@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, number, takes
-from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.own import OwnTool, OwnTools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
-from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import open_bot
 from nanobot.utils.resources import templates_dir
 from nanobot.utils.worker_thread import WorkerThread
@@ -40,10 +38,10 @@ class Mine(Tool):
 class Shelf:
     """A workspace with tools of its user's, and the registry that has them."""
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, registry: ToolRegistry) -> None:
         self.folder = workspace / "tools"
-        self.registry = build_tools(ToolPolicies(PathPolicy(workspace)))
-        self.built_in = set(self.registry.names)
+        self.registry = registry
+        self.built_in = set(registry.names)
         self.worker = WorkerThread()
         self.registry.add_source(OwnTools(workspace, self.worker))
 
@@ -58,8 +56,8 @@ class Shelf:
 
 
 @pytest.fixture
-async def shelf(workspace: Path) -> AsyncIterator[Shelf]:
-    made = Shelf(workspace)
+async def shelf(workspace: Path, registry: ToolRegistry) -> AsyncIterator[Shelf]:
+    made = Shelf(workspace, registry)
     yield made
     await made.registry.close()
     made.worker.close()
