@@ -1,16 +1,13 @@
 """What a bot sends: as what it is, where the chat is today, and what Telegram refuses."""
 
-import asyncio
-
 import pytest
 
 from nanobot.agent.command import parse_command
 from nanobot.bus.events import Address, Button, DeliveryFailedError, MenuEntry, OutboundKind
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.telegram import TelegramChannel
 from nanobot.testing.live_channel import delta, live
 from tests.fakes.platform_telegram import ANNA, HALL, ZOE
-from tests.fakes.telegram import BLOCKED, BOT, bad, too_fast
+from tests.fakes.telegram import BLOCKED, BOT, bad
 from tests.support.eventually import eventually
 
 NANO = f"@{BOT['username']}"
@@ -36,9 +33,9 @@ async def test_looks_travel_as_entities_and_where_they_are_refused_the_words_go_
     assert (second["text"], second["entities"]) == ("again bold", [])
 
 
-async def test_what_a_message_names_is_not_fetched_for_a_preview(telegram, tmp_path, monkeypatch):
-    monkeypatch.setattr(TelegramChannel, "delta_interval_s", 0.0)
+async def test_what_a_message_names_is_not_fetched_for_a_preview(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
         await telegram.says("hello")
         message = await life.hears("hello")
         delta(life, message, "See https://a.example/?q=1")
@@ -50,9 +47,9 @@ async def test_what_a_message_names_is_not_fetched_for_a_preview(telegram, tmp_p
     assert sent["sendMessage"] == sent["editMessageText"] == {"is_disabled": True}
 
 
-async def test_a_message_that_says_it_already_is_fine(telegram, tmp_path, monkeypatch):
-    monkeypatch.setattr(TelegramChannel, "delta_interval_s", 0.0)
+async def test_a_message_that_says_it_already_is_fine(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
         await telegram.says("hello")
         message = await life.hears("hello")
         delta(life, message, "one")
@@ -107,22 +104,6 @@ async def test_what_telegram_never_takes_is_given_up_at_once(telegram, tmp_path,
             await life.posted(home(), "lost")
 
     assert telegram.shown() == []
-
-
-async def test_a_chat_that_was_told_to_wait_is_not_asked_meanwhile_and_others_are(telegram, tmp_path):
-    async with live(telegram, tmp_path) as life:
-        await life.is_up()
-        telegram.server.faults.append(too_fast(0.3))
-        slow = life.post(home(), "later")
-        await eventually(lambda: not telegram.server.faults)
-        await life.posted(home(HALL), "now")
-        waited = not slow.settled
-        asked = [method for method, params in telegram.server.asked if params.get("text") == "later"]
-        await asyncio.wait_for(slow.wait(), 5)
-
-    assert waited
-    assert len(asked) == 1
-    assert [one.text for one in telegram.shown()] == ["later"]
 
 
 async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
