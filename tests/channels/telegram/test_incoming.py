@@ -94,9 +94,10 @@ async def test_in_a_group_it_hears_what_is_meant_for_it(telegram, tmp_path, text
     assert [one.content for one in life.heard[:-1]] == ([heard] if heard else [])
 
 
-async def test_a_command_for_another_bot_is_not_heard_even_where_everything_is(telegram, tmp_path):
+async def test_where_everything_is_heard_a_command_for_another_bot_and_members_who_come_are_not(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True, group_policy="open") as life:
         await telegram.server.message(HALL, ANNA, "/status@another_bot")
+        await telegram.server.message(HALL, ANNA, new_chat_members=[telegram.server.people[ZOE]])
         await telegram.server.message(HALL, ANNA, "chatter")
         await life.hears("chatter")
 
@@ -121,15 +122,6 @@ async def test_who_is_no_person_is_known_by_what_vouches_for_them(telegram, tmp_
         await life.hears("after")
 
     assert [one.sender_id for one in life.heard[:-1]] == ([sender] if sender else [])
-
-
-async def test_members_who_come_and_go_say_nothing(telegram, tmp_path):
-    async with live(telegram, tmp_path, silent=True, group_policy="open") as life:
-        await telegram.server.message(HALL, ANNA, new_chat_members=[telegram.server.people[ZOE]])
-        await telegram.says("after")
-        await life.hears("after")
-
-    assert len(life.heard) == 1
 
 
 @pytest.mark.parametrize(
