@@ -100,42 +100,30 @@ async def test_what_only_the_owner_can_mend_says_how(discord, tmp_path, settings
 # what was said while nobody listened
 
 
-async def test_the_very_first_connection_answers_nothing_that_was_said_before(discord, tmp_path):
+async def test_nothing_is_answered_from_before_the_first_connection_and_later_all_once_and_in_order(discord, tmp_path):
     old = Message(discord.world.ids.next(ago_s=3600), there.GROUP, there.PERSON, f"<@{there.BOT}> old")
     discord.world.chats[there.GROUP].messages[old.id] = old
     async with live(discord, tmp_path) as life:
-        await life.asked("new")
-
-    assert [one.content for one in life.heard] == ["new"]
-
-
-async def test_what_was_said_in_servers_and_threads_meanwhile_is_answered_once_and_in_order(discord, tmp_path):
-    async with live(discord, tmp_path) as life:
-        await life.asked("before")
+        await life.asked("before", chat=there.GROUP, mention=True)
     for text in ("one", "two"):
         await discord.says(text, chat=there.GROUP, mention=True)
     await discord.says("in a thread", chat=there.GROUP, thread=there.THREAD, mention=True)
     await discord.says("not for the bot", chat=there.GROUP)
-    for _ in range(2):
-        async with live(discord, tmp_path) as life:
-            await eventually(lambda: len(discord.shown(there.GROUP)) == 3)
-            await life.asked(f"after {len(discord.shown())}")
-            await life.manager.drain()
+    await discord.says("the first private words")
+    discord.rest.hides_history = 2  # it is asked for again until it is told
+    for number in range(2):
+        async with live(discord, tmp_path) as again:
+            await eventually(lambda: len(discord.shown(there.GROUP)) == 4)
+            await again.asked(f"after {number}")
+            await again.manager.drain()
 
-    told = sorted(one.text.removeprefix("You said: ") for one in discord.shown(there.GROUP) if not one.thread_id)
-    assert told == ["one", "two"]
+    told = [one.text.removeprefix("You said: ") for one in discord.shown(there.GROUP) if not one.thread_id]
+    assert [one.content for one in life.heard] == ["before"]
+    assert (told[0], sorted(told[1:])) == ("before", ["one", "two"])
     assert [one.text for one in discord.shown(there.GROUP) if one.thread_id] == ["You said: in a thread"]
-
-
-async def test_the_first_private_words_that_came_meanwhile_are_heard_before_the_next(discord, tmp_path):
-    async with live(discord, tmp_path) as life:
-        await life.asked("before", chat=there.GROUP, mention=True)
-    await discord.says("meanwhile")
-    async with live(discord, tmp_path) as life:
-        await life.is_up()
-        await life.asked("after")
-
-    assert [one.content for one in life.heard] == ["meanwhile", "after"]
+    private = [one.text.removeprefix("You said: ") for one in discord.shown()]
+    assert private == ["the first private words", "after 0", "after 1"]
+    assert discord.rest.hides_history == 0
 
 
 async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_path):
@@ -153,17 +141,6 @@ async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_pa
         await life.shows("You said: 6 days ago", there.GROUP)
 
     assert "8 days ago" not in str(life.heard)
-
-
-async def test_history_is_asked_for_until_discord_tells_it(discord, tmp_path, monkeypatch):
-    async with live(discord, tmp_path) as life:
-        await life.asked("before")
-    await discord.says("meanwhile")
-    discord.rest.hides_history = 2
-    async with live(discord, tmp_path) as life:
-        await life.shows("You said: meanwhile")
-
-    assert discord.rest.hides_history == 0
 
 
 async def test_a_message_that_the_disk_refused_is_heard_once_there_is_room_also_after_a_restart(discord, tmp_path):
