@@ -144,7 +144,7 @@ async def test_kill_9_loses_no_message_and_doubles_none(telegram, tmp_path):
     )
     for number in range(150):
         await telegram.says(f"m{number}")
-    await eventually(lambda: telegram.server.confirmed > 0)
+    await eventually(lambda: telegram.server.confirmed > 0, within_s=40)
     for number in range(150, 300):
         await telegram.says(f"m{number}")
     os.kill(child.pid, signal.SIGKILL)
