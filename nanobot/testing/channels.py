@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
 from nanobot.bus.journal import InboundState
@@ -232,7 +232,7 @@ async def test_the_agent_knows_whether_a_chat_is_a_group_and_whether_it_was_ment
 async def test_an_unknown_sender_gets_a_pairing_code_once_and_is_answered_when_it_is_approved(
     platform: Platform, tmp_path: Path
 ) -> None:
-    stranger = {"sender": platform.stranger, "chat": platform.stranger_chat}
+    stranger: dict[str, Any] = {"sender": platform.stranger, "chat": platform.stranger_chat}
     async with live(platform, tmp_path) as life:
         await platform.says("let me in", **stranger)
         await until(lambda: platform.shown(platform.stranger_chat))
