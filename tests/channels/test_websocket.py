@@ -408,6 +408,18 @@ async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(pla
     assert told == {"type": "pong"}
 
 
+def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
+    chat = ClientChat("anna")
+    for number in range(4):
+        chat.add("{}", f"id {number}")
+    chat.confirm(2)
+
+    assert [frame.seq for frame in chat.after(1)] == [2, 3, 4]
+    assert chat.before_undelivered() == 2
+    chat.confirm(4)
+    assert chat.before_undelivered() == 4
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 400)), max_size=40), st.integers(0, 40))
 def test_what_is_kept_stays_within_bounds_and_nothing_that_is_owed_is_forgotten(sayings, arrived):
     chat, said = ClientChat("anna", most_frames=10, most_characters=2000), []
