@@ -25,6 +25,7 @@ from nanobot.markdown import Chunk
 from nanobot.markdown.dialects import PLAIN
 from nanobot.messages.types import Origin
 from tests.support.clock import WarpLoop
+from tests.support.eventually import eventually
 
 BUSY, LATER = SendError("busy"), RateLimitedError("slow down", 0)
 UNSURE, GONE = SendError("no answer", may_have_arrived=True), UndeliverableError("the bot was blocked")
@@ -183,6 +184,22 @@ async def test_a_channel_that_breaks_in_any_way_is_started_again_and_ends_no_oth
         await asyncio.wait_for(bus.post_outbound(out("still here")).wait(), 5)
 
     assert wall.written == [("1", "still here")]
+
+
+async def test_what_waits_for_a_channel_goes_out_through_the_one_that_replaces_it():
+    class Away(Wall):
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+    bus = MessageBus()
+    wall = Wall(bus)
+    async with running(Away(bus), bus) as manager:
+        receipts = [bus.post_outbound(out(text)) for text in "abc"]
+        await eventually(lambda: not bus.outbound_size)
+        await manager.change("wall", wall)
+        await asyncio.wait_for(receipts[-1].wait(), 5)
+
+    assert wall.written == [("1", text) for text in "abc"]
 
 
 async def test_a_channel_that_does_not_end_its_stop_is_left(caplog):
