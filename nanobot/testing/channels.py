@@ -250,9 +250,6 @@ async def test_an_unknown_sender_gets_a_pairing_code_once_and_is_answered_when_i
 # sending
 
 
-# sending
-
-
 @needs("limit")
 async def test_a_long_answer_is_split_with_all_its_words_in_order(platform: Platform, tmp_path: Path) -> None:
     said = words(platform.limit // 2)
@@ -286,7 +283,7 @@ async def test_a_file_is_sent_with_its_text_and_a_missing_one_is_reported(platfo
 
     text = " ".join(one.text for one in platform.shown())
     assert [name for one in platform.shown() for name in one.files] == ["picture.png"]
-    assert all(words in text for words in ("here it is", "none.png", "cannot be read"))
+    assert all(one in text for one in ("here it is", "none.png", "cannot be read"))
 
 
 @needs("buttons")
@@ -491,7 +488,7 @@ async def test_a_failed_send_is_retried_in_the_time_the_platform_names_and_an_un
 
     assert dead == []
     assert len(life.dead) == 1
-    assert all(word in one.text for word, one in zip(("at last", "patience", "next"), platform.shown(), strict=True))
+    assert all(text in one.text for text, one in zip(("at last", "patience", "next"), platform.shown(), strict=True))
     assert took_s >= 0.2 * platform.rate_limits
     assert (life.channel.status.failed, counts.failed_out) == (1, 1)
 
