@@ -30,14 +30,17 @@ async def finish(work: Awaitable[T]) -> T:
 
 
 async def contain_errors(work: Awaitable[T]) -> T:
-    """Await foreign code. An exception that is no Exception, such as SystemExit, becomes a RuntimeError; cancelling
-    passes.
+    """Await foreign code. An exception that is no Exception, such as SystemExit, becomes a RuntimeError, and so does a
+    CancelledError that nobody asked this task for, as after a wait for a task that the code has cancelled itself.
     """
     try:
         return await work
-    except (Exception, asyncio.CancelledError):
+    except Exception:
         raise
     except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise
         raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
 
 
