@@ -30,6 +30,12 @@ def test_what_only_looks_like_state_may_be_written(policy: PathPolicy, path: str
     policy.resolve_writable(path)
 
 
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/thread-self/environ", "/proc/1/mem"])
+def test_the_keys_a_process_was_started_with_are_not_shown(policy: PathPolicy, path: str):
+    with pytest.raises(PathDeniedError, match="secrets"):
+        policy.resolve_readable(path)
+
+
 @given(st.lists(st.sampled_from(["..", ".", "sessions", "out", "in", "memory", "HISTORY.md", "", "/"]), max_size=7))
 def test_no_spelling_leaves_a_restricted_workspace_or_writes_our_state(home: Path, parts: list[str]):
     workspace = home / "workspace"
