@@ -19,8 +19,7 @@ from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing.channels import PICTURE
 from nanobot.testing.live_channel import LiveChannel, delta, live
-from tests.fakes.feishu import ANNA, APP_ID, BOT, HALL, HALL_ROOT, SECRET, ZOE, Post
-from tests.fakes.platform_feishu import FeishuPlatform
+from tests.fakes.feishu import ANNA, APP_ID, BOT, HALL, HALL_ROOT, SECRET, ZOE, FeishuPlatform, Post
 from tests.support.eventually import eventually
 
 # the app
@@ -44,7 +43,7 @@ from tests.support.eventually import eventually
     ],
 )
 async def test_an_app_that_cannot_be_used_is_told_with_what_to_do(feishu, tmp_path, section, app, told):
-    vars(feishu.feishu).update(app)
+    vars(feishu).update(app)
     async with live(feishu, tmp_path, **section) as life:
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
@@ -54,8 +53,8 @@ async def test_an_app_that_cannot_be_used_is_told_with_what_to_do(feishu, tmp_pa
 async def test_a_secret_that_is_reset_meanwhile_fails_the_channel_and_the_message_waits(feishu, tmp_path):
     async with live(feishu, tmp_path) as life:
         await life.asked("hello")
-        feishu.feishu.secret = "another"
-        feishu.feishu.tokens.clear()
+        feishu.secret = "another"
+        feishu.tokens.clear()
         receipt = life.post(Address("feishu", ANNA), "news")
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
@@ -66,10 +65,10 @@ async def test_a_secret_that_is_reset_meanwhile_fails_the_channel_and_the_messag
 async def test_a_token_that_ends_early_is_fetched_again_once(feishu, tmp_path):
     async with live(feishu, tmp_path) as life:
         await life.asked("before")
-        feishu.feishu.tokens.clear()
+        feishu.tokens.clear()
         await life.asked("after")
 
-    assert feishu.feishu.calls.count("token") == 2
+    assert feishu.calls.count("token") == 2
     assert life.dead == []
 
 
@@ -85,13 +84,13 @@ async def test_no_secret_and_no_token_is_in_the_log(feishu, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     async with live(feishu, tmp_path) as life:
         await life.asked("hello")
-        feishu.feishu.secret = "another"
+        feishu.secret = "another"
         await feishu.drop()
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
     assert SECRET not in caplog.text
     assert "access_key" not in caplog.text
-    assert not any(token in caplog.text for token in feishu.feishu.tokens_seen if token)
+    assert not any(token in caplog.text for token in feishu.tokens_seen if token)
 
 
 # what is heard
@@ -125,7 +124,7 @@ async def test_a_message_of_any_form_is_heard_with_names_for_people(feishu, tmp_
         {"key": "@_user_2", "id": {"open_id": ZOE}, "name": "Zoe"},
     ]
     async with live(feishu, tmp_path) as life:
-        await feishu.says("", kind=kind, content=content, mentions=mentions)
+        await feishu.writes(kind, content, mentions=mentions)
         await eventually(lambda: life.heard)
 
     assert life.heard[0].content == heard
@@ -136,21 +135,19 @@ async def test_a_message_of_any_form_is_heard_with_names_for_people(feishu, tmp_
     [("image", "image_key", "image"), ("file", "file_key", "file"), ("audio", "file_key", "voice")],
 )
 async def test_a_file_alone_is_stored(feishu, tmp_path, kind, key, heard):
-    name = feishu.feishu.put_file(
-        "a.bin", PICTURE if kind == "image" else b"some bytes", "img" if kind == "image" else "file"
-    )
+    name = feishu.put_file("a.bin", PICTURE if kind == "image" else b"some bytes", "img" if kind == "image" else "file")
     async with live(feishu, tmp_path) as life:
-        await feishu.says("", kind=kind, content={key: name, "file_name": "../../a.txt", "duration": 1000})
+        await feishu.writes(kind, {key: name, "file_name": "../../a.txt", "duration": 1000})
         await eventually(lambda: life.heard)
 
     (path,) = life.heard[0].media
-    assert Path(path).read_bytes() == feishu.feishu.files[name][1]
+    assert Path(path).read_bytes() == feishu.stored[name][1]
     assert Path(path).is_relative_to(life.media)
     assert f"[{heard}: {path}]" in life.heard[0].content
 
 
 async def test_what_no_person_says_is_acknowledged_and_not_heard(feishu, tmp_path):
-    server = feishu.feishu
+    server = feishu
     own = server.add(server.rooms["oc_anna"], APP_ID, "text", {"text": "I am a bot"})
     system = server.add(server.rooms["oc_anna"], ANNA, "system", {"template": "joined"})
     async with live(feishu, tmp_path) as life:
@@ -167,7 +164,7 @@ async def test_what_no_person_says_is_acknowledged_and_not_heard(feishu, tmp_pat
 
 
 async def test_an_event_in_several_frames_is_one_message(feishu, tmp_path):
-    feishu.feishu.part_bytes = 200
+    feishu.part_bytes = 200
     async with live(feishu, tmp_path) as life:
         message_id, message, _ = await life.asked(f"long: {'word ' * 200}".strip())
         await eventually(lambda: feishu.acknowledged(message_id))
@@ -180,7 +177,7 @@ async def test_feishu_is_told_to_send_again_what_is_not_journaled(feishu, tmp_pa
         await life.is_up()
         life.bus.full = True
         await feishu.says("hello")
-        (event,) = feishu.feishu.events
+        (event,) = feishu.events
         await eventually(lambda: event.codes)
 
     assert event.codes == [500]
@@ -198,7 +195,7 @@ async def test_an_answered_message_gets_the_reaction_of_done_emoji_and_a_failed_
 
 
 async def test_what_is_replied_to_is_quoted_with_its_files(feishu, tmp_path):
-    server = feishu.feishu
+    server = feishu
     content = {"file_key": server.put_file("plan.txt", b"the plan"), "file_name": "plan.txt"}
     plan = server.add(server.rooms[HALL], ZOE, "file", content)
     words = server.add(server.rooms[HALL], ZOE, "text", {"text": "buy milk"})
@@ -227,7 +224,7 @@ async def test_what_is_replied_to_is_quoted_with_its_files(feishu, tmp_path):
 
 
 async def test_a_bundle_of_forwarded_messages_is_read(feishu, tmp_path):
-    server = feishu.feishu
+    server = feishu
     async with live(feishu, tmp_path) as life:
         await life.is_up()
         life.people.admit("feishu", ANNA, owner=True)
@@ -260,7 +257,7 @@ async def test_each_question_in_a_group_has_its_session_until_topics_are_not_apa
 
 
 async def test_the_history_is_read_after_an_outage_and_nothing_is_heard_twice(feishu, tmp_path):
-    feishu.feishu.pushes_again = False
+    feishu.pushes_again = False
     async with live(feishu, tmp_path) as life:
         await life.is_up()
         await life.asked("before")
@@ -282,7 +279,7 @@ async def test_the_history_is_read_after_an_outage_and_nothing_is_heard_twice(fe
 async def test_without_the_permission_for_the_history_new_messages_are_heard(feishu, tmp_path, caplog):
     async with live(feishu, tmp_path) as life:
         await life.asked("before")
-    feishu.feishu.scopes.discard("history")
+    feishu.scopes.discard("history")
     async with live(feishu, tmp_path) as life:
         await life.asked("after")
 
@@ -306,7 +303,7 @@ async def test_a_short_plain_answer_is_a_text_and_a_formatted_one_a_card(feishu,
 
 
 async def test_a_card_that_is_refused_is_sent_as_text(feishu, tmp_path):
-    feishu.feishu.takes_cards = False
+    feishu.takes_cards = False
     async with live(feishu, tmp_path) as life:
         await life.posted(Address("feishu", ANNA), "**all** of it")
         (post,) = posts(feishu)
@@ -343,13 +340,13 @@ async def test_an_answer_that_takes_longer_than_a_card_may_stream_goes_on_in_it(
 
 
 async def test_without_the_permission_for_cards_the_answer_comes_whole(feishu, tmp_path):
-    feishu.feishu.scopes.discard("cardkit:card:write")
+    feishu.scopes.discard("cardkit:card:write")
     async with live(feishu, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
         await feishu.says("hello")
         message = await life.hears("hello")
         delta(life, message, "one ")
-        await eventually(lambda: "create_card" in feishu.feishu.calls)
+        await eventually(lambda: "create_card" in feishu.calls)
         life.answers(message, "one two")
         await life.shows("one two")
         await life.posted(message, "next")
@@ -383,7 +380,7 @@ async def test_an_answer_to_a_message_that_was_withdrawn_stands_in_the_chat(feis
     async with live(feishu, tmp_path, silent=True) as life:
         message_id = await feishu.says("hello", chat=HALL, mention=True)
         message = await life.hears("hello")
-        del feishu.feishu.rooms[HALL].posts[message_id]
+        del feishu.rooms[HALL].posts[message_id]
         await life.posted(message, "the answer", reply_to=message_id)
 
     assert [(shown.text, shown.reply_to) for shown in feishu.shown(HALL)] == [("the answer", None)]
@@ -407,7 +404,7 @@ async def test_a_button_in_a_group_is_pressed_in_the_session_that_offered_it_als
         await life.is_up()
         await feishu.press_button(shown_id, "Yes")
         pressed = await life.hears("do it")
-        await eventually(lambda: feishu.feishu.events[-1].acknowledged)
+        await eventually(lambda: feishu.events[-1].acknowledged)
 
     assert pressed.session_key == message.session_key
     assert pressed.in_group
@@ -425,7 +422,7 @@ async def streamed(life: LiveChannel, feishu: FeishuPlatform, text: str):
 
 def posts(feishu: FeishuPlatform, chat: str = ANNA) -> list[Post]:
     """What the bot has posted."""
-    return [post for post in feishu.feishu.room_of(chat).posts.values() if post.sender == APP_ID]
+    return [post for post in feishu.room_of(chat).posts.values() if post.sender == APP_ID]
 
 
 # reading never raises
@@ -476,16 +473,16 @@ def test_no_bytes_make_the_decoder_fail_otherwise_than_with_a_value_error(data):
 
 async def test_the_vendor_s_own_client_takes_the_fake_for_feishu(feishu, tmp_path):
     """It acknowledges an event that comes in parts, does not the one it fails at, and streams a card, sent once."""
-    feishu.feishu.part_bytes = 150
+    feishu.part_bytes = 150
     for text in ("good", "bad"):
         await feishu.says(text)
     script = Path(__file__).parents[1] / "programs" / "feishu_sdk.py"
-    command = [sys.executable, str(script), feishu.feishu.url, APP_ID, SECRET]
+    command = [sys.executable, str(script), feishu.url, APP_ID, SECRET]
     child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         assert child.stdout is not None
         heard = [json.loads(await asyncio.wait_for(child.stdout.readline(), 30)) for _ in range(3)]
-        good, bad = feishu.feishu.events
+        good, bad = feishu.events
         await eventually(lambda: good.codes and bad.codes)
     finally:
         child.kill()

@@ -13,24 +13,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
-from tests.fakes.dingtalk import CLIENT_ID
+from tests.fakes.dingtalk import CLIENT_ID, DingTalkPlatform
 from tests.fakes.dingtalk import SECRET as DINGTALK_SECRET
-from tests.fakes.feishu import APP_ID
+from tests.fakes.feishu import APP_ID, FeishuPlatform
 from tests.fakes.feishu import SECRET as FEISHU_SECRET
-from tests.fakes.feishu import Feishu as FeishuServer
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
 from tests.fakes.matrix import BOT as MATRIX_BOT
 from tests.fakes.matrix import PASSWORD as MATRIX_PASSWORD
 from tests.fakes.matrix import TOKEN as MATRIX_TOKEN
-from tests.fakes.platform_dingtalk import DingTalkPlatform
+from tests.fakes.matrix import MatrixPlatform
 from tests.fakes.platform_discord import DiscordPlatform
-from tests.fakes.platform_feishu import FeishuPlatform
-from tests.fakes.platform_matrix import MatrixPlatform
 from tests.fakes.platform_slack import SlackPlatform
-from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
 from tests.fakes.telegram import TOKEN, FakeTelegram
-from tests.fakes.weixin import ANNA, FakeWeixin
+from tests.fakes.weixin import ANNA, WeixinPlatform
 from tests.support.eventually import eventually
 from tests.support.home import NANOBOT
 
@@ -333,16 +329,16 @@ async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_t
     from tests.support.terminal import at_home, on_screen  # not on Windows
 
     async with FeishuPlatform(tmp_path).open() as feishu:
-        env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.feishu.url)
+        env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.url)
         child = on_screen([*NANOBOT, "channels", "login", "feishu"], env=env, dimensions=(40, 100), timeout=20)
         secret = ("App ID, cli_", f"{APP_ID}\r"), ("App Secret", f"{FEISHU_SECRET}\r")
         await talk(child, ("Enter the App ID", "\x1b[B\r"), *secret)
         await talk(child, ("Your bot is nanobot", ""), ("Now write anything", ""))
-        await eventually(lambda: feishu.feishu.lines)
+        await eventually(lambda: feishu.lines)
         own = await feishu.says("hello")
         await talk(child, (f"ID {feishu.person} just wrote: is that you?", "\r"))
         assert await leaves(child) == 0
-        await eventually(lambda: not feishu.feishu.lines)
+        await eventually(lambda: not feishu.lines)
 
     assert not feishu.acknowledged(own)  # it comes again, to the gateway
     assert owners() == {"feishu": [feishu.person]}
@@ -571,10 +567,10 @@ async def test_dingtalk_is_set_up_with_the_credentials_of_an_app(tmp_path, monke
 
 
 @pytest.fixture
-async def feishu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FeishuServer]:
+async def feishu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FeishuPlatform]:
     async with FeishuPlatform(tmp_path).open() as platform:
-        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.feishu.url)
-        yield platform.feishu
+        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.url)
+        yield platform
 
 
 async def test_feishu_is_set_up_by_whoever_scans_the_code_that_creates_the_app(feishu):
@@ -610,14 +606,14 @@ async def test_an_app_that_was_not_created_leaves_feishu_unchanged(feishu, error
 
 
 @pytest.fixture
-async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeWeixin]:
+async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WeixinPlatform]:
     monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
     async with WeixinPlatform(tmp_path).open() as platform:
         monkeypatch.setenv("NANOBOT_CHANNELS__WEIXIN__BASE_URL", platform.server.url)
         yield platform.server
 
 
-def confirmed(server: FakeWeixin) -> dict[str, str]:
+def confirmed(server: WeixinPlatform) -> dict[str, str]:
     bot = {"ilink_bot_id": "b1@im.bot", "ilink_user_id": ANNA}
     return {"status": "confirmed", "bot_token": server.token, "baseurl": f"{server.url}/hk", **bot}
 
@@ -681,7 +677,7 @@ async def test_the_login_follows_to_a_server_of_wechat_only(weixin, tmp_path):
         result = await command("channels", "login", "weixin")
 
     assert result.exit_code == 0, result.output
-    assert other.server.requests == []
+    assert other.server.calls == []
     assert channels() == {"weixin": {"enabled": True, "token": weixin.token}}
 
 
@@ -694,7 +690,7 @@ async def test_a_bot_that_is_logged_in_already_keeps_its_login(weixin):
     assert result.exit_code == 0, result.output
     assert channels()["weixin"]["token"] == weixin.token
     assert ("get_bot_qrcode", [weixin.token]) in [
-        (method, body.get("local_token_list")) for method, body in weixin.requests
+        (method, body.get("local_token_list")) for method, body in weixin.calls
     ]
 
 

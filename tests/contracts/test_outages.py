@@ -19,11 +19,11 @@ from nanobot.channels.status import ChannelState
 from nanobot.config.channels import MochatConfig
 from nanobot.testing.live_channel import LiveChannel, live
 from nanobot.testing.platform import Platform
+from tests.fakes.mochat import MochatPlatform
 from tests.fakes.platform_discord import DiscordPlatform
-from tests.fakes.platform_mochat import MochatPlatform
-from tests.fakes.platform_qq import QQPlatform
-from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.platforms import platform_class
+from tests.fakes.qq import QQPlatform
+from tests.fakes.weixin import WeixinPlatform
 from tests.support.clock import LoopClock, WarpLoop
 
 OUTAGE_S = 300.0
@@ -60,11 +60,11 @@ def real(name: str, folder: Path) -> Platform:
     if isinstance(platform, DiscordPlatform):
         platform.gateway.heartbeat_s = 20.0
     if isinstance(platform, QQPlatform):
-        platform.server.beat_s = 41.0
+        platform.beat_s = 41.0
     if isinstance(platform, WeixinPlatform):
-        platform.server.hold_s = 35.0
+        platform.hold_s = 35.0
     if isinstance(platform, MochatPlatform):
-        platform.server.io.eio.ping_interval = 25.0
+        platform.io.eio.ping_interval = 25.0
     return platform
 
 

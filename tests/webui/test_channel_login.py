@@ -11,15 +11,13 @@ import httpx
 import pytest
 
 from nanobot.channels.status import ChannelState
-from tests.fakes.feishu import APP_ID
+from tests.fakes.feishu import APP_ID, FeishuPlatform
 from tests.fakes.feishu import SECRET as FEISHU_SECRET
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
-from tests.fakes.platform_feishu import FeishuPlatform
-from tests.fakes.platform_weixin import WeixinPlatform
-from tests.fakes.platform_whatsapp import WhatsAppPlatform
 from tests.fakes.telegram import TOKEN, FakeTelegram
-from tests.fakes.weixin import ANNA, FakeWeixin
+from tests.fakes.weixin import ANNA, WeixinPlatform
 from tests.fakes.whatsapp import TOKEN as BRIDGE_TOKEN
+from tests.fakes.whatsapp import WhatsAppPlatform
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway, Running
 from tests.support.web_client import browser
@@ -58,7 +56,7 @@ async def telegram(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeTelegra
 
 
 @pytest.fixture
-async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeWeixin]:
+async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WeixinPlatform]:
     monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
     (tmp_path / "platform").mkdir()
     async with WeixinPlatform(tmp_path / "platform").open() as platform:
@@ -110,7 +108,9 @@ async def test_a_token_that_is_refused_can_be_saved_and_an_owner_be_named(runnin
     assert (form["owner"], [person["sender"] for person in people], off.status_code) == (None, ["111"], 200)
 
 
-async def test_wechat_is_connected_by_its_code_and_the_number_on_the_phone(running: OpenGateway, weixin: FakeWeixin):
+async def test_wechat_is_connected_by_its_code_and_the_number_on_the_phone(
+    running: OpenGateway, weixin: WeixinPlatform
+):
     confirmed = {"status": "confirmed", "bot_token": weixin.token, "baseurl": weixin.url, "ilink_user_id": ANNA}
     states = ["wait", "expired", "scaned", "need_verifycode", "need_verifycode"]
     weixin.statuses.extend([*({"status": each} for each in states), confirmed])
@@ -139,10 +139,10 @@ async def test_wechat_is_connected_by_its_code_and_the_number_on_the_phone(runni
 
 
 async def test_a_login_ends_when_its_dialog_is_closed_and_when_another_one_begins(
-    running: OpenGateway, weixin: FakeWeixin
+    running: OpenGateway, weixin: WeixinPlatform
 ):
     def polls() -> int:
-        return sum(method == "get_qrcode_status" for method, _ in weixin.requests)
+        return sum(method == "get_qrcode_status" for method, _ in weixin.calls)
 
     async with running() as here, browser(here) as client:
         async with aclosing(log_in(client, "weixin", signs_in=True)) as first:
@@ -166,9 +166,9 @@ async def test_feishu_is_connected_by_a_code_or_with_the_credentials_of_an_app(
 ):
     (tmp_path / "platform").mkdir()
     async with FeishuPlatform(tmp_path / "platform").open() as platform:
-        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.feishu.url)
+        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.url)
         created = {"client_id": APP_ID, "client_secret": FEISHU_SECRET, "user_info": {"open_id": "ou_anna"}}
-        platform.feishu.polls.extend([{"error": "access_denied"}, created])
+        platform.polls.extend([{"error": "access_denied"}, created])
         async with running() as here, browser(here) as client:
             form = (await client.get("/api/channels/feishu/form")).json()
             declined = await events_of(client, "feishu", signs_in=True)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.telegram import TOKEN, FakeTelegram
-from tests.fakes.weixin import ANNA
+from tests.fakes.weixin import ANNA, WeixinPlatform
 from tests.support.browser import Tabs
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
@@ -95,9 +94,9 @@ async def test_a_code_is_scanned_from_a_small_screen_and_closing_ends_the_login(
             weixin.statuses.append({"status": "expired"})
             await expect(code).not_to_have_js_property("innerHTML", first)
             await tab.get_by_role("button", name="Cancel" if is_english else "取消").click()
-            polled = len(weixin.requests)
+            polled = len(weixin.calls)
             await tab.wait_for_timeout(1000)
-            assert len(weixin.requests) <= polled + 2  # those on their way
+            assert len(weixin.calls) <= polled + 2  # those on their way
 
             confirmed = {"status": "confirmed", "bot_token": weixin.token, "baseurl": weixin.url}
             weixin.statuses.extend([{"status": "need_verifycode"}, confirmed | {"ilink_user_id": ANNA}])

@@ -34,7 +34,7 @@ def replying_to(sender: str, **more: object) -> dict[str, object]:
 )
 async def test_what_people_send_is_read(dingtalk, tmp_path, more, read):
     async with live(dingtalk, tmp_path, silent=True) as life:
-        await dingtalk.server.says(**more)
+        await dingtalk.writes(**more)
         message = await life.hears(read.splitlines()[-1])
 
     assert message.content == read
@@ -44,7 +44,7 @@ async def test_words_of_somebody_else_count_as_theirs(dingtalk, tmp_path):
     async with live(dingtalk, tmp_path, silent=True) as life:
         life.people.admit("dingtalk", ANNA, owner=True)
         for sender in (f"$:LWCP_v1:${ANNA}", ROBOT_USER, "somebody"):
-            await dingtalk.server.says(**replying_to(sender))
+            await dingtalk.writes(**replying_to(sender))
         await dingtalk.says("that is all")
         await life.hears("that is all")
 
@@ -57,9 +57,9 @@ async def test_words_of_somebody_else_count_as_theirs(dingtalk, tmp_path):
 )
 async def test_files_are_fetched(dingtalk, tmp_path, kind, name, tag):
     data = {"pdf": b"%PDF-1.7 x", "mp4": b"\0\0\0 ftypisom", "amr": b"#!AMR\nx"}[name.rpartition(".")[2]]
-    code = dingtalk.server.put_file(name, data)
+    code = dingtalk.put_file(name, data)
     async with live(dingtalk, tmp_path, silent=True) as life:
-        await dingtalk.server.says(msgtype=kind, content={"downloadCode": code, "fileName": name, "duration": 1})
+        await dingtalk.writes(msgtype=kind, content={"downloadCode": code, "fileName": name, "duration": 1})
         message = await life.hears("[")
 
     (path,) = message.media
@@ -69,18 +69,18 @@ async def test_files_are_fetched(dingtalk, tmp_path, kind, name, tag):
 
 
 async def test_a_download_is_led_to_another_host_only_where_the_config_says_so(dingtalk, tmp_path, caplog):
-    elsewhere = dingtalk.server.url.replace("127.0.0.1", "localhost")
-    code = dingtalk.server.put_file("p.png", PICTURE)
-    dingtalk.server.redirect_to = f"{elsewhere}/files/{code}"
+    elsewhere = dingtalk.url.replace("127.0.0.1", "localhost")
+    code = dingtalk.put_file("p.png", PICTURE)
+    dingtalk.redirect_to = f"{elsewhere}/files/{code}"
     allowed: dict[str, Any] = {
         "allow_remote_media_redirects": True,
         "remote_media_redirect_allowed_hosts": ["localhost"],
     }
     async with live(dingtalk, tmp_path) as life:
-        await dingtalk.server.says(msgtype="file", content={"downloadCode": code, "fileName": "p.png"})
+        await dingtalk.writes(msgtype="file", content={"downloadCode": code, "fileName": "p.png"})
         await life.shows("download failed")
     async with live(dingtalk, tmp_path, **allowed) as life:
-        await dingtalk.server.says(msgtype="file", content={"downloadCode": code, "fileName": "p.png"})
+        await dingtalk.writes(msgtype="file", content={"downloadCode": code, "fileName": "p.png"})
         message = await life.hears(".png")
 
     assert "DingTalk redirects to localhost. To allow: set channels.dingtalk.allowRemoteMediaRedirects" in caplog.text
@@ -119,17 +119,17 @@ async def test_somebody_may_be_listed_by_either_id(dingtalk, tmp_path):
 async def test_what_is_not_as_documented_does_not_end_the_connection(dingtalk, tmp_path):
     async with live(dingtalk, tmp_path) as life:
         await life.is_up()
-        (line,) = dingtalk.server.lines
+        (line,) = dingtalk.lines
         await line.socket.send_str("no JSON")
         await line.socket.send_str("[]")
         await line.socket.send_json(
             {"type": "CALLBACK", "headers": {"topic": "/v1.0/im/bot/messages/get"}, "data": "{"}
         )
         await line.socket.send_json({"type": "EVENT", "headers": {"topic": "*", "messageId": "e"}, "data": "{}"})
-        await dingtalk.server.push({"msgId": "x", "conversationType": 7})
+        await dingtalk.push({"msgId": "x", "conversationType": 7})
         await life.asked("hello")
 
-        assert dingtalk.server.lines == [line]
+        assert dingtalk.lines == [line]
 
 
 KEYS = st.sampled_from(

@@ -35,7 +35,7 @@ async def test_credentials_that_are_no_good_are_named_with_what_to_do(dingtalk, 
 
 
 async def test_an_app_without_stream_mode_is_told_so(dingtalk, tmp_path):
-    dingtalk.server.stream_mode = False
+    dingtalk.stream_mode = False
 
     async with live(dingtalk, tmp_path) as life:
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
@@ -54,18 +54,18 @@ async def test_login_tries_the_credentials_and_says_what_to_do_next(dingtalk, ca
 async def test_an_access_token_that_ran_out_is_renewed(dingtalk, tmp_path):
     async with live(dingtalk, tmp_path) as life:
         await life.asked("before")
-        dingtalk.server.expire_tokens()
+        dingtalk.expire_tokens()
         await life.asked("after")
 
-    assert dingtalk.server.calls.count("POST /v1.0/oauth2/accessToken") == 2
+    assert dingtalk.calls.count("POST /v1.0/oauth2/accessToken") == 2
 
 
 async def test_a_connection_that_dingtalk_ends_is_replaced_and_nobody_is_alarmed(dingtalk, tmp_path, caplog):
     async with live(dingtalk, tmp_path) as life:
         await life.asked("before")
-        (first,) = dingtalk.server.lines
-        await dingtalk.server.end_lines()
-        await eventually(lambda: dingtalk.server.lines and first not in dingtalk.server.lines)
+        (first,) = dingtalk.lines
+        await dingtalk.end_lines()
+        await eventually(lambda: dingtalk.lines and first not in dingtalk.lines)
         await life.asked("after")
 
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
@@ -74,8 +74,8 @@ async def test_a_connection_that_dingtalk_ends_is_replaced_and_nobody_is_alarmed
 async def test_a_ping_of_the_protocol_is_answered_with_what_it_says(dingtalk, tmp_path):
     async with live(dingtalk, tmp_path) as life:
         await life.is_up()
-        await dingtalk.server.ping_lines()
-        (line,) = dingtalk.server.lines
+        await dingtalk.ping_lines()
+        (line,) = dingtalk.lines
         (pong,) = await eventually(lambda: line.acknowledgements)
 
     assert (pong["code"], json.loads(pong["data"])) == (200, {"opaque": "o-1"})
@@ -101,7 +101,7 @@ async def test_nothing_that_opens_a_door_is_in_the_log(dingtalk, tmp_path, caplo
 
 
 async def test_dingtalks_own_sdk_talks_to_the_same_fake(dingtalk):
-    server = dingtalk.server
+    server = dingtalk
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.programs.dingtalk_sdk_bot", CLIENT_ID, SECRET),
         env=os.environ | {"DINGTALK_OPENAPI_ENDPOINT": server.url},
@@ -110,8 +110,8 @@ async def test_dingtalks_own_sdk_talks_to_the_same_fake(dingtalk):
     )
     try:
         parts = [{"text": "look"}, {"type": "picture", "downloadCode": server.put_file("p.png", b"p")}]
-        private = await server.says("hello")
-        group = await server.says(group=HALL, msgtype="richText", content={"richText": parts})
+        private = await server.writes("hello")
+        group = await server.writes(group=HALL, msgtype="richText", content={"richText": parts})
         assert program.stdout is not None
         read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
         await eventually(lambda: all(map(dingtalk.acknowledged, (private, group))))

@@ -41,7 +41,7 @@ async def test_a_password_logs_in_as_the_same_device_after_a_restart_and_once_a_
     async with live(matrix, tmp_path, password=PASSWORD) as life:
         await life.asked("three")
 
-    first, second = matrix.server.logins
+    first, second = matrix.logins
     assert not first.get("device_id")
     assert second["device_id"] == "DEVICE1"
 
@@ -52,7 +52,7 @@ async def test_a_password_logs_in_again_where_its_session_was_ended(matrix, tmp_
         await matrix.revoke()
         await life.asked("two")
 
-    assert len(matrix.server.logins) == 2
+    assert len(matrix.logins) == 2
 
 
 async def test_a_domain_whose_homeserver_is_elsewhere_is_followed(matrix, tmp_path):

@@ -10,7 +10,7 @@ async def test_an_answer_is_formatted_and_mentions_nobody(matrix, tmp_path):
     async with live(matrix, tmp_path) as life:
         await life.posted(Address("matrix", DIRECT), "**now** @room\n\n| a | b |\n|---|---|\n| 1 | 2 |")
 
-    (event,) = matrix.server.of_bot(DIRECT)
+    (event,) = matrix.of_bot(DIRECT)
     assert "<strong>now</strong>" in event["content"]["formatted_body"]
     assert "<th" in event["content"]["formatted_body"]
     assert event["content"]["body"].startswith("now @room")
@@ -25,7 +25,7 @@ async def test_progress_is_a_notice_and_the_reply_a_message(matrix, tmp_path):
         await life.shows("looking")
         await life.posted(message, "found")
 
-    assert [event["content"]["msgtype"] for event in matrix.server.of_bot(DIRECT)] == ["m.notice", "m.text"]
+    assert [event["content"]["msgtype"] for event in matrix.of_bot(DIRECT)] == ["m.notice", "m.text"]
 
 
 async def test_a_streamed_answer_in_a_thread_stays_there(matrix, tmp_path):
@@ -48,12 +48,12 @@ async def test_a_person_without_a_room_is_invited_to_a_new_one(matrix, tmp_path)
         assert chat is not None
         await life.posted(Address("matrix", chat), "good morning")
 
-    assert matrix.server.rooms[chat].members == {BOT: "join", "@bob:example.org": "invite"}
+    assert matrix.rooms[chat].members == {BOT: "join", "@bob:example.org": "invite"}
 
 
 async def test_rooms_are_found_by_alias_name_and_id_and_people_by_id(matrix, tmp_path):
     state = {"state_key": ""}
-    matrix.server._add(KITCHEN, ANNA, "m.room.name", {"name": "Kitchen"}, **state)
+    matrix._add(KITCHEN, ANNA, "m.room.name", {"name": "Kitchen"}, **state)
     async with live(matrix, tmp_path) as life:
         await life.is_up()
         names = ["#kitchen:example.org", "kitchen", KITCHEN, ANNA, "#attic:example.org", "attic"]

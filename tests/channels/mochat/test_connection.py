@@ -12,8 +12,7 @@ from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.mochat import MochatApi
 from nanobot.channels.status import ChannelState
 from nanobot.testing.live_channel import live
-from tests.fakes.mochat import AGENT, ANNA, DM, GENERAL, TOKEN, Session
-from tests.fakes.platform_mochat import MochatPlatform
+from tests.fakes.mochat import AGENT, ANNA, DM, GENERAL, TOKEN, MochatPlatform, Session
 from tests.support.eventually import eventually
 
 
@@ -41,41 +40,41 @@ async def test_login_tries_the_token_and_says_what_to_do_next(mochat, capsys):
 
 
 async def test_without_a_socket_chats_and_panels_are_polled(mochat, tmp_path):
-    mochat.server.has_socket = False
+    mochat.has_socket = False
     async with live(mochat, tmp_path) as life:
         await life.asked("in private")
         await life.asked("in a panel", chat=GENERAL, mention=True)
 
         assert life.channel.is_running
-    assert mochat.server.subscribed == []
+    assert mochat.subscribed == []
 
 
 async def test_when_the_socket_is_there_again_it_is_used(mochat, tmp_path):
-    mochat.server.has_socket = False
+    mochat.has_socket = False
     async with live(mochat, tmp_path) as life:
         await life.asked("polled")
-        mochat.server.has_socket = True
-        await eventually(lambda: mochat.server.subscribed)
+        mochat.has_socket = True
+        await eventually(lambda: mochat.subscribed)
         await life.asked("told")
 
-    assert mochat.server.subscribed[0]["cursors"][DM] > 0
+    assert mochat.subscribed[0]["cursors"][DM] > 0
 
 
 async def test_after_as_many_attempts_as_the_owner_wants_it_only_polls_and_says_so(mochat, tmp_path, caplog):
-    mochat.server.has_socket = False
+    mochat.has_socket = False
     async with live(mochat, tmp_path, max_retry_attempts=2) as life:
         await eventually(lambda: "no socket after 2 attempts" in caplog.text)
-        mochat.server.has_socket = True
+        mochat.has_socket = True
         await life.asked("hello")
 
-    assert mochat.server.subscribed == []
+    assert mochat.subscribed == []
 
 
 async def test_a_subscription_that_is_refused_leaves_the_polls(mochat, tmp_path):
     async with live(mochat, tmp_path, sessions=[DM, "session_of_others"]) as life:
         await life.asked("hello")
 
-    assert ("sessions/watch", DM) in {(path, body.get("sessionId")) for path, body in mochat.server.calls}
+    assert ("sessions/watch", DM) in {(path, body.get("sessionId")) for path, body in mochat.calls}
 
 
 async def test_json_works_where_the_owner_disables_msgpack(tmp_path):
@@ -88,8 +87,8 @@ async def test_json_works_where_the_owner_disables_msgpack(tmp_path):
 
 async def test_a_chat_that_is_opened_later_is_read_from_its_first_message(mochat, tmp_path):
     async with live(mochat, tmp_path, refresh_interval_ms=60_000) as life:
-        await eventually(lambda: mochat.server.subscribed)
-        mochat.server.sessions["session_new"] = Session([ANNA, AGENT])
+        await eventually(lambda: mochat.subscribed)
+        mochat.sessions["session_new"] = Session([ANNA, AGENT])
         _, message, _ = await life.asked("hello from here", chat="session_new")
 
     assert message.chat_id == "session_new"
@@ -114,11 +113,11 @@ async def test_a_message_to_a_token_that_was_revoked_waits(mochat, tmp_path):
     async with live(mochat, tmp_path, silent=True, refresh_interval_ms=500) as life:
         await mochat.says("hello")
         message = await life.hears("hello")
-        mochat.server.token = "claw_another"
+        mochat.token = "claw_another"
         receipt = life.post(message, "waits")
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
         is_waiting = not receipt.settled
-    mochat.server.token = TOKEN
+    mochat.token = TOKEN
     async with live(mochat, tmp_path) as life:
         await life.shows("waits")
 
@@ -138,9 +137,9 @@ async def test_events_that_are_not_as_expected_end_nothing(mochat, tmp_path, pay
     async with live(mochat, tmp_path) as life:
         await life.asked("before")
         for name in ("claw.session.events", "claw.panel.events", "notify:chat.message.add", "notify:chat.inbox.append"):
-            await mochat.server.io.emit(name, payload)
+            await mochat.io.emit(name, payload)
         await life.asked("after")
-        subscriptions = mochat.server.io.manager.rooms["/"][None]
+        subscriptions = mochat.io.manager.rooms["/"][None]
 
         assert len(subscriptions) == 1
 
@@ -168,8 +167,8 @@ async def test_the_plain_client_of_python_socketio_talks_to_the_same_fake(mochat
     try:
         assert program.stdout is not None
         await asyncio.wait_for(program.stdout.readline(), 20)
-        panel = await mochat.server.says("look", chat=GENERAL)
-        private = await mochat.server.says("hello")
+        panel = await mochat.writes("look", chat=GENERAL)
+        private = await mochat.writes("hello")
         read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
         await asyncio.wait_for(program.wait(), 20)
     finally:
@@ -180,5 +179,5 @@ async def test_the_plain_client_of_python_socketio_talks_to_the_same_fake(mochat
     by_id = {one["messageId"]: one for one in read}
     assert (by_id[private]["content"], by_id[private]["author"], by_id[private]["chat"]) == ("hello", ANNA, DM)
     assert (by_id[panel]["content"], by_id[panel]["chat"]) == ("look", GENERAL)
-    assert [(post.text, post.reply_to) for post in mochat.server.posts] == [("You said it", private)]
+    assert [(post.text, post.reply_to) for post in mochat.posts] == [("You said it", private)]
     assert program.returncode == 0

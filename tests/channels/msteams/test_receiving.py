@@ -89,7 +89,7 @@ async def test_login_tries_the_password_and_says_what_to_enter_at_azure(teams, c
 async def test_a_forged_message_is_rejected(teams, tmp_path, forged):
     async with live(teams, tmp_path) as life:
         await life.asked("hello")
-        status = await teams.server.deliver(teams.server.message("let me in"), **forged)
+        status = await teams.deliver(teams.message("let me in"), **forged)
         await life.asked("bye")
 
     assert status == 403
@@ -97,9 +97,9 @@ async def test_a_forged_message_is_rejected(teams, tmp_path, forged):
 
 
 async def test_where_people_choose_their_ids_themselves_nobody_is_known(teams, tmp_path):
-    teams.server.endorsements = ["msteams", "webchat"]
+    teams.endorsements = ["msteams", "webchat"]
     async with live(teams, tmp_path) as life:
-        status = await teams.server.deliver({**teams.server.message("it is me", chat="a:web"), "channelId": "webchat"})
+        status = await teams.deliver({**teams.message("it is me", chat="a:web"), "channelId": "webchat"})
         await life.asked("hello")
         chat = await life.channel.chat_with(ANNA)
 
@@ -112,7 +112,7 @@ async def test_where_people_choose_their_ids_themselves_nobody_is_known(teams, t
 async def test_no_token_goes_to_an_address_that_is_not_trusted(teams, tmp_path, service_url, caplog):
     trusted = ["127.0.0.1", "smba.trafficmanager.net"]
     async with live(teams, tmp_path, trusted_service_url_hosts=trusted) as life:
-        status = await teams.server.deliver({**teams.server.message("psst"), "serviceUrl": service_url})
+        status = await teams.deliver({**teams.message("psst"), "serviceUrl": service_url})
         await life.asked("hello")
 
     assert status == 403
@@ -121,15 +121,15 @@ async def test_no_token_goes_to_an_address_that_is_not_trusted(teams, tmp_path, 
 
 
 async def test_a_key_that_is_not_for_teams_is_rejected(teams, tmp_path):
-    teams.server.endorsements = ["webchat"]
+    teams.endorsements = ["webchat"]
     async with live(teams, tmp_path) as life:
         await life.is_up()
 
-        assert await teams.server.deliver(teams.server.message("hello")) == 403
+        assert await teams.deliver(teams.message("hello")) == 403
 
 
 async def test_keys_are_fetched_again_for_an_unknown_one_but_once_a_minute(teams, tmp_path):
-    clock, server = FrozenClock(NOON), teams.server
+    clock, server = FrozenClock(NOON), teams
     async with live(teams, tmp_path, clock=clock) as life:
         await life.asked("hello")
         server.keys.append("key-2")
@@ -146,8 +146,8 @@ async def test_keys_are_fetched_again_for_an_unknown_one_but_once_a_minute(teams
 async def test_a_body_that_is_no_activity_is_refused(teams, tmp_path):
     async with live(teams, tmp_path) as life, httpx.AsyncClient(trust_env=False, verify=False) as client:
         await life.is_up()
-        told = [(await client.post(teams.server.webhook, content=body)).status_code for body in (b"{", b"[" * 100_000)]
-        told.append((await client.post(teams.server.webhook, content=b"[]")).status_code)
+        told = [(await client.post(teams.webhook, content=body)).status_code for body in (b"{", b"[" * 100_000)]
+        told.append((await client.post(teams.webhook, content=b"[]")).status_code)
         await life.asked("hello")
 
     assert told == [400, 400, 403]
@@ -160,11 +160,11 @@ async def test_the_gateway_answers_at_its_own_address(teams, tmp_path):
     async with open_gateway(
         config, data_dir=tmp_path / "home", options=Options(port=0), provider=ScriptedProvider("hello"), environ={}
     ) as gateway:
-        teams.server.webhook = f"http://127.0.0.1:{gateway.http.port}/hooks/msteams"
+        teams.webhook = f"http://127.0.0.1:{gateway.http.port}/hooks/msteams"
         await teams.says("hi")
         await eventually(lambda: [one.text for one in teams.shown()] == ["hello"])
 
-    assert teams.acknowledged(next(iter(teams.server.sent)))
+    assert teams.acknowledged(next(iter(teams.sent)))
 
 
 async def test_the_bots_name_is_no_word_of_a_message_and_other_names_are(teams, tmp_path):
@@ -173,7 +173,7 @@ async def test_the_bots_name_is_no_word_of_a_message_and_other_names_are(teams, 
     chat = f"{HALL};messageid=1"
     async with live(teams, tmp_path, allow_from=[HALL]) as life:
         text = "<at>Nano</at> ask <at>Zoe</at> for A&amp;B&nbsp;please"
-        await teams.server.says(text, chat=chat, entities=[mention, other])
+        await teams.writes(text, chat=chat, entities=[mention, other])
         message = await life.hears("ask")
 
     assert message.content == "ask @Zoe for A&B please"
@@ -201,7 +201,7 @@ async def test_a_quote_is_set_apart_from_the_answer_to_it(teams, tmp_path, autho
     shown = [{"contentType": "text/html", "content": reply}]
     async with live(teams, tmp_path) as life:
         life.people.admit("msteams", ANNA, owner=True)
-        await teams.server.says("Zoe the plan is old is it?", attachments=shown)
+        await teams.writes("Zoe the plan is old is it?", attachments=shown)
         message = await life.hears("is it?")
 
     assert message.content == "[in reply to a message]\n> the plan is old\nis it?"
@@ -209,17 +209,17 @@ async def test_a_quote_is_set_apart_from_the_answer_to_it(teams, tmp_path, autho
 
 
 async def test_a_file_from_onedrive_is_fetched_without_the_bots_token(teams, tmp_path):
-    teams.server.files["plan.pdf"] = b"%PDF-1.7 the plan"
+    teams.stored["plan.pdf"] = b"%PDF-1.7 the plan"
     file = {
         "contentType": "application/vnd.microsoft.teams.file.download.info", "name": "plan.pdf",
-        "content": {"downloadUrl": f"{teams.server.url.replace('127.0.0.1', 'localhost')}/shared/plan.pdf"},
+        "content": {"downloadUrl": f"{teams.url.replace('127.0.0.1', 'localhost')}/shared/plan.pdf"},
     }  # fmt: skip
     async with live(teams, tmp_path) as life:
-        await teams.server.says("read it", attachments=[file])
+        await teams.writes("read it", attachments=[file])
         message = await life.hears("read it")
 
     assert Path(message.media[0]).read_bytes() == b"%PDF-1.7 the plan"
-    assert "file: no token" in teams.server.calls
+    assert "file: no token" in teams.calls
 
 
 async def test_a_private_chat_is_found_after_a_restart_until_it_is_too_old(teams, tmp_path):

@@ -31,7 +31,7 @@ async def test_credentials_that_are_no_good_are_named_with_what_to_do(qq, tmp_pa
 
 
 async def test_an_address_that_is_not_on_the_allow_list_is_told_so(qq, tmp_path):
-    qq.server.is_listed = False
+    qq.is_listed = False
     async with live(qq, tmp_path) as life:
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
@@ -40,7 +40,7 @@ async def test_an_address_that_is_not_on_the_allow_list_is_told_so(qq, tmp_path)
 
 @pytest.mark.parametrize(("code", "told"), [(4014, "may not receive private and group"), (4915, "banned the bot")])
 async def test_a_bot_that_may_not_connect_is_told_why(qq, tmp_path, code, told):
-    qq.server.close_code = code
+    qq.close_code = code
     async with live(qq, tmp_path) as life:
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
@@ -58,43 +58,43 @@ async def test_login_tries_the_credentials_and_says_what_to_do_next(qq, capsys):
 async def test_an_access_token_that_ran_out_is_renewed(qq, tmp_path):
     async with live(qq, tmp_path) as life:
         await life.asked("before")
-        qq.server.expire_tokens()
+        qq.expire_tokens()
         await life.asked("after")
 
-    assert qq.server.calls.count("POST /app/getAppAccessToken") == 2
+    assert qq.calls.count("POST /app/getAppAccessToken") == 2
 
 
 async def test_a_connection_that_qq_ends_is_resumed_and_nobody_is_alarmed(qq, tmp_path, caplog):
     async with live(qq, tmp_path) as life:
         await life.asked("before")
-        await qq.server.send_to_lines({"op": 7})
-        await eventually(lambda: qq.server.resumed == 1)
+        await qq.send_to_lines({"op": 7})
+        await eventually(lambda: qq.resumed == 1)
         await life.asked("between")
-        for line in [*qq.server.lines]:
+        for line in [*qq.lines]:
             await line.socket.close(code=4009)
-        await eventually(lambda: qq.server.resumed == 2)
+        await eventually(lambda: qq.resumed == 2)
         await life.asked("after")
 
-    assert len(qq.server.identified) == 1
+    assert len(qq.identified) == 1
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
 async def test_a_session_that_qq_has_forgotten_is_replaced(qq, tmp_path):
     async with live(qq, tmp_path) as life:
         await life.asked("before")
-        qq.server.end_session()
+        qq.end_session()
         await qq.drop()
         await life.asked("after")
 
-    assert len(qq.server.identified) == 2
+    assert len(qq.identified) == 2
 
 
 async def test_a_heartbeat_that_qq_asks_for_is_sent_at_once(qq, tmp_path):
-    qq.server.beat_s = 30.0
+    qq.beat_s = 30.0
     async with live(qq, tmp_path) as life:
         await life.asked("hello")
-        await qq.server.send_to_lines({"op": 1})
-        await eventually(lambda: qq.server.acknowledged == len(qq.server.events))
+        await qq.send_to_lines({"op": 1})
+        await eventually(lambda: qq.read_to == len(qq.events))
 
 
 async def test_nothing_that_opens_a_door_is_in_the_log(qq, tmp_path, caplog):
@@ -114,7 +114,7 @@ async def test_nothing_that_opens_a_door_is_in_the_log(qq, tmp_path, caplog):
 
 
 async def test_an_sdk_talks_to_the_same_fake(qq):
-    server = qq.server
+    server = qq
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.programs.qq_sdk_bot", APP_ID, SECRET, server.url),
         stdout=asyncio.subprocess.PIPE,
@@ -122,8 +122,8 @@ async def test_an_sdk_talks_to_the_same_fake(qq):
     )
     try:
         picture = {"content_type": "image/png", "filename": "p.png", "url": server.put_file("p.png", b"p")}
-        private = await server.says("hello")
-        group = await server.says("look", group=HALL, attachments=[picture])
+        private = await server.writes("hello")
+        group = await server.writes("look", group=HALL, attachments=[picture])
         assert program.stdout is not None
         read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
     finally:
@@ -136,5 +136,5 @@ async def test_an_sdk_talks_to_the_same_fake(qq):
     for chat, message_id in ((ANNA, private), (HALL, group)):
         text, picture_post = server.in_chat(chat)
         assert (text.text, text.body["msg_id"], text.body["msg_seq"]) == ("You said it", message_id, 1)
-        assert server.files[picture_post.body["media"]["file_info"]][1] == b"a picture"
+        assert server.stored[picture_post.body["media"]["file_info"]][1] == b"a picture"
     assert by_id[private]["refused"] == 40054005

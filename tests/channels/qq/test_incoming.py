@@ -23,16 +23,16 @@ async def test_a_group_has_the_ids_of_earlier_releases_and_is_answered_after_a_r
 
     assert (private.chat_id, private.session_key) == (ANNA, f"qq:{ANNA}")
     assert (group.chat_id, group.session_key) == (HALL, f"qq:{HALL}")
-    assert [post.text for post in qq.server.in_chat(HALL)] == ["You said: hello all", "good morning"]
+    assert [post.text for post in qq.in_chat(HALL)] == ["You said: hello all", "good morning"]
 
 
 async def test_a_quoted_message_is_read_as_words_of_somebody_else(qq, tmp_path):
     quoted = {"message_type": 103, "msg_elements": [{"msg_idx": "R1", "content": "the plan\nis old"}]}
     async with live(qq, tmp_path, silent=True) as life:
         life.people.admit("qq", ANNA, owner=True)
-        await qq.server.says("is it?", **quoted)
+        await qq.writes("is it?", **quoted)
         quoting = await life.hears("is it?")
-        await qq.server.says("mine")
+        await qq.writes("mine")
         own = await life.hears("mine")
 
     assert quoting.content == "[in reply to a message]\n> the plan\n> is old\nis it?"
@@ -48,9 +48,9 @@ async def test_a_quoted_message_is_read_as_words_of_somebody_else(qq, tmp_path):
     ],
 )
 async def test_files_are_fetched(qq, tmp_path, kind, name, data, tag):
-    url = qq.server.put_file(name, data)
+    url = qq.put_file(name, data)
     async with live(qq, tmp_path, silent=True) as life:
-        await qq.server.says(attachments=[{"content_type": kind, "filename": name, "url": url}])
+        await qq.writes(attachments=[{"content_type": kind, "filename": name, "url": url}])
         message = await life.hears(f"[{tag}")
 
     (path,) = message.media
@@ -59,11 +59,11 @@ async def test_files_are_fetched(qq, tmp_path, kind, name, data, tag):
 
 
 async def test_of_a_voice_message_its_words_are_read_or_the_recording_that_others_can_play(qq, tmp_path):
-    wav = qq.server.put_file("a.wav", b"RIFF\0\0\0\0WAVEfmt ")
+    wav = qq.put_file("a.wav", b"RIFF\0\0\0\0WAVEfmt ")
     async with live(qq, tmp_path, silent=True) as life:
-        await qq.server.says(attachments=[SPOKEN])
+        await qq.writes(attachments=[SPOKEN])
         spoken = await life.hears("call me")
-        await qq.server.says(attachments=[{"content_type": "voice", "url": "//nowhere/a.silk", "voice_wav_url": wav}])
+        await qq.writes(attachments=[{"content_type": "voice", "url": "//nowhere/a.silk", "voice_wav_url": wav}])
         recorded = await life.hears("[voice")
 
     assert (spoken.content, spoken.media) == ("call me", [])
@@ -73,14 +73,14 @@ async def test_of_a_voice_message_its_words_are_read_or_the_recording_that_other
 async def test_events_that_are_not_as_documented_do_not_end_the_connection(qq, tmp_path):
     async with live(qq, tmp_path) as life:
         await life.is_up()
-        (line,) = qq.server.lines
+        (line,) = qq.lines
         await line.socket.send_str("no JSON")
         await line.socket.send_str("[]")
-        await qq.server.push("C2C_MESSAGE_CREATE", {"id": 7, "author": "anna"})
-        await qq.server.push("GROUP_ADD_ROBOT", {"group_openid": HALL})
+        await qq.push("C2C_MESSAGE_CREATE", {"id": 7, "author": "anna"})
+        await qq.push("GROUP_ADD_ROBOT", {"group_openid": HALL})
         await life.asked("hello")
 
-        assert qq.server.lines == [line]
+        assert qq.lines == [line]
 
 
 KEYS = st.sampled_from(

@@ -52,7 +52,7 @@ async def test_a_gateway_that_another_program_has_replaced_never_connects_again(
             await life.channel.start()
 
         assert "Another program has connected as this robot" in life.channel.status.last_error
-        assert sum(one["cmd"] == "aibot_subscribe" for one in wecom.server.requests) == 2
+        assert sum(one["cmd"] == "aibot_subscribe" for one in wecom.calls) == 2
 
 
 async def test_a_message_that_arrives_while_the_disk_is_full_waits_and_heartbeats_go_on(wecom, tmp_path):
@@ -61,32 +61,32 @@ async def test_a_message_that_arrives_while_the_disk_is_full_waits_and_heartbeat
         life.bus.full = True
         await wecom.says("hello")
         await eventually(lambda: life.bus.refused)
-        beats = wecom.server.heartbeats
-        await eventually(lambda: wecom.server.heartbeats > beats + 1)
+        beats = wecom.heartbeats
+        await eventually(lambda: wecom.heartbeats > beats + 1)
         life.bus.full = False
         await life.shows("You said: hello")
 
-    assert len(wecom.server.lines) == 0
-    assert sum(one["cmd"] == "aibot_subscribe" for one in wecom.server.requests) == 1
+    assert len(wecom.lines) == 0
+    assert sum(one["cmd"] == "aibot_subscribe" for one in wecom.calls) == 1
 
 
 async def test_whoever_opens_the_chat_is_welcomed_if_the_config_says_so(wecom, tmp_path):
     entered = {"msgtype": "event", "event": {"eventtype": "enter_chat"}}
     async with live(wecom, tmp_path, welcome_message="Hello, I am Nano.") as life:
-        await wecom.server.push("aibot_event_callback", entered)
-        await eventually(lambda: wecom.server.welcomes)
+        await wecom.push("aibot_event_callback", entered)
+        await eventually(lambda: wecom.welcomes)
         await life.asked("hello")
 
-    assert wecom.server.welcomes == ["Hello, I am Nano."]
+    assert wecom.welcomes == ["Hello, I am Nano."]
 
 
 async def test_groups_quotes_and_voice_messages_are_read(wecom, tmp_path):
     quote = {"msgtype": "text", "text": {"content": "the plan\nis old"}}
     async with live(wecom, tmp_path, silent=True) as life:
         life.people.admit("wecom", ANNA, owner=True)
-        await wecom.server.says("is it?", group=HALL, quote=quote)
+        await wecom.writes("is it?", group=HALL, quote=quote)
         quoting = await life.hears("is it?")
-        await wecom.server.says("", msgtype="voice", voice={"content": "call me"})
+        await wecom.writes("", msgtype="voice", voice={"content": "call me"})
         spoken = await life.hears("call me")
 
     assert quoting.content == "[in reply to a message]\n> the plan\n> is old\nis it?"
@@ -99,7 +99,7 @@ async def test_groups_quotes_and_voice_messages_are_read(wecom, tmp_path):
 async def test_files_are_decrypted(wecom, tmp_path, size):
     data = (b"%PDF-1.7" + b"x" * size)[-size:]
     async with live(wecom, tmp_path, silent=True) as life:
-        await wecom.server.says("", **wecom.server.put_file("file", "plan.pdf", data))
+        await wecom.writes("", **wecom.put_file("file", "plan.pdf", data))
         message = await life.hears("[file")
 
     assert Path(message.media[0]).read_bytes() == data
@@ -107,10 +107,10 @@ async def test_files_are_decrypted(wecom, tmp_path, size):
 
 
 async def test_a_file_that_cannot_be_decrypted_is_said_to_be_missing(wecom, tmp_path, caplog):
-    told = wecom.server.put_file("file", "plan.pdf", b"%PDF-1.7")
+    told = wecom.put_file("file", "plan.pdf", b"%PDF-1.7")
     told["file"]["aeskey"] = "A" * 43
     async with live(wecom, tmp_path, silent=True) as life:
-        await wecom.server.says("", **told)
+        await wecom.writes("", **told)
         await life.hears("[file: download failed]")
 
     assert "cannot be decrypted" in caplog.text
@@ -134,13 +134,13 @@ async def test_nothing_that_opens_a_door_is_in_the_log(wecom, tmp_path, caplog):
 async def test_callbacks_that_are_not_as_documented_do_not_end_the_connection(wecom, tmp_path):
     async with live(wecom, tmp_path) as life:
         await life.asked("before")
-        (line,) = wecom.server.lines
+        (line,) = wecom.lines
         for text in ("no JSON", "[]", '{"cmd": 7}', '{"cmd": "aibot_msg_callback", "headers": 1, "body": []}'):
             await line.socket.send_str(text)
-        await wecom.server.push("aibot_event_callback", {"event": {"eventtype": "feedback_event"}})
+        await wecom.push("aibot_event_callback", {"event": {"eventtype": "feedback_event"}})
         await life.asked("after")
 
-        assert wecom.server.lines == [line]
+        assert wecom.lines == [line]
 
 
 KEYS = st.sampled_from(
@@ -169,7 +169,7 @@ def test_any_callback_is_read_or_ignored(body, message):
 
 
 async def test_wecoms_own_sdk_talks_to_the_same_fake(wecom):
-    server = wecom.server
+    server = wecom
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.programs.wecom_sdk_bot", BOT_ID, SECRET, server.url),
         stdout=asyncio.subprocess.PIPE,
@@ -177,7 +177,7 @@ async def test_wecoms_own_sdk_talks_to_the_same_fake(wecom):
     )
     try:
         items = [{"msgtype": "text", "text": {"content": "look"}}, server.put_file("image", "p.png", b"a picture")]
-        message_id = await server.says("", group=HALL, msgtype="mixed", mixed={"msg_item": items})
+        message_id = await server.writes("", group=HALL, msgtype="mixed", mixed={"msg_item": items})
         assert program.stdout is not None
         read = json.loads(await asyncio.wait_for(program.stdout.readline(), 20))
     finally:

@@ -51,15 +51,15 @@ def test_a_key_is_read_in_each_of_its_spellings():
 @pytest.mark.parametrize("spelling", ["base64 of digits", "base64 of bytes", "digits", "no key"])
 async def test_received_files_are_decrypted(weixin, tmp_path, size, spelling):
     data = (b"\x89PNG\r\n\x1a\n" + b"x" * size)[-size:]
-    media = weixin.server.put_file(data, hex_key=spelling != "base64 of bytes")
+    media = weixin.put_file(data, hex_key=spelling != "base64 of bytes")
     item = {"media": media}
     if spelling == "digits":
         item |= {"aeskey": base64.b64decode(media.pop("aes_key")).decode()}
     elif spelling == "no key":
         del media["aes_key"]
-        weixin.server.files[media["encrypt_query_param"]] = data
+        weixin.stored[media["encrypt_query_param"]] = data
     async with live(weixin, tmp_path, silent=True) as life:
-        await weixin.server.says({"type": 2, "image_item": item})
+        await weixin.writes({"type": 2, "image_item": item})
         message = await life.hears("[")
 
     assert Path(message.media[0]).read_bytes() == data
@@ -69,9 +69,9 @@ async def test_received_files_are_decrypted(weixin, tmp_path, size, spelling):
     ("key", "told"), [("bad", "a key that is none"), (base64.b64encode(bytes(16)).decode(), "another file's key")]
 )
 async def test_a_file_that_cannot_be_decrypted_is_said_to_be_missing(weixin, tmp_path, caplog, key, told):
-    media = weixin.server.put_file(b"%PDF-1.7")
+    media = weixin.put_file(b"%PDF-1.7")
     async with live(weixin, tmp_path, silent=True) as life:
-        await weixin.server.says(text_item("look"), {"type": 4, "file_item": {"media": media | {"aes_key": key}}})
+        await weixin.writes(text_item("look"), {"type": 4, "file_item": {"media": media | {"aes_key": key}}})
         message = await life.hears("look")
 
     assert message.content == "look\n[file: download failed]"

@@ -26,7 +26,7 @@ def voice(words=""):
 async def test_ids_and_sessions_are_those_of_the_original(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
         life.people.admit("weixin", ANNA, owner=True)
-        message_id = await weixin.server.says(text_item("one"), voice("two"))
+        message_id = await weixin.writes(text_item("one"), voice("two"))
         message = await life.hears("one")
 
     assert (message.chat_id, message.sender_id, message.session_key) == (ANNA, ANNA, f"weixin:{ANNA}")
@@ -37,8 +37,8 @@ async def test_ids_and_sessions_are_those_of_the_original(weixin, tmp_path):
 
 async def test_messages_of_bots_and_of_groups_are_ignored(weixin, tmp_path):
     async with live(weixin, tmp_path, allow_from=["*"]) as life:
-        await weixin.server.says(text_item("from the bot"), message_type=2)
-        await weixin.server.says(text_item("from a group"), group_id="g@chatroom")
+        await weixin.writes(text_item("from the bot"), message_type=2)
+        await weixin.writes(text_item("from a group"), group_id="g@chatroom")
         await life.asked("hello")
 
     assert [message.content for message in life.heard] == ["hello"]
@@ -47,13 +47,13 @@ async def test_messages_of_bots_and_of_groups_are_ignored(weixin, tmp_path):
 async def test_quotes_are_read_whether_they_are_told_or_named_by_an_id(weixin, tmp_path):
     told = {"title": "Zoe", "message_item": text_item("the plan\nis old")}
     async with live(weixin, tmp_path) as life:
-        await weixin.server.says(text_item("is it?") | {"ref_msg": told})
+        await weixin.writes(text_item("is it?") | {"ref_msg": told})
         await life.hears("is it?")
         first = await weixin.says("tea or coffee")
         answer = await life.shows("tea or coffee")
-        await weixin.server.says(text_item("mine") | {"ref_msg": {"svr_id": int(first)}})
-        await weixin.server.says(text_item("yours") | {"ref_msg": {"svr_id": answer.id}})
-        await weixin.server.says(text_item("whose") | {"ref_msg": {"svr_id": "1"}})
+        await weixin.writes(text_item("mine") | {"ref_msg": {"svr_id": int(first)}})
+        await weixin.writes(text_item("yours") | {"ref_msg": {"svr_id": answer.id}})
+        await weixin.writes(text_item("whose") | {"ref_msg": {"svr_id": "1"}})
         await life.hears("whose")
 
     start = "[in reply to a message]\n> "
@@ -67,12 +67,12 @@ async def test_quotes_are_read_whether_they_are_told_or_named_by_an_id(weixin, t
 
 
 async def test_a_file_whose_address_is_not_wechats_is_not_asked_for(weixin, tmp_path):
-    media = weixin.server.put_file(b"%PDF-1.7") | {"full_url": "http://169.254.169.254/latest"}
+    media = weixin.put_file(b"%PDF-1.7") | {"full_url": "http://169.254.169.254/latest"}
     strange = {key: value for key, value in media.items() if key != "encrypt_query_param"}
     async with live(weixin, tmp_path, silent=True) as life:
-        await weixin.server.says({"type": 4, "file_item": {"media": media, "file_name": "plan.pdf"}})
+        await weixin.writes({"type": 4, "file_item": {"media": media, "file_name": "plan.pdf"}})
         await life.hears("[file: /")
-        await weixin.server.says(text_item("strange"), {"type": 4, "file_item": {"media": strange}})
+        await weixin.writes(text_item("strange"), {"type": 4, "file_item": {"media": strange}})
         message = await life.hears("strange")
 
     assert message.content == "strange"
@@ -82,7 +82,7 @@ async def test_a_logged_out_bot_says_what_to_do_and_sends_what_waited_after_the_
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("hello")
         message = await life.hears("hello")
-        weixin.server.token = "another"
+        weixin.token = "another"
         receipt = life.post(message, "the answer")
         await until(lambda: life.channel.status.state is ChannelState.FAILED)
         waited = not receipt.settled
@@ -98,11 +98,11 @@ async def test_a_logged_out_bot_says_what_to_do_and_sends_what_waited_after_the_
 async def test_another_login_starts_with_a_cursor_of_its_own(weixin, tmp_path):
     async with live(weixin, tmp_path) as life:
         await life.asked("hello")
-    weixin.server.token = "another"
+    weixin.token = "another"
     async with live(weixin, tmp_path, token="another") as life:
         await life.asked("again")
 
-    cursors = [body["get_updates_buf"] for method, body in weixin.server.requests if method == "getupdates"]
+    cursors = [body["get_updates_buf"] for method, body in weixin.calls if method == "getupdates"]
     assert cursors.count("") == 2
 
 
@@ -110,15 +110,15 @@ async def test_wechat_is_told_when_the_bot_comes_and_goes(weixin, tmp_path):
     async with live(weixin, tmp_path) as life:
         await life.asked("hello")
 
-    assert weixin.server.notices == ["notifystart", "notifystop"]
-    assert all("SKRouteTag" not in headers for headers in weixin.server.headers)
+    assert weixin.notices == ["notifystart", "notifystop"]
+    assert all("SKRouteTag" not in headers for headers in weixin.headers)
 
 
 async def test_a_route_tag_goes_with_each_request(weixin, tmp_path):
     async with live(weixin, tmp_path, route_tag=7) as life:
         await life.asked("hello")
 
-    assert {headers["SKRouteTag"] for headers in weixin.server.headers} == {"7"}
+    assert {headers["SKRouteTag"] for headers in weixin.headers} == {"7"}
 
 
 @pytest.mark.parametrize("is_configured", [False, True])
@@ -126,12 +126,12 @@ async def test_the_login_of_the_original_goes_on_where_it_stopped(weixin, tmp_pa
     folder = tmp_path / "old" if is_configured else tmp_path / "data" / "weixin"
     folder.mkdir(parents=True)
     await weixin.says("answered by the original")
-    (context,) = weixin.server.contexts
+    (context,) = weixin.contexts
     saved = {
         "token": TOKEN,
         "get_updates_buf": base64.b64encode(b"1").decode(),
         "context_tokens": {ANNA: context},
-        "base_url": weixin.server.url,
+        "base_url": weixin.url,
         "typing_tickets": {ANNA: {"ticket": "x"}},
     }
     (folder / "account.json").write_text(before := json.dumps(saved), encoding="utf-8")
@@ -173,7 +173,7 @@ async def test_nothing_that_opens_a_door_is_in_the_log(weixin, tmp_path, caplog)
     of_fakes = ("aiohttp", "asyncio")
     said = "".join(one.getMessage() + str(one.exc_text) for one in caplog.records if one.name not in of_fakes)
     assert TOKEN not in said
-    assert not any(token in said for token in weixin.server.contexts)
+    assert not any(token in said for token in weixin.contexts)
 
 
 KEYS = st.sampled_from(

@@ -11,7 +11,8 @@ from nanobot.channels.cursors import SAVE_S
 from nanobot.channels.weixin import channel as weixin_channel
 from nanobot.testing.live_channel import live, until
 from nanobot.utils.clock import FrozenClock
-from tests.fakes.weixin import ANNA, UNKNOWN, ZOE, RefusedError
+from tests.fakes.served import RefusedError
+from tests.fakes.weixin import ANNA, UNKNOWN, ZOE
 
 ADDRESS = Address("weixin", ANNA)
 WAITS = "waits until they write"
@@ -20,12 +21,12 @@ LAST = "(WeChat takes no more messages of mine until you write again.)"
 
 
 def texts(weixin, chat=ANNA):
-    return [post.text for post in weixin.server.in_chat(chat)]
+    return [post.text for post in weixin.in_chat(chat)]
 
 
 def sent(weixin):
     """The requests that send a message."""
-    return [body["msg"] for method, body in weixin.server.requests if method == "sendmessage"]
+    return [body["msg"] for method, body in weixin.calls if method == "sendmessage"]
 
 
 async def test_what_exceeds_the_budget_waits_until_the_person_writes_and_comes_first(weixin, tmp_path, caplog):
@@ -86,7 +87,7 @@ async def test_a_reminder_to_somebody_who_never_wrote_waits_for_their_first_mess
 
 async def test_a_day_after_the_last_message_nothing_is_asked_of_wechat(weixin, tmp_path, caplog):
     clock = FrozenClock(datetime(2026, 11, 26, 12, tzinfo=UTC))
-    weixin.server.now = lambda: clock.now().timestamp()
+    weixin.now = lambda: clock.now().timestamp()
     async with live(weixin, tmp_path, silent=True, clock=clock) as life:
         life.adjust(stall_s=0.0)
         await weixin.says("one")
@@ -104,11 +105,11 @@ async def test_a_day_after_the_last_message_nothing_is_asked_of_wechat(weixin, t
 
 
 async def test_a_token_that_went_stale_is_replaced_by_the_one_that_wechat_gives(weixin, tmp_path):
-    weixin.server.gives_tokens = True
+    weixin.gives_tokens = True
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("one")
         message = await life.hears("one")
-        weixin.server.is_stale.update(weixin.server.contexts)
+        weixin.is_stale.update(weixin.contexts)
         await life.posted(message, "the answer")
         await life.posted(message, "more")
 
@@ -123,7 +124,7 @@ async def test_a_message_that_wechat_refuses_for_now_is_sent_later_and_needs_no_
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("one")
         message = await life.hears("one")
-        weixin.server.refusals.extend(RefusedError(-2, "prepare failed") for _ in range(2))
+        weixin.refusals.extend(RefusedError(-2, "prepare failed") for _ in range(2))
         await life.posted(message, "the answer")
 
     assert texts(weixin) == ["the answer"]
@@ -136,7 +137,7 @@ async def test_a_refused_message_goes_out_at_once_when_the_person_writes(weixin,
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("one")
         message = await life.hears("one")
-        weixin.server.refusals.append(RefusedError(-2))
+        weixin.refusals.append(RefusedError(-2))
         receipt = life.post(message, "the answer")
         await until(lambda: "trying again in 60 s" in caplog.text)
         await weixin.says("two")
@@ -169,7 +170,7 @@ async def test_what_was_cut_off_by_a_crash_is_counted(weixin, tmp_path, caplog):
     async with live(weixin, tmp_path, silent=True, context_message_budget=2) as life:
         await weixin.says("one")
         message = await life.hears("one")
-        weixin.server.loses_answers = 1
+        weixin.lose_answers(1)
         await life.posted(message, "twice")
         life.post(message, "no room")
         await until(lambda: caplog.text.count(WAITS) == 1)
@@ -181,13 +182,13 @@ async def test_each_message_has_an_id_of_its_own_and_a_retry_that_of_the_first(w
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("one")
         message = await life.hears("one")
-        weixin.server.refuse(1, 500)
+        weixin.refuse(1, status=500)
         await life.posted(message, "first")
         await life.posted(message, "second")
 
     refused, first, second = [one["client_id"] for one in sent(weixin)]
     assert refused == first != second
-    assert [one["context_token"] for one in sent(weixin)] == [*weixin.server.contexts] * 3
+    assert [one["context_token"] for one in sent(weixin)] == [*weixin.contexts] * 3
 
 
 async def test_messages_do_not_come_in_bursts(weixin, tmp_path):
@@ -212,8 +213,8 @@ async def test_files_are_encrypted_uploaded_and_sent_by_kind(weixin, tmp_path, n
         await life.asked("hello")
         await life.posted(ADDRESS, "", media=[str(tmp_path / name)])
 
-    _, post = weixin.server.in_chat(ANNA)
-    assert weixin.server.sent_file(post.item[kind]["media"]) == data
+    _, post = weixin.in_chat(ANNA)
+    assert weixin.sent_file(post.item[kind]["media"]) == data
     assert kind != "file_item" or (post.item[kind]["file_name"], post.item[kind]["len"]) == (name, str(size))
 
 
@@ -221,9 +222,9 @@ async def test_the_typing_ticket_is_asked_for_once(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("hello")
         life.bus.begin(await life.hears("hello"), "turn")
-        await until(lambda: len(weixin.server.typing) > 1)
+        await until(lambda: len(weixin.typed_in) > 1)
 
-    assert [method for method, _ in weixin.server.requests].count("getconfig") == 1
+    assert [method for method, _ in weixin.calls].count("getconfig") == 1
 
 
 async def test_markdown_is_what_the_app_shows(weixin, tmp_path):
@@ -236,7 +237,7 @@ async def test_markdown_is_what_the_app_shows(weixin, tmp_path):
 
 
 async def test_a_refusal_that_nobody_knows_is_tried_again_and_then_said(weixin, tmp_path):
-    weixin.server.refusals.extend(RefusedError(UNKNOWN, "不知道") for _ in range(4))
+    weixin.refusals.extend(RefusedError(UNKNOWN, "不知道") for _ in range(4))
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("hello")
         message = await life.hears("hello")
@@ -251,5 +252,5 @@ async def test_the_token_of_a_message_is_saved_at_once(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
         await weixin.says("one")
         await life.hears("one")
-        (token,) = weixin.server.contexts
+        (token,) = weixin.contexts
         await until(lambda: token in (tmp_path / "weixin.json").read_text(), within_s=SAVE_S / 2)
