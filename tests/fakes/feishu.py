@@ -173,7 +173,8 @@ class FeishuPlatform(FakePlatform):
 
     async def send_said(self, said: Said) -> str:
         text = f"@_user_1 {said.text}" if said.mention else said.text
-        kind, content = "text", {"text": text}
+        kind = "text"
+        content: Json = {"text": text}
         if said.file is not None:  # a text with a picture is a "post" at Feishu
             key = self.put_file(said.file.name, said.file.read_bytes(), "img")
             parts = [[{"tag": "text", "text": text}], [{"tag": "img", "image_key": key}]]

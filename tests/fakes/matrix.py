@@ -2,7 +2,7 @@
 
 Imitated from spec.matrix.org/v1.16/client-server-api: login, sync with limited timelines, /messages, transaction ids,
 edits, receipts, typing, media. Positions in the one stream of all events are the tokens: `s5` is behind five of them.
-tests/channels/matrix/test_synapse.py runs the same channel against Synapse.
+tests/channels/test_matrix_synapse.py runs the same channel against Synapse.
 """
 
 import asyncio
@@ -194,7 +194,7 @@ class MatrixPlatform(FakePlatform):
         return {"errcode": error.code, "error": error.message, **error.more}
 
     def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
-        more = {} if retry_after_s is None else {"retry_after_ms": int(retry_after_s * 1000)}
+        more: Json = {} if retry_after_s is None else {"retry_after_ms": int(retry_after_s * 1000)}
         return RefusedError(REFUSALS[status], status=status, **more)
 
     async def _logout(self, _: web.Request) -> Json:

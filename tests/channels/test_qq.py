@@ -1,14 +1,139 @@
-"""What QQ gets of the bot: replies and messages of its own, files; and what it refuses."""
+"""What only QQ has: its gateway, replies that are counted, Markdown and links; and an SDK at the same fake."""
 
 import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
 
 import pytest
 
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
 from nanobot.channels.qq import QQChannel
+from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live, turn_of, until
-from tests.fakes.qq import ANNA, HALL
+from tests.fakes.qq import ANNA, APP_ID, HALL, SECRET
 from tests.fakes.served import RefusedError
+from tests.support.eventually import eventually
+
+
+async def test_a_connection_that_qq_ends_is_resumed_and_nobody_is_alarmed(qq, tmp_path, caplog):
+    async with live(qq, tmp_path) as life:
+        await life.asked("before")
+        await qq.send_to_lines({"op": 7})
+        await eventually(lambda: qq.resumed == 1)
+        await life.asked("between")
+        for line in [*qq.lines]:
+            await line.socket.close(code=4009)
+        await eventually(lambda: qq.resumed == 2)
+        await life.asked("after")
+
+    assert len(qq.identified) == 1
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+async def test_a_session_that_qq_has_forgotten_is_replaced(qq, tmp_path):
+    async with live(qq, tmp_path) as life:
+        await life.asked("before")
+        qq.end_session()
+        await qq.drop()
+        await life.asked("after")
+
+    assert len(qq.identified) == 2
+
+
+async def test_a_heartbeat_that_qq_asks_for_is_sent_at_once(qq, tmp_path):
+    qq.beat_s = 30.0
+    async with live(qq, tmp_path) as life:
+        await life.asked("hello")
+        await qq.send_to_lines({"op": 1})
+        await eventually(lambda: qq.read_to == len(qq.events))
+
+
+async def test_an_sdk_talks_to_the_same_fake(qq):
+    server = qq
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.programs.qq_sdk_bot", APP_ID, SECRET, server.url),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        picture = {"content_type": "image/png", "filename": "p.png", "url": server.put_file("p.png", b"p")}
+        private = await server.writes("hello")
+        group = await server.writes("look", group=HALL, attachments=[picture])
+        assert program.stdout is not None
+        read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
+    finally:
+        program.kill()
+        await program.wait()
+
+    by_id = {one["id"]: one for one in read}
+    assert (by_id[private]["text"], by_id[private]["sender"]) == ("hello", ANNA)
+    assert (by_id[group]["text"], by_id[group]["group"], by_id[group]["urls"]) == ("look", HALL, [picture["url"]])
+    for chat, message_id in ((ANNA, private), (HALL, group)):
+        text, picture_post = server.in_chat(chat)
+        assert (text.text, text.body["msg_id"], text.body["msg_seq"]) == ("You said it", message_id, 1)
+        assert server.stored[picture_post.body["media"]["file_info"]][1] == b"a picture"
+    assert by_id[private]["refused"] == 40054005
+
+
+SPOKEN = {"content_type": "voice", "url": "//nowhere/a.silk", "filename": "a.silk", "asr_refer_text": "call me"}
+
+
+async def test_a_group_has_the_ids_of_earlier_releases_and_is_answered_after_a_restart(qq, tmp_path):
+    async with live(qq, tmp_path) as life:
+        _, private, _ = await life.asked("alone")
+        _, group, _ = await life.asked("hello all", chat=HALL, mention=True)
+    async with live(qq, tmp_path) as life:
+        await life.posted(group, "good morning")
+
+    assert (private.chat_id, private.session_key) == (ANNA, f"qq:{ANNA}")
+    assert (group.chat_id, group.session_key) == (HALL, f"qq:{HALL}")
+    assert [post.text for post in qq.in_chat(HALL)] == ["You said: hello all", "good morning"]
+
+
+async def test_a_quoted_message_is_read_as_words_of_somebody_else(qq, tmp_path):
+    quoted = {"message_type": 103, "msg_elements": [{"msg_idx": "R1", "content": "the plan\nis old"}]}
+    async with live(qq, tmp_path, silent=True) as life:
+        life.people.admit("qq", ANNA, owner=True)
+        await qq.writes("is it?", **quoted)
+        quoting = await life.hears("is it?")
+        await qq.writes("mine")
+        own = await life.hears("mine")
+
+    assert quoting.content == "[in reply to a message]\n> the plan\n> is old\nis it?"
+    assert (quoting.provenance, own.provenance) == (Provenance.PERSON, Provenance.OWNER)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "data", "tag"),
+    [
+        ("file", "plan.pdf", b"%PDF-1.7 x", "file"),
+        ("video/mp4", "a.mp4", b"\0\0\0 ftypisom", "video"),
+        ("image/png", "p.png", b"\x89PNG\r\n\x1a\n p", "image"),
+    ],
+)
+async def test_files_are_fetched(qq, tmp_path, kind, name, data, tag):
+    url = qq.put_file(name, data)
+    async with live(qq, tmp_path, silent=True) as life:
+        await qq.writes(attachments=[{"content_type": kind, "filename": name, "url": url}])
+        message = await life.hears(f"[{tag}")
+
+    (path,) = message.media
+    assert Path(path).read_bytes() == data
+    assert Path(path).suffix == Path(name).suffix
+
+
+async def test_of_a_voice_message_its_words_are_read_or_the_recording_that_others_can_play(qq, tmp_path):
+    wav = qq.put_file("a.wav", b"RIFF\0\0\0\0WAVEfmt ")
+    async with live(qq, tmp_path, silent=True) as life:
+        await qq.writes(attachments=[SPOKEN])
+        spoken = await life.hears("call me")
+        await qq.writes(attachments=[{"content_type": "voice", "url": "//nowhere/a.silk", "voice_wav_url": wav}])
+        recorded = await life.hears("[voice")
+
+    assert (spoken.content, spoken.media) == ("call me", [])
+    assert Path(recorded.media[0]).suffix == ".wav"
 
 
 def replies(qq, chat=ANNA):
@@ -94,8 +219,7 @@ async def test_where_the_bot_may_only_reply_the_owner_is_told_and_the_next_reply
     async with live(qq, tmp_path, silent=True) as life:
         with pytest.raises(DeliveryFailedError, match="It can answer once they write again"):
             await life.posted(Address("qq", ANNA), "a reminder")
-        await qq.says("hello")
-        await life.posted(await life.hears("hello"), "answer")
+        await life.posted(await life.told("hello"), "answer")
 
     assert len(life.dead) == 1
     assert [post.text for post in qq.posts] == ["answer"]
@@ -135,8 +259,7 @@ async def test_an_acknowledgement_is_sent_only_if_the_config_has_one(qq, tmp_pat
         await life.shows("One moment.")
         await life.posted(await life.hears("hello"), "answer")
     async with live(qq, tmp_path, silent=True) as life:
-        await qq.says("again")
-        await life.posted(await life.hears("again"), "another")
+        await life.posted(await life.told("again"), "another")
 
     assert [post.text for post in qq.posts] == ["One moment.", "answer", "another"]
 
@@ -189,35 +312,6 @@ async def test_a_picture_by_its_url_is_shown_and_another_url_written(qq, tmp_pat
     assert qq.shown()[0].files == ["p.png"]
     assert picture.body["msg_type"] == 7
     assert page.text == "https://a.test/page"
-
-
-@pytest.mark.parametrize(
-    ("chat", "code", "told"),
-    [
-        ("0" * 32, 0, "that person has not added the bot"),
-        (ANNA, 40054013, "that person does not want messages from the bot"),
-        (ANNA, 40034006, "it does not allow the text"),
-    ],
-)
-async def test_what_qq_never_takes_is_said_in_words_to_act_on(qq, tmp_path, chat, code, told):
-    if code:
-        qq.refusals.append(RefusedError(code))
-    async with live(qq, tmp_path) as life:
-        with pytest.raises(DeliveryFailedError, match=told):
-            await life.posted(Address("qq", chat), "hello")
-
-    assert qq.calls.count(f"POST /v2/users/{chat}/messages") == 1
-
-
-@pytest.mark.parametrize("status", [200, 400])
-async def test_an_error_that_nobody_knows_is_tried_again_and_then_said(qq, tmp_path, status):
-    qq.refusals.extend(RefusedError(49999999, "不知道", status) for _ in range(4))
-    async with live(qq, tmp_path) as life:
-        with pytest.raises(DeliveryFailedError, match=r"不知道 \(49999999\)"):
-            await life.posted(Address("qq", ANNA), "lost")
-        await life.posted(Address("qq", ANNA), "next")
-
-    assert [post.text for post in qq.posts] == ["next"]
 
 
 async def test_a_message_that_qq_reviews_first_counts_as_sent(qq, tmp_path):

@@ -1,18 +1,65 @@
-"""Rooms of Matrix: invitations, what a sync leaves out, replies, mentions and encrypted rooms without encryption."""
+"""What only Matrix has: passwords and devices, invitations, what a sync leaves out, encrypted rooms."""
 
 import logging
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from aiohttp import web
 
-from nanobot.channels.matrix.incoming import Bot, read_message
-from nanobot.channels.payload import Payload
+from nanobot.bus.events import Address, OutboundKind
 from nanobot.messages.types import Provenance
 from nanobot.testing.checks import captured_logs
 from nanobot.testing.live_channel import live
-from tests.fakes.matrix import ANNA, BOT, DIRECT, KITCHEN, ZOE
+from tests.fakes.matrix import ANNA, BOT, DIRECT, KITCHEN, PASSWORD, ZOE
 from tests.support.eventually import eventually
+from tests.support.streaming import streamed
+
+
+async def test_login_tries_the_credentials_and_says_what_to_do_next(matrix, tmp_path, capsys):
+    async with live(matrix, tmp_path, password=PASSWORD) as life:
+        assert await life.channel.login()
+
+    assert f"Your bot is {BOT}; invite it" in capsys.readouterr().out
+
+
+async def test_a_password_logs_in_as_the_same_device_after_a_restart_and_once_a_process(matrix, tmp_path):
+    async with live(matrix, tmp_path, password=PASSWORD) as life:
+        await life.asked("one")
+        await matrix.drop()
+        await life.asked("two")
+    async with live(matrix, tmp_path, password=PASSWORD) as life:
+        await life.asked("three")
+
+    first, second = matrix.logins
+    assert not first.get("device_id")
+    assert second["device_id"] == "DEVICE1"
+
+
+async def test_a_password_logs_in_again_where_its_session_was_ended(matrix, tmp_path):
+    async with live(matrix, tmp_path, password=PASSWORD) as life:
+        await life.asked("one")
+        await matrix.revoke()
+        await life.asked("two")
+
+    assert len(matrix.logins) == 2
+
+
+async def test_a_domain_whose_homeserver_is_elsewhere_is_followed(matrix, tmp_path):
+    async def discover(_: web.Request) -> web.Response:
+        return web.json_response({"m.homeserver": {"base_url": f"{matrix.url}/"}})
+
+    app = web.Application()
+    app.add_routes([web.get("/.well-known/matrix/client", discover)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await (site := web.TCPSite(runner, "127.0.0.1", 0)).start()
+    try:
+        domain = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with live(matrix, tmp_path, homeserver=domain) as life:
+            await life.asked("hello")
+    finally:
+        await site.stop()
+        await runner.cleanup()
+
 
 NEW = "!new:example.org"
 
@@ -151,14 +198,69 @@ def life_address(life):
     return Address(life.platform.name, DIRECT)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-KEYS = ["msgtype", "body", "m.relates_to", "m.mentions", "file", "url", "info", "filename", "formatted_body"]
+async def test_an_answer_is_formatted_and_mentions_nobody(matrix, tmp_path):
+    async with live(matrix, tmp_path) as life:
+        await life.posted(Address("matrix", DIRECT), "**now** @room\n\n| a | b |\n|---|---|\n| 1 | 2 |")
+
+    (event,) = matrix.of_bot(DIRECT)
+    assert "<strong>now</strong>" in event["content"]["formatted_body"]
+    assert "<th" in event["content"]["formatted_body"]
+    assert event["content"]["body"].startswith("now @room")
+    assert event["content"]["m.mentions"] == {}
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), JSON), st.dictionaries(st.sampled_from(["sender", "event_id"]), JSON))
-def test_no_event_whatever_it_contains_breaks_the_reading(content, event):
-    read_message(Payload({"type": "m.room.message", "origin_server_ts": 1, "content": content} | event), Bot(BOT))
+async def test_progress_is_a_notice_and_the_reply_a_message(matrix, tmp_path):
+    async with live(matrix, tmp_path, silent=True) as life:
+        message = await life.told("hello")
+        life.post(message, "looking", kind=OutboundKind.PROGRESS)
+        await life.shows("looking")
+        await life.posted(message, "found")
+
+    assert [event["content"]["msgtype"] for event in matrix.of_bot(DIRECT)] == ["m.notice", "m.text"]
+
+
+async def test_a_streamed_answer_in_a_thread_stays_there(matrix, tmp_path):
+    async with live(matrix, tmp_path, silent=True) as life:
+        message = await streamed(life, "one ", chat=KITCHEN, thread="$root", mention=True)
+        life.answers(message, "one two")
+        shown = await life.shows("one two", KITCHEN)
+
+    assert (shown.thread_id, shown.edits) == ("$root", 1)
+
+
+async def test_a_person_without_a_room_is_invited_to_a_new_one(matrix, tmp_path):
+    async with live(matrix, tmp_path) as life:
+        await life.is_up()
+        chat = await life.manager.chat_with("matrix", "@bob:example.org")
+        assert chat is not None
+        await life.posted(Address("matrix", chat), "good morning")
+
+    assert matrix.rooms[chat].members == {BOT: "join", "@bob:example.org": "invite"}
+
+
+async def test_rooms_are_found_by_alias_name_and_id_and_people_by_id(matrix, tmp_path):
+    state = {"state_key": ""}
+    matrix._add(KITCHEN, ANNA, "m.room.name", {"name": "Kitchen"}, **state)
+    async with live(matrix, tmp_path) as life:
+        await life.is_up()
+        names = ["#kitchen:example.org", "kitchen", KITCHEN, ANNA, "#attic:example.org", "attic"]
+        found = [await life.channel.find(name) for name in names]
+
+    assert found == [KITCHEN, KITCHEN, KITCHEN, DIRECT, None, None]
+
+
+async def test_a_file_that_is_larger_than_the_limit_is_named_in_the_answer(matrix, tmp_path):
+    (tmp_path / "large.bin").write_bytes(b"x" * 3000)
+    async with live(matrix, tmp_path, max_media_bytes=2000) as life:
+        await life.posted(Address("matrix", DIRECT), "here", media=[str(tmp_path / "large.bin")])
+        await eventually(lambda: len(matrix.shown()) == 2)
+
+    assert "the limit here is" in matrix.shown()[1].text
+
+
+async def test_a_received_file_that_is_larger_than_the_limit_is_said_to_the_model(matrix, tmp_path):
+    (tmp_path / "large.png").write_bytes(b"x" * 3000)
+    async with live(matrix, tmp_path, max_media_bytes=2000) as life:
+        message = await life.told("look", file=tmp_path / "large.png")
+
+    assert "[image: download failed]" in message.content

@@ -1,28 +1,29 @@
-"""The bridge's protocol: who may write, what is acknowledged, and why the channel stops."""
+"""The bridge's protocol: logins, who may write, what is acknowledged and sent, and why the channel stops."""
 
 import asyncio
-import logging
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
 
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
-from nanobot.channels.whatsapp.channel import address_of, read_message
+from nanobot.channels.whatsapp import WhatsAppChannel
+from nanobot.channels.whatsapp.channel import address_of
+from nanobot.cli.main import app
+from nanobot.config.channels import WhatsAppConfig
 from nanobot.messages.types import Provenance
-from nanobot.testing.live_channel import live
-from tests.fakes.whatsapp import ANNA, ANNA_LID, HALL, ME, ME_LID, TOKEN, ZOE
+from nanobot.testing.live_channel import delta, live
+from nanobot.utils.clock import FrozenClock
+from tests.fakes.whatsapp import ANNA, ANNA_LID, HALL, ME, ME_LID, TOKEN, ZOE, Refusal
 from tests.support.eventually import eventually
-
-
-async def test_a_bridge_of_ones_own_needs_its_token(whatsapp, tmp_path):
-    async with live(whatsapp, tmp_path, bridge_token=" ") as life:
-        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
-
-        assert "channels.whatsapp.bridgeToken is not set" in life.channel.status.last_error
+from tests.support.streaming import streamed
 
 
 @pytest.mark.parametrize(
@@ -275,63 +276,6 @@ async def test_a_bridge_of_an_earlier_release_works(whatsapp, tmp_path, monkeypa
     assert {frame["type"] for frame in whatsapp.bridge.requests} == {"send"}
 
 
-async def test_nothing_that_opens_a_door_is_in_the_log(whatsapp, tmp_path, caplog):
-    caplog.set_level(logging.DEBUG)
-    async with live(whatsapp, tmp_path) as life:
-        await life.asked("hello")
-        await whatsapp.revoke()
-        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
-        said = life.channel.status.last_error
-
-    of_fakes = ("asyncio", "websockets.server")
-    assert TOKEN not in said + "".join(one.getMessage() for one in caplog.records if one.name not in of_fakes)
-
-
-async def test_frames_that_are_not_as_agreed_do_not_end_the_connection(whatsapp, tmp_path):
-    async with live(whatsapp, tmp_path) as life:
-        await life.asked("before")
-        (line,) = whatsapp.bridge.lines
-        for text in ("no JSON", "[]", '{"type": 7}', '{"type": "message", "id": 3, "media": [1]}', '{"type": "sent"}'):
-            await line.socket.send(text)
-        await whatsapp.bridge.tell({"type": "error", "error": "something"})
-        await life.asked("after")
-
-        assert whatsapp.bridge.lines == [line]
-
-
-KEYS = st.sampled_from(
-    [
-        "id",
-        "chat",
-        "sender",
-        "pn",
-        "lid",
-        "content",
-        "timestamp",
-        "isGroup",
-        "media",
-        "path",
-        "quoted",
-        "text",
-        "pushName",
-    ]
-)
-ODD = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from([ANNA, ANNA_LID, HALL]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
-    max_leaves=12,
-)
-
-
-@given(message=st.dictionaries(KEYS, ODD, max_size=10))
-def test_any_message_is_read_or_ignored(message):
-    read_message(message, {"+4930123456"}, {})
-    incoming = read_message(message | {"id": "m", "sender": ANNA, "pn": ANNA, "isGroup": False}, set(), {})
-
-    assert incoming is not None
-    assert (incoming.sender_id, incoming.chat_id) == ("+4915112345678", ANNA)
-
-
 @pytest.mark.parametrize(
     ("person", "address"),
     [
@@ -346,3 +290,173 @@ def test_any_message_is_read_or_ignored(message):
 )
 def test_a_chat_is_found_however_its_number_is_written(person, address):
     assert address_of(person) == address
+
+
+ADDRESS = Address("whatsapp", ANNA)
+
+
+async def test_text_is_written_in_whatsapps_own_marks(whatsapp, tmp_path):
+    async with live(whatsapp, tmp_path) as life:
+        await life.posted(
+            ADDRESS, "# Plan\n\n**bold** and *italic*, ~~gone~~, `x = 1`\n\n- [a link](https://example.org)"
+        )
+
+    (post,) = whatsapp.bridge.posts
+    assert post.text == "*Plan*\n\n*bold* and _italic_, ~gone~, `x = 1`\n\n- a link (https://example.org)"
+
+
+async def test_a_message_to_a_number_finds_its_chat(whatsapp, tmp_path):
+    async with live(whatsapp, tmp_path) as life:
+        await life.posted(Address("whatsapp", "+49 151 12345678"), "good morning")
+
+    assert [post.chat for post in whatsapp.bridge.posts] == [ANNA]
+
+
+async def test_answers_quote_only_if_the_config_says_so(whatsapp, tmp_path):
+    async with live(whatsapp, tmp_path, silent=True, reply_to_message=False) as life:
+        message = await life.told("hello")
+        await life.posted(message, "to you", reply_to=message.message_id)
+
+    assert [post.quoted for post in whatsapp.bridge.posts] == [None]
+
+
+async def test_a_chat_gets_one_message_a_second(whatsapp, tmp_path, monkeypatch):
+    pauses = []
+
+    async def sleep(delay: float) -> None:
+        pauses.append(delay)
+
+    channels_own = SimpleNamespace(**{**vars(asyncio), "sleep": sleep})  # others sleep as they do
+    async with live(whatsapp, tmp_path, clock=FrozenClock(datetime(2026, 11, 22, tzinfo=UTC))) as life:
+        life.adjust(pause_s=1.0)
+        await life.is_up()
+        monkeypatch.setattr("nanobot.channels.whatsapp.channel.asyncio", channels_own)
+        await life.posted(ADDRESS, "word " * 2000)
+        await life.posted(Address("whatsapp", "+4930999"), "hi")
+
+    assert len(whatsapp.bridge.in_chat(ANNA)) == 3
+    assert [pause for pause in pauses if pause] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "mimetype", "is_voice"),
+    [
+        ("p.png", b"\x89PNG\r\n\x1a\n", "image/png", False),
+        ("a.mp4", b"....ftypmp42", "video/mp4", False),
+        ("v.ogg", b"OggS", "audio/ogg; codecs=opus", True),
+        ("a.md", b"# Plan", "text/markdown", False),
+        ("a.strange", b"???", "application/octet-stream", False),
+    ],
+)
+async def test_files_are_sent_as_what_they_are(whatsapp, tmp_path, name, data, mimetype, is_voice):
+    (tmp_path / name).write_bytes(data)
+    async with live(whatsapp, tmp_path) as life:
+        await life.posted(ADDRESS, "", media=[str(tmp_path / name)])
+
+    (post,) = whatsapp.bridge.posts
+    assert (post.file, post.data, post.mimetype, post.is_voice) == (name, data, mimetype, is_voice)
+    assert [*(tmp_path / "outbox").iterdir()] == []
+
+
+async def test_a_streamed_answer_is_edited_twenty_times_and_then_once_more(whatsapp, tmp_path):
+    words = [f"w{number} " for number in range(25)]
+    async with live(whatsapp, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        message = await life.told("hello")
+        for word in words[:21]:
+            delta(life, message, word)
+            await life.shows(word.strip())
+        for word in words[21:]:
+            delta(life, message, word)
+        life.answers(message, "".join(words))
+        await life.shows("w24")
+
+    (post,) = whatsapp.bridge.posts
+    assert post.edits == 21
+
+
+async def test_a_streamed_answer_that_is_too_old_to_edit_is_followed_by_the_whole_one(whatsapp, tmp_path):
+    clock = FrozenClock(datetime(2026, 11, 26, 12, tzinfo=UTC))
+    async with live(whatsapp, tmp_path, silent=True, clock=clock) as life:
+        message = await streamed(life, "one ")
+        clock.advance(15 * 60)
+        life.channel.status.touch()
+        life.answers(message, "one two")
+        await life.shows("one two")
+
+    assert [post.text.strip() for post in whatsapp.bridge.posts] == ["one", "one two"]
+
+
+def test_answers_are_not_streamed_unless_the_config_says_so():
+    assert not WhatsAppChannel(WhatsAppConfig(), MessageBus()).supports_streaming
+    assert WhatsAppChannel(WhatsAppConfig(streaming=True), MessageBus()).supports_streaming
+
+
+@pytest.mark.parametrize("code", [503, None])
+async def test_what_the_bridge_could_not_send_is_sent_later(whatsapp, tmp_path, code):
+    whatsapp.bridge.refusals.append(Refusal(code, "not now"))
+    async with live(whatsapp, tmp_path) as life:
+        await life.posted(ADDRESS, "hello")
+        await eventually(lambda: not whatsapp.bridge.refusals)
+
+    assert [post.text for post in whatsapp.bridge.posts] == ["hello"]
+
+
+async def command(*words: str, answers: str = "") -> Result:
+    """A command of the terminal, while the bridge runs in this loop."""
+    return await asyncio.to_thread(CliRunner().invoke, app, ["channels", "login", "whatsapp", *words], input=answers)
+
+
+def section() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path.home() / ".nanobot" / "config.json").read_text())["channels"]["whatsapp"]
+    return found
+
+
+@pytest.fixture
+def settings(whatsapp) -> dict[str, Any]:
+    """The section of the config before the setup."""
+    own = {"bridgeManaged": False, "bridgeUrl": whatsapp.bridge.url, "bridgeToken": TOKEN}
+    folder = Path.home() / ".nanobot"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"channels": {"whatsapp": own}}))
+    return own
+
+
+async def test_the_setup_saves_nothing_before_the_account_is_linked(whatsapp, settings):
+    whatsapp.bridge.is_linked = False
+    setup = asyncio.create_task(command(answers="+4915112345678\n"))
+    await eventually(lambda: any(line.is_trusted for line in whatsapp.bridge.lines))
+    before = section()
+    whatsapp.bridge.is_linked = True
+    await whatsapp.bridge.tell_status()
+    result = await setup
+
+    assert result.exit_code == 0, result.output
+    assert before == settings
+    assert section() == settings | {"enabled": True, "groupPolicy": "mention"}
+    assert json.loads((Path.home() / ".nanobot" / "pairing.json").read_text())["owners"] == {
+        "whatsapp": ["+4915112345678"]
+    }
+    assert "Linked as +4930123456." in result.stdout
+    assert "Write to your bot on WhatsApp" in result.stdout
+
+
+async def test_a_number_is_for_this_login_and_is_not_saved(whatsapp, settings):
+    whatsapp.bridge.is_linked = False
+    setup = asyncio.create_task(command("--phone", "+49 30 123456", answers="\n"))
+    await eventually(lambda: whatsapp.bridge.requests)
+    await whatsapp.bridge.tell({"type": "status", "status": "connected"})
+    result = await setup
+
+    assert result.exit_code == 0, result.output
+    assert "\n  ABCD-EFGH\n" in result.stdout
+    assert "phone" not in section()
+
+
+async def test_an_account_that_is_set_up_is_tried(whatsapp, settings):
+    assert (await command(answers="\n")).exit_code == 0
+
+    result = await command()
+
+    assert result.exit_code == 0, result.output
+    assert "whatsapp is configured and its credentials work." in result.stdout

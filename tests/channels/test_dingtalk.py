@@ -1,0 +1,286 @@
+"""What only DingTalk has: its stream, the forms of its messages, cards, files; and its own SDK at the same fake."""
+
+import asyncio
+import io
+import json
+import logging
+import os
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.bus.events import Address, OutboundKind
+from nanobot.messages.types import Provenance
+from nanobot.testing.live_channel import delta, live, turn_of
+from tests.fakes.dingtalk import ANNA, CLIENT_ID, HALL, MESSAGES, ROBOT_USER, SECRET, ZOE
+from tests.support.eventually import eventually
+from tests.support.streaming import streamed
+
+
+async def test_a_connection_that_dingtalk_ends_is_replaced_and_nobody_is_alarmed(dingtalk, tmp_path, caplog):
+    async with live(dingtalk, tmp_path) as life:
+        await life.asked("before")
+        (first,) = dingtalk.lines
+        await dingtalk.end_lines()
+        await eventually(lambda: dingtalk.lines and first not in dingtalk.lines)
+        await life.asked("after")
+
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+async def test_a_ping_of_the_protocol_is_answered_with_what_it_says(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path) as life:
+        await life.is_up()
+        await dingtalk.ping_lines()
+        (line,) = dingtalk.lines
+        (pong,) = await eventually(lambda: line.acknowledgements)
+
+    assert (pong["code"], json.loads(pong["data"])) == (200, {"opaque": "o-1"})
+
+
+async def test_dingtalks_own_sdk_talks_to_the_same_fake(dingtalk):
+    server = dingtalk
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.programs.dingtalk_sdk_bot", CLIENT_ID, SECRET),
+        env=os.environ | {"DINGTALK_OPENAPI_ENDPOINT": server.url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        parts = [{"text": "look"}, {"type": "picture", "downloadCode": server.put_file("p.png", b"p")}]
+        private = await server.writes("hello")
+        group = await server.writes(group=HALL, msgtype="richText", content={"richText": parts})
+        assert program.stdout is not None
+        read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
+        await eventually(lambda: all(map(dingtalk.acknowledged, (private, group))))
+    finally:
+        program.kill()
+        await program.wait()
+
+    by_chat = {one["chat"]: one for one in read}
+    assert by_chat[f"cid-of-{ANNA}"]["texts"] == ["hello"]
+    assert by_chat[HALL]["texts"] == ["look"]
+    assert by_chat[HALL]["urls"] == [f"{server.url}/files/{parts[1]['downloadCode']}"]
+    assert server.subscriptions == [{"type": "CALLBACK", "topic": MESSAGES}]
+    for chat in (ANNA, HALL):
+        (post,) = server.in_chat(chat)
+        assert post.card is not None
+        assert (post.card["flowStatus"], post.card["msgContent"]) == ("3", "You said it all")
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n picture"
+
+
+QUOTED = {"msgType": "text", "content": {"text": "the plan\nis old"}}
+
+
+def replying_to(sender: str, **more: object) -> dict[str, object]:
+    replied = {**QUOTED, "senderId": sender, **more}
+    return {"text": {"content": "is it?", "isReplyMsg": True, "repliedMsg": replied}}
+
+
+@pytest.mark.parametrize(
+    ("more", "read"),
+    [
+        ({"msgtype": "audio", "content": {"recognition": "call me", "downloadCode": "c", "duration": 900}}, "call me"),
+        ({"msgtype": "richText", "content": {"richText": [{"text": "one"}, {"text": "two"}]}}, "one\ntwo"),
+        ({"msgtype": "interactiveCard", "content": {}}, "[a message of a kind that bots cannot read]"),
+        (replying_to(ROBOT_USER), "[in reply to you]\n> the plan\n> is old\nis it?"),
+        (replying_to("somebody"), "[in reply to a message]\n> the plan\n> is old\nis it?"),
+        (replying_to("somebody", content={}), "is it?"),
+    ],
+)
+async def test_what_people_send_is_read(dingtalk, tmp_path, more, read):
+    async with live(dingtalk, tmp_path, silent=True) as life:
+        await dingtalk.writes(**more)
+        message = await life.hears(read.splitlines()[-1])
+
+    assert message.content == read
+
+
+async def test_words_of_somebody_else_count_as_theirs(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path, silent=True) as life:
+        life.people.admit("dingtalk", ANNA, owner=True)
+        for sender in (f"$:LWCP_v1:${ANNA}", ROBOT_USER, "somebody"):
+            await dingtalk.writes(**replying_to(sender))
+        await dingtalk.says("that is all")
+        await life.hears("that is all")
+
+    owner, person = Provenance.OWNER, Provenance.PERSON
+    assert [one.provenance for one in life.heard] == [owner, owner, person, owner]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "tag"), [("file", "plan.pdf", "file"), ("video", "a.mp4", "video"), ("audio", "a.amr", "audio")]
+)
+async def test_files_are_fetched(dingtalk, tmp_path, kind, name, tag):
+    data = {"pdf": b"%PDF-1.7 x", "mp4": b"\0\0\0 ftypisom", "amr": b"#!AMR\nx"}[name.rpartition(".")[2]]
+    code = dingtalk.put_file(name, data)
+    async with live(dingtalk, tmp_path, silent=True) as life:
+        await dingtalk.writes(msgtype=kind, content={"downloadCode": code, "fileName": name, "duration": 1})
+        message = await life.hears("[")
+
+    (path,) = message.media
+    assert Path(path).read_bytes() == data
+    assert Path(path).suffix == Path(name).suffix
+    assert path in message.content
+
+
+async def test_a_download_is_led_to_another_host_only_where_the_config_says_so(dingtalk, tmp_path, caplog):
+    elsewhere = dingtalk.url.replace("127.0.0.1", "localhost")
+    code = dingtalk.put_file("p.png", PICTURE)
+    dingtalk.redirect_to = f"{elsewhere}/files/{code}"
+    allowed: dict[str, Any] = {
+        "allow_remote_media_redirects": True,
+        "remote_media_redirect_allowed_hosts": ["localhost"],
+    }
+    async with live(dingtalk, tmp_path) as life:
+        await dingtalk.writes(msgtype="file", content={"downloadCode": code, "fileName": "p.png"})
+        await life.shows("download failed")
+    async with live(dingtalk, tmp_path, **allowed) as life:
+        await dingtalk.writes(msgtype="file", content={"downloadCode": code, "fileName": "p.png"})
+        message = await life.hears(".png")
+
+    assert "DingTalk redirects to localhost. To allow: set channels.dingtalk.allowRemoteMediaRedirects" in caplog.text
+    assert Path(message.media[0]).read_bytes() == PICTURE
+
+
+async def test_a_group_has_the_ids_of_earlier_releases_and_one_session_or_one_for_each_member(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path, allow_from=["*"]) as life:
+        _, shared, _ = await life.asked("hello", chat=dingtalk.group, mention=True)
+    async with live(dingtalk, tmp_path, allow_from=["*"], group_user_isolation=True) as life:
+        _, own, _ = await life.asked("mine", chat=dingtalk.group, mention=True)
+        _, private, _ = await life.asked("alone")
+
+    assert (shared.chat_id, shared.session_key) == (f"group:{HALL}", f"dingtalk:group:{HALL}")
+    assert (own.chat_id, own.session_key) == (f"group:{HALL}", f"dingtalk:group:{HALL}:{ANNA}")
+    assert (private.chat_id, private.session_key) == (ANNA, f"dingtalk:{ANNA}")
+
+
+async def test_private_chats_can_be_switched_off(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path, disable_private_chat=True) as life:
+        await dingtalk.says("psst")
+        await dingtalk.says("psst", sender=ZOE)
+        await life.asked("hello all", chat=dingtalk.group, mention=True)
+
+    assert len(life.heard) == 1
+    assert life.people.pending("dingtalk") == []
+
+
+async def test_somebody_may_be_listed_by_either_id(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path, allow_from=[f"$:LWCP_v1:${ZOE}"]) as life:
+        await life.asked("hello", sender=ZOE, chat=ZOE)
+
+    assert [one.sender_id for one in life.heard] == [ZOE]
+
+
+async def test_a_streamed_answer_is_a_card_that_ends_as_finished_also_before_a_tool(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        message = await life.told("hello")
+        delta(life, message, "let me look ")
+        growing = await life.shows("let me")
+        status = dingtalk.posts[0].card["flowStatus"]
+        life.post(message, "let me look", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.post(message, "read a.md", kind=OutboundKind.TOOL_HINT, **turn_of(message))
+        delta(life, message, "it says ")
+        await life.shows("it says")
+        life.post(message, "it says so", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, "it says so")
+        await life.posted(message, "next")
+
+    first, hint, second, last = dingtalk.posts
+    assert (growing.text.strip(), status) == ("let me look", "2")
+    assert [post.card["flowStatus"] for post in (first, second)] == ["3", "3"]
+    assert [post.card["msgContent"] for post in (first, second)] == ["let me look", "it says so"]
+    assert (hint.key, last.key) == ("sampleMarkdown", "sampleMarkdown")
+
+
+async def test_a_reply_that_differs_from_what_was_streamed_is_in_the_finished_card(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path, silent=True) as life:
+        message = await streamed(life, "one ")
+        life.post(message, "one", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, "one and more")
+        await life.shows("one and more")
+        await life.posted(message, "next")
+
+    card, _ = dingtalk.posts
+    assert (card.card["flowStatus"], card.card["msgContent"]) == ("3", "one and more")
+
+
+async def test_without_the_permission_for_cards_answers_come_as_messages_and_status_says_why(dingtalk, tmp_path):
+    dingtalk.scopes -= {"Card.Instance.Write", "Card.Streaming.Write"}
+    async with live(dingtalk, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
+        message = await life.told("hello")
+        for word in ("one ", "two "):
+            delta(life, message, word)
+        life.post(message, "one two", kind=OutboundKind.STREAM_END, **turn_of(message))
+        life.answers(message, "one two")
+        await life.shows("one two")
+        why = life.channel.status.last_error
+        still_streams = life.manager.streams("dingtalk")
+        await dingtalk.drop()
+        await dingtalk.says("again")
+        await life.hears("again")
+
+        assert life.channel.status.last_error == why
+
+    assert "answers are not streamed" in why
+    assert "lacks the permission Card.Instance.Write" in why
+    assert not still_streams
+    assert [post.key for post in dingtalk.posts] == ["sampleMarkdown"]
+    assert dingtalk.calls.count("POST /v1.0/card/instances/createAndDeliver") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "key"),
+    [
+        ("a.pdf", b"%PDF-1.7", "sampleFile"),
+        ("p.jpg", b"\xff\xd8\xff\xe0", "sampleImageMsg"),
+        ("notes.md", b"# a", None),
+    ],
+)
+async def test_files_are_sent_and_those_that_dingtalk_does_not_take_in_a_zip(dingtalk, tmp_path, name, data, key):
+    (tmp_path / name).write_bytes(data)
+    async with live(dingtalk, tmp_path, silent=True) as life:
+        await life.posted(await life.told("hello"), "here", media=[str(tmp_path / name)])
+
+    _, post = dingtalk.posts
+    sent_name, sent = dingtalk.stored[post.parameters.get("mediaId") or post.parameters["photoURL"]]
+    if key is None:
+        with zipfile.ZipFile(io.BytesIO(sent)) as archive:
+            sent = archive.read(name)
+        assert (post.key, sent_name, post.parameters["fileType"]) == ("sampleFile", f"{name}.zip", "zip")
+    else:
+        assert (post.key, sent_name) == (key, name)
+    assert sent == data
+
+
+async def test_a_picture_by_its_url_is_shown_and_another_url_written(dingtalk, tmp_path):
+    urls = ["https://a.test/p.png", "https://a.test/page"]
+    async with live(dingtalk, tmp_path) as life:
+        await life.posted(Address("dingtalk", ANNA), "", media=urls)
+
+    picture, page = dingtalk.posts
+    assert picture.parameters == {"photoURL": urls[0]}
+    assert page.parameters["text"] == urls[1]
+
+
+async def test_the_first_line_is_what_a_notification_shows(dingtalk, tmp_path):
+    async with live(dingtalk, tmp_path) as life:
+        await life.posted(Address("dingtalk", ANNA), "## A **title**\n\nand text")
+
+    (post,) = dingtalk.posts
+    assert post.parameters == {"title": "A title", "text": "## A title  \n  \nand text"}
+
+
+async def test_too_many_messages_to_a_person_are_sent_later(dingtalk, tmp_path):
+    dingtalk.throttled_people.add(ANNA)
+    async with live(dingtalk, tmp_path) as life:
+        await life.posted(Address("dingtalk", ANNA), "patience")
+
+    assert [post.parameters["text"] for post in dingtalk.posts] == ["patience"]
