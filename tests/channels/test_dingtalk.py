@@ -1,11 +1,8 @@
 """What only DingTalk has: its stream, the forms of its messages, cards, files; and its own SDK at the same fake."""
 
-import asyncio
 import io
 import json
 import logging
-import os
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import delta, live, turn_of
 from tests.fakes.dingtalk import ANNA, CLIENT_ID, HALL, MESSAGES, ROBOT_USER, SECRET, ZOE
 from tests.support.eventually import eventually
+from tests.support.sdk_program import sdk_program
 from tests.support.streaming import streamed
 
 
@@ -42,32 +40,19 @@ async def test_a_ping_of_the_protocol_is_answered_with_what_it_says(dingtalk, tm
 
 
 async def test_dingtalks_own_sdk_talks_to_the_same_fake(dingtalk):
-    server = dingtalk
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.programs.dingtalk_sdk_bot", CLIENT_ID, SECRET),
-        env=os.environ | {"DINGTALK_OPENAPI_ENDPOINT": server.url},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        parts = [{"text": "look"}, {"type": "picture", "downloadCode": server.put_file("p.png", b"p")}]
-        private = await server.writes("hello")
-        group = await server.writes(group=HALL, msgtype="richText", content={"richText": parts})
-        assert program.stdout is not None
-        read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
+    async with sdk_program("dingtalk_sdk_bot", CLIENT_ID, SECRET, DINGTALK_OPENAPI_ENDPOINT=dingtalk.url) as read:
+        parts = [{"text": "look"}, {"type": "picture", "downloadCode": dingtalk.put_file("p.png", b"p")}]
+        private = await dingtalk.writes("hello")
+        group = await dingtalk.writes(group=HALL, msgtype="richText", content={"richText": parts})
+        by_chat = {one["chat"]: one for one in (await read(), await read())}
         await eventually(lambda: all(map(dingtalk.acknowledged, (private, group))))
-    finally:
-        program.kill()
-        await program.wait()
 
-    by_chat = {one["chat"]: one for one in read}
     assert by_chat[f"cid-of-{ANNA}"]["texts"] == ["hello"]
     assert by_chat[HALL]["texts"] == ["look"]
-    assert by_chat[HALL]["urls"] == [f"{server.url}/files/{parts[1]['downloadCode']}"]
-    assert server.subscriptions == [{"type": "CALLBACK", "topic": MESSAGES}]
+    assert by_chat[HALL]["urls"] == [f"{dingtalk.url}/files/{parts[1]['downloadCode']}"]
+    assert dingtalk.subscriptions == [{"type": "CALLBACK", "topic": MESSAGES}]
     for chat in (ANNA, HALL):
-        (post,) = server.in_chat(chat)
-        assert post.card is not None
+        (post,) = dingtalk.in_chat(chat)
         assert (post.card["flowStatus"], post.card["msgContent"]) == ("3", "You said it all")
 
 
@@ -88,45 +73,21 @@ def replying_to(sender: str, **more: object) -> dict[str, object]:
         ({"msgtype": "audio", "content": {"recognition": "call me", "downloadCode": "c", "duration": 900}}, "call me"),
         ({"msgtype": "richText", "content": {"richText": [{"text": "one"}, {"text": "two"}]}}, "one\ntwo"),
         ({"msgtype": "interactiveCard", "content": {}}, "[a message of a kind that bots cannot read]"),
+        (replying_to(f"$:LWCP_v1:${ANNA}"), "[in reply to a message]\n> the plan\n> is old\nis it?"),
         (replying_to(ROBOT_USER), "[in reply to you]\n> the plan\n> is old\nis it?"),
         (replying_to("somebody"), "[in reply to a message]\n> the plan\n> is old\nis it?"),
         (replying_to("somebody", content={}), "is it?"),
     ],
 )
-async def test_what_people_send_is_read(dingtalk, tmp_path, more, read):
+async def test_what_people_send_is_read_and_words_of_somebody_else_count_as_theirs(dingtalk, tmp_path, more, read):
     async with live(dingtalk, tmp_path, silent=True) as life:
+        life.people.admit("dingtalk", ANNA, owner=True)
         await dingtalk.writes(**more)
         message = await life.hears(read.splitlines()[-1])
 
     assert message.content == read
-
-
-async def test_words_of_somebody_else_count_as_theirs(dingtalk, tmp_path):
-    async with live(dingtalk, tmp_path, silent=True) as life:
-        life.people.admit("dingtalk", ANNA, owner=True)
-        for sender in (f"$:LWCP_v1:${ANNA}", ROBOT_USER, "somebody"):
-            await dingtalk.writes(**replying_to(sender))
-        await dingtalk.says("that is all")
-        await life.hears("that is all")
-
-    owner, person = Provenance.OWNER, Provenance.PERSON
-    assert [one.provenance for one in life.heard] == [owner, owner, person, owner]
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "tag"), [("file", "plan.pdf", "file"), ("video", "a.mp4", "video"), ("audio", "a.amr", "audio")]
-)
-async def test_files_are_fetched(dingtalk, tmp_path, kind, name, tag):
-    data = {"pdf": b"%PDF-1.7 x", "mp4": b"\0\0\0 ftypisom", "amr": b"#!AMR\nx"}[name.rpartition(".")[2]]
-    code = dingtalk.put_file(name, data)
-    async with live(dingtalk, tmp_path, silent=True) as life:
-        await dingtalk.writes(msgtype=kind, content={"downloadCode": code, "fileName": name, "duration": 1})
-        message = await life.hears("[")
-
-    (path,) = message.media
-    assert Path(path).read_bytes() == data
-    assert Path(path).suffix == Path(name).suffix
-    assert path in message.content
+    is_theirs = more == replying_to("somebody")
+    assert message.provenance is (Provenance.PERSON if is_theirs else Provenance.OWNER)
 
 
 async def test_a_download_is_led_to_another_host_only_where_the_config_says_so(dingtalk, tmp_path, caplog):

@@ -1,9 +1,7 @@
 """What only Feishu has: an app that has to be released, frames, cards that stream, topics that are sessions."""
 
-import asyncio
 import json
 import logging
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,9 +15,12 @@ from nanobot.channels.feishu.incoming import event_of, format_forwarded, format_
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing.channels import PICTURE
-from nanobot.testing.live_channel import LiveChannel, delta, live
-from tests.fakes.feishu import ANNA, APP_ID, BOT, HALL, HALL_ROOT, SECRET, ZOE, FeishuPlatform, Post
+from nanobot.testing.live_channel import delta, live
+from tests.fakes.feishu import ANNA, APP_ID, BOT, HALL, HALL_ROOT, SECRET, ZOE
 from tests.support.eventually import eventually
+from tests.support.odd_json import odd_objects
+from tests.support.sdk_program import sdk_program
+from tests.support.streaming import streamed
 
 
 async def test_a_secret_that_is_reset_meanwhile_fails_the_channel_and_the_message_waits(feishu, tmp_path):
@@ -224,7 +225,7 @@ async def test_a_short_plain_answer_is_a_text_and_a_formatted_one_a_card(feishu,
     async with live(feishu, tmp_path) as life:
         await life.posted(to, "Done. (It took 3 s; see https://x.test/a_b*c)")
         await life.posted(to, "## Title\n\n**bold** and `code`, a_b <at id=all></at> [x](https://x.test) 2 * 3")
-        plain, formatted = posts(feishu)
+        plain, formatted = feishu.in_chat(ANNA)
 
     assert (plain.kind, plain.content["text"]) == ("text", "Done. (It took 3 s; see https://x.test/a_b*c)")
     assert formatted.content["body"]["elements"][0]["content"] == (
@@ -236,15 +237,15 @@ async def test_a_card_that_is_refused_is_sent_as_text(feishu, tmp_path):
     feishu.takes_cards = False
     async with live(feishu, tmp_path) as life:
         await life.posted(Address("feishu", ANNA), "**all** of it")
-        (post,) = posts(feishu)
+        (post,) = feishu.in_chat(ANNA)
 
     assert (post.kind, post.content) == ("text", {"text": "all of it"})
 
 
 async def test_a_streamed_answer_stops_streaming_when_it_is_complete(feishu, tmp_path):
     async with live(feishu, tmp_path, silent=True) as life:
-        message = await streamed(life, feishu, "one ")
-        card = posts(feishu)[0].card
+        message = await streamed(life, "one ")
+        card = feishu.in_chat(ANNA)[0].card
         assert card is not None
         assert card.streams
         life.answers(message, "one two")
@@ -254,10 +255,10 @@ async def test_a_streamed_answer_stops_streaming_when_it_is_complete(feishu, tmp
 
 async def test_an_answer_that_takes_longer_than_a_card_may_stream_goes_on_in_it(feishu, tmp_path):
     async with live(feishu, tmp_path, silent=True) as life:
-        message = await streamed(life, feishu, "one ")
+        message = await streamed(life, "one ")
         delta(life, message, "two ")
         await life.shows("two")
-        card = posts(feishu)[0].card
+        card = feishu.in_chat(ANNA)[0].card
         assert card is not None
         card.streams = False  # as after ten minutes
         delta(life, message, "three ")
@@ -300,7 +301,7 @@ async def test_a_file_is_shown_as_what_it_is(feishu, tmp_path, name, kind):
     async with live(feishu, tmp_path) as life:
         await life.posted(Address("feishu", HALL), "", media=[str(tmp_path / name)])
 
-    assert [(post.kind, shown.files) for post, shown in zip(posts(feishu, HALL), feishu.shown(HALL), strict=True)] == [
+    assert [(post.kind, shown.files) for post, shown in zip(feishu.in_chat(HALL), feishu.shown(HALL), strict=True)] == [
         (kind, [name])
     ]
 
@@ -329,39 +330,11 @@ async def test_a_button_in_a_group_is_pressed_in_the_session_that_offered_it_als
     assert pressed.in_group
 
 
-async def streamed(life: LiveChannel, feishu: FeishuPlatform, text: str):
-    """A message whose answer has begun with this text."""
-    life.adjust(delta_interval_s=0.0)
-    message = await life.told("hello")
-    delta(life, message, text)
-    await life.shows(text.strip())
-    return message
-
-
-def posts(feishu: FeishuPlatform, chat: str = ANNA) -> list[Post]:
-    """What the bot has posted."""
-    return [post for post in feishu.room_of(chat).posts.values() if post.sender == APP_ID]
-
-
-words = st.text(st.characters(exclude_categories=()), max_size=5) | st.sampled_from(
-    ["img", "at", "text", "ou_bot", "oc_1"]
+NAMES = (
+    "sender sender_id open_id content mentions id key name action value chat say tag text title image_key file_key "
+    "create_time root_id parent_id body msg_type"
 )
-
-
-names = st.sampled_from([
-    "sender", "sender_id", "open_id", "content", "mentions", "id", "key", "name", "action", "value", "chat", "say",
-    "tag", "text", "title", "image_key", "file_key", "create_time", "root_id", "parent_id", "body", "msg_type",
-])  # fmt: skip
-
-
-junk = st.recursive(
-    st.none() | st.integers() | words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=6),
-    max_leaves=20,
-)
-
-
-objects = st.dictionaries(names, junk, max_size=6)
+objects = odd_objects(NAMES, "img", "at", "text", "ou_bot", "oc_1")
 
 
 @given(objects, objects, st.sampled_from(["text", "post", "image", "file", "merge_forward", "interactive", "other"]))
@@ -370,7 +343,6 @@ def test_no_event_makes_the_reader_fail(event, content, kind):
     whole = {"sender": {"sender_id": {"open_id": "ou"}, "sender_type": "user"}, "message": event | ids}
     read = read_message(whole, "ou_bot", topic_isolation=True)
     assert read is not None
-
     for kind_of_event in ("im.message.receive_v1", "card.action.trigger", "other"):
         for one in (event, whole):
             data = json.dumps({"header": {"event_type": kind_of_event, "event_id": "e"}, "event": one}).encode()
@@ -390,22 +362,15 @@ def test_no_bytes_make_the_decoder_fail_otherwise_than_with_a_value_error(data):
     assert frame.answer(200)
 
 
-async def test_the_vendor_s_own_client_takes_the_fake_for_feishu(feishu, tmp_path):
+async def test_the_vendor_s_own_client_takes_the_fake_for_feishu(feishu):
     """It acknowledges an event that comes in parts, does not the one it fails at, and streams a card, sent once."""
     feishu.part_bytes = 150
     for text in ("good", "bad"):
         await feishu.says(text)
-    script = Path(__file__).parents[1] / "programs" / "feishu_sdk.py"
-    command = [sys.executable, str(script), feishu.url, APP_ID, SECRET]
-    child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert child.stdout is not None
-        heard = [json.loads(await asyncio.wait_for(child.stdout.readline(), 30)) for _ in range(3)]
+    async with sdk_program("feishu_sdk", feishu.url, APP_ID, SECRET) as read:
+        heard = [await read() for _ in range(3)]
         good, bad = feishu.events
         await eventually(lambda: good.codes and bad.codes)
-    finally:
-        child.kill()
-        await child.wait()
 
     assert [line["text"] for line in heard[:2]] == ["good", "bad"]
     assert (good.codes, bad.codes) == ([200], [500])

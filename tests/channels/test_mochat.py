@@ -1,8 +1,5 @@
 """What only Mochat has: a socket beside polls, panels that are answered once they are silent; and python-socketio."""
 
-import asyncio
-import json
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,12 +7,12 @@ import pytest
 
 from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.mochat import MochatApi
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live
 from tests.fakes.mochat import AGENT, ANNA, DM, GENERAL, GROUP, TOKEN, TOM, TRIO, ZOE, MochatPlatform, Session
 from tests.support.eventually import eventually
+from tests.support.sdk_program import sdk_program
 
 
 async def test_without_a_socket_chats_and_panels_are_polled(mochat, tmp_path):
@@ -102,10 +99,8 @@ async def test_a_message_to_a_token_that_was_revoked_waits(mochat, tmp_path):
     assert is_waiting
 
 
-async def test_a_request_beside_the_running_channel_leaves_no_connection_open(mochat):
-    api = MochatApi(mochat.channel(MessageBus()).config)
-
-    assert await api.ask("sessions/list", {})
+async def test_a_login_leaves_no_connection_open(mochat):
+    assert await mochat.channel(MessageBus()).login()
 
     await eventually(lambda: not mochat._runner.server.connections)
 
@@ -123,27 +118,16 @@ async def test_events_that_are_not_as_expected_end_nothing(mochat, tmp_path, pay
 
 
 async def test_the_plain_client_of_python_socketio_talks_to_the_same_fake(mochat):
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.programs.mochat_client", TOKEN, AGENT, mochat.url, DM, GENERAL),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert program.stdout is not None
-        await asyncio.wait_for(program.stdout.readline(), 20)
+    async with sdk_program("mochat_client", TOKEN, AGENT, mochat.url, DM, GENERAL) as read:
+        assert (await read())["ready"]
         panel = await mochat.writes("look", chat=GENERAL)
         private = await mochat.writes("hello")
-        read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
-        await asyncio.wait_for(program.wait(), 20)
-    finally:
-        if program.returncode is None:
-            program.kill()
-            await program.wait()
+        by_id = {one["messageId"]: one for one in (await read(), await read())}
+        await eventually(lambda: mochat.posts)
 
-    by_id = {one["messageId"]: one for one in read}
     assert (by_id[private]["content"], by_id[private]["author"], by_id[private]["chat"]) == ("hello", ANNA, DM)
     assert (by_id[panel]["content"], by_id[panel]["chat"]) == ("look", GENERAL)
     assert [(post.text, post.reply_to) for post in mochat.posts] == [("You said it", private)]
-    assert program.returncode == 0
 
 
 WAITS: dict[str, Any] = {"group_policy": "open", "mention": {}, "reply_delay_mode": "non-mention"}

@@ -252,16 +252,6 @@ async def test_of_many_buttons_the_first_six_are_shown(teams, tmp_path):
     assert post.text == "which?"
 
 
-async def test_a_token_that_teams_no_longer_takes_is_replaced(teams, tmp_path):
-    async with live(teams, tmp_path) as life:
-        life.adjust(login_s=60)
-        await life.is_up()
-        teams.expire_tokens()
-        await life.posted(ADDRESS, "hello")
-
-    assert [post.text for post in teams.posts] == ["hello"]
-
-
 async def test_a_file_is_stored_once_its_person_agrees_even_if_it_is_gone_and_the_bot_was_away(teams, tmp_path):
     (file := tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
     async with live(teams, tmp_path) as life:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from nanobot.channels.payload import Payload
 from nanobot.channels.status import ChannelState
 from nanobot.channels.weixin import channel as weixin_channel
 from nanobot.channels.whatsapp import channel as whatsapp_channel
+from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live, until
 from tests.fakes import dingtalk, feishu, matrix, mochat, msteams, qq, wecom, weixin, whatsapp
 from tests.fakes.platforms import platform_class
@@ -79,7 +81,9 @@ NO_GOOD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 async def test_settings_that_are_no_good_are_named_with_what_to_do(platform, tmp_path, section, there, told):
     vars(platform).update(there)
     url = getattr(platform, "url", "")
-    settings = {key: one.replace("{url}", url) if isinstance(one, str) else one for key, one in section.items()}
+    settings: dict[str, Any] = {
+        key: one.replace("{url}", url) if isinstance(one, str) else one for key, one in section.items()
+    }
     async with live(platform, tmp_path, **settings) as life:
         await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
@@ -141,11 +145,13 @@ async def test_nothing_that_opens_a_door_is_in_the_log(platform, tmp_path, caplo
         ("dingtalk", "POST /v1.0/oauth2/accessToken"),
         ("qq", "POST /app/getAppAccessToken"),
         ("feishu", "token"),
+        ("msteams", f"token {msteams.TENANT}"),
     ],
     indirect=["platform"],
 )
 async def test_an_access_token_that_ran_out_is_renewed(platform, tmp_path, call):
     async with live(platform, tmp_path) as life:
+        life.adjust(login_s=60.0)
         await life.asked("before")
         platform.expire_tokens()
         await life.asked("after")
@@ -337,3 +343,54 @@ def test_any_message_is_read_or_ignored(name, data):
     assert incoming is not None
     assert incoming.sender_id == sender
     assert all(file.source for file in incoming.attachments) or name not in ("dingtalk", "qq")
+
+
+QUOTED = "the plan\nis old"
+READ = "[in reply to a message]\n> the plan\n> is old\nis it?"
+
+
+@pytest.mark.parametrize(
+    ("platform", "words", "more", "read"),
+    [
+        ("qq", ["is it?"], {"message_type": 103, "msg_elements": [{"msg_idx": "R1", "content": QUOTED}]}, READ),
+        ("wecom", ["is it?"], {"group": wecom.HALL, "quote": {"msgtype": "text", "text": {"content": QUOTED}}}, READ),
+        ("whatsapp", ["is it?"], {"quoted": {"id": "x", "sender": whatsapp.ZOE, "text": QUOTED}}, READ),
+        ("whatsapp", ["look at this"], {"forwarded": True}, "look at this"),
+    ],
+    indirect=["platform"],
+)
+async def test_words_of_somebody_else_are_read_as_theirs(platform, tmp_path, words, more, read):
+    async with live(platform, tmp_path, silent=True) as life:
+        life.people.admit(platform.name, platform.person, owner=True)
+        writes = platform.bridge.says if platform.name == "whatsapp" else platform.writes
+        await writes(*words, **more)
+        quoting = await life.hears(words[0])
+        own = await life.told("mine")
+
+    assert quoting.content == read
+    assert (quoting.provenance, own.provenance) == (Provenance.PERSON, Provenance.OWNER)
+
+
+@pytest.mark.parametrize(
+    ("platform", "kind", "name", "data"),
+    [
+        ("dingtalk", "file", "plan.pdf", b"%PDF-1.7 x"),
+        ("dingtalk", "video", "a.mp4", b"\0\0\0 ftypisom"),
+        ("dingtalk", "audio", "a.amr", b"#!AMR\nx"),
+        ("qq", "file", "plan.pdf", b"%PDF-1.7 x"),
+        ("qq", "video/mp4", "a.mp4", b"\0\0\0 ftypisom"),
+    ],
+    indirect=["platform"],
+)
+async def test_files_are_fetched(platform, tmp_path, kind, name, data):
+    place = platform.put_file(name, data)
+    async with live(platform, tmp_path, silent=True) as life:
+        if platform.name == "qq":
+            await platform.writes(attachments=[{"content_type": kind, "filename": name, "url": place}])
+        else:
+            await platform.writes(msgtype=kind, content={"downloadCode": place, "fileName": name, "duration": 1})
+        message = await life.hears("[")
+
+    (path,) = map(Path, message.media)
+    assert (path.read_bytes(), path.suffix) == (data, Path(name).suffix)
+    assert str(path) in message.content

@@ -1,20 +1,18 @@
 """What only QQ has: its gateway, replies that are counted, Markdown and links; and an SDK at the same fake."""
 
 import asyncio
-import json
 import logging
-import sys
 from pathlib import Path
 
 import pytest
 
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
 from nanobot.channels.qq import QQChannel
-from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live, turn_of, until
 from tests.fakes.qq import ANNA, APP_ID, HALL, SECRET
 from tests.fakes.served import RefusedError
 from tests.support.eventually import eventually
+from tests.support.sdk_program import sdk_program
 
 
 async def test_a_connection_that_qq_ends_is_resumed_and_nobody_is_alarmed(qq, tmp_path, caplog):
@@ -42,38 +40,19 @@ async def test_a_session_that_qq_has_forgotten_is_replaced(qq, tmp_path):
     assert len(qq.identified) == 2
 
 
-async def test_a_heartbeat_that_qq_asks_for_is_sent_at_once(qq, tmp_path):
-    qq.beat_s = 30.0
-    async with live(qq, tmp_path) as life:
-        await life.asked("hello")
-        await qq.send_to_lines({"op": 1})
-        await eventually(lambda: qq.read_to == len(qq.events))
-
-
 async def test_an_sdk_talks_to_the_same_fake(qq):
-    server = qq
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.programs.qq_sdk_bot", APP_ID, SECRET, server.url),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        picture = {"content_type": "image/png", "filename": "p.png", "url": server.put_file("p.png", b"p")}
-        private = await server.writes("hello")
-        group = await server.writes("look", group=HALL, attachments=[picture])
-        assert program.stdout is not None
-        read = [json.loads(await asyncio.wait_for(program.stdout.readline(), 20)) for _ in range(2)]
-    finally:
-        program.kill()
-        await program.wait()
+    async with sdk_program("qq_sdk_bot", APP_ID, SECRET, qq.url) as read:
+        picture = {"content_type": "image/png", "filename": "p.png", "url": qq.put_file("p.png", b"p")}
+        private = await qq.writes("hello")
+        group = await qq.writes("look", group=HALL, attachments=[picture])
+        by_id = {one["id"]: one for one in (await read(), await read())}
 
-    by_id = {one["id"]: one for one in read}
     assert (by_id[private]["text"], by_id[private]["sender"]) == ("hello", ANNA)
     assert (by_id[group]["text"], by_id[group]["group"], by_id[group]["urls"]) == ("look", HALL, [picture["url"]])
     for chat, message_id in ((ANNA, private), (HALL, group)):
-        text, picture_post = server.in_chat(chat)
+        text, picture_post = qq.in_chat(chat)
         assert (text.text, text.body["msg_id"], text.body["msg_seq"]) == ("You said it", message_id, 1)
-        assert server.stored[picture_post.body["media"]["file_info"]][1] == b"a picture"
+        assert qq.stored[picture_post.body["media"]["file_info"]][1] == b"a picture"
     assert by_id[private]["refused"] == 40054005
 
 
@@ -90,38 +69,6 @@ async def test_a_group_has_the_ids_of_earlier_releases_and_is_answered_after_a_r
     assert (private.chat_id, private.session_key) == (ANNA, f"qq:{ANNA}")
     assert (group.chat_id, group.session_key) == (HALL, f"qq:{HALL}")
     assert [post.text for post in qq.in_chat(HALL)] == ["You said: hello all", "good morning"]
-
-
-async def test_a_quoted_message_is_read_as_words_of_somebody_else(qq, tmp_path):
-    quoted = {"message_type": 103, "msg_elements": [{"msg_idx": "R1", "content": "the plan\nis old"}]}
-    async with live(qq, tmp_path, silent=True) as life:
-        life.people.admit("qq", ANNA, owner=True)
-        await qq.writes("is it?", **quoted)
-        quoting = await life.hears("is it?")
-        await qq.writes("mine")
-        own = await life.hears("mine")
-
-    assert quoting.content == "[in reply to a message]\n> the plan\n> is old\nis it?"
-    assert (quoting.provenance, own.provenance) == (Provenance.PERSON, Provenance.OWNER)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "data", "tag"),
-    [
-        ("file", "plan.pdf", b"%PDF-1.7 x", "file"),
-        ("video/mp4", "a.mp4", b"\0\0\0 ftypisom", "video"),
-        ("image/png", "p.png", b"\x89PNG\r\n\x1a\n p", "image"),
-    ],
-)
-async def test_files_are_fetched(qq, tmp_path, kind, name, data, tag):
-    url = qq.put_file(name, data)
-    async with live(qq, tmp_path, silent=True) as life:
-        await qq.writes(attachments=[{"content_type": kind, "filename": name, "url": url}])
-        message = await life.hears(f"[{tag}")
-
-    (path,) = message.media
-    assert Path(path).read_bytes() == data
-    assert Path(path).suffix == Path(name).suffix
 
 
 async def test_of_a_voice_message_its_words_are_read_or_the_recording_that_others_can_play(qq, tmp_path):

@@ -39,20 +39,13 @@ async def test_a_session_that_whatsapp_has_ended_says_what_to_do(whatsapp, tmp_p
     async with live(whatsapp, tmp_path) as life:
         await life.asked("hello")
         await whatsapp.bridge.tell({"type": "logged_out", "code": code})
-        await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED and not whatsapp.bridge.lines)
 
         assert told in life.channel.status.last_error
-
-
-async def test_a_replaced_device_never_connects_again_but_one_that_was_logged_out_may(whatsapp, tmp_path):
-    async with live(whatsapp, tmp_path) as life:
-        await life.is_up()
-        await whatsapp.bridge.tell({"type": "logged_out", "code": 440})
-        await eventually(lambda: life.channel.status.state is ChannelState.FAILED and not whatsapp.bridge.lines)
-        with pytest.raises(ChannelSetupError, match="440"):  # what the supervisor does at each retry
-            await life.channel.start()
-
-        assert whatsapp.bridge.lines == []
+        if code == 440:  # one that was replaced never connects again: the supervisor retries
+            with pytest.raises(ChannelSetupError, match="440"):
+                await life.channel.start()
+            assert whatsapp.bridge.lines == []
 
 
 async def test_a_bridge_that_shows_a_qr_code_is_not_linked(whatsapp, tmp_path):
@@ -80,21 +73,6 @@ async def test_messages_wait_while_the_bridge_is_not_connected_to_whatsapp(whats
     assert waited
 
 
-async def test_login_shows_a_qr_code_until_the_account_is_linked(whatsapp, capsys):
-    bridge = whatsapp.bridge
-    bridge.is_linked = False
-    login = asyncio.create_task(whatsapp.channel(MessageBus()).login())
-    await eventually(lambda: bridge.lines and bridge.lines[0].is_trusted)
-    bridge.is_linked = True
-    await bridge.tell_status()
-
-    assert await login
-    said = capsys.readouterr().out
-    assert "Scan this" in said
-    assert "█" in said
-    assert "Linked as +4930123456." in said
-
-
 async def test_login_says_that_whatsapp_cannot_be_reached(whatsapp, capsys):
     bridge = whatsapp.bridge
     bridge.is_connected = False
@@ -107,20 +85,6 @@ async def test_login_says_that_whatsapp_cannot_be_reached(whatsapp, capsys):
 
     assert await login
     assert capsys.readouterr().out.count("web.whatsapp.com cannot be reached yet") == 1
-
-
-async def test_login_with_a_number_shows_a_code_instead(whatsapp, capsys):
-    bridge = whatsapp.bridge
-    bridge.is_linked = False
-    login = asyncio.create_task(whatsapp.channel(MessageBus(), phone="+49 30 123456").login())
-    await eventually(lambda: any(frame["type"] == "pair" for frame in bridge.requests))
-    await bridge.tell({"type": "status", "status": "connected"})
-
-    assert await login
-    said = capsys.readouterr().out
-    assert "\n  ABCD-EFGH\n" in said
-    assert "Scan" not in said
-    assert bridge.requests == [{"type": "pair", "phone": "4930123456"}]
 
 
 async def test_login_links_an_account_anew_that_was_logged_out_meanwhile(whatsapp):
@@ -202,24 +166,17 @@ async def test_strangers_get_no_code_from_an_account_that_is_a_persons_own(whats
     assert life.people.pending("whatsapp") == []
 
 
-async def test_quotes_forwards_and_voice_messages_are_read(whatsapp, tmp_path):
+async def test_quotes_of_the_bot_and_voice_messages_are_read(whatsapp, tmp_path):
     bridge = whatsapp.bridge
     async with live(whatsapp, tmp_path, silent=True) as life:
         life.people.admit("whatsapp", whatsapp.person, owner=True)
-        await bridge.says("is it?", quoted={"id": "x", "sender": ZOE, "text": "the plan\nis old"})
-        quoting = await life.hears("is it?")
         await bridge.says("and yours?", quoted={"id": "y", "sender": ME_LID, "text": "mine"})
-        quoting_us = await life.hears("and yours?")
-        await bridge.says("look at this", forwarded=True)
-        forwarded = await life.hears("look at this")
+        quoting = await life.hears("and yours?")
         await bridge.says("", media=[bridge.put_file("v", b"OggS sound", kind="audio", ptt=True, mimetype="audio/ogg")])
         await life.hears("[voice: ")
 
-    assert quoting.content == "[in reply to a message]\n> the plan\n> is old\nis it?"
-    assert quoting_us.content == "[in reply to you]\n> mine\nand yours?"
-    assert [message.provenance for message in (quoting, quoting_us, forwarded)] == [
-        Provenance.PERSON, Provenance.OWNER, Provenance.PERSON,
-    ]  # fmt: skip
+    assert quoting.content == "[in reply to you]\n> mine\nand yours?"
+    assert quoting.provenance is Provenance.OWNER
 
 
 @pytest.mark.parametrize("path", ["", "/etc/hostname", "{folder}/../../../etc/hostname"])
@@ -437,7 +394,7 @@ async def test_the_setup_saves_nothing_before_the_account_is_linked(whatsapp, se
     assert json.loads((Path.home() / ".nanobot" / "pairing.json").read_text())["owners"] == {
         "whatsapp": ["+4915112345678"]
     }
-    assert "Linked as +4930123456." in result.stdout
+    assert all(text in result.stdout for text in ("Scan this", "█", "Linked as +4930123456."))
     assert "Write to your bot on WhatsApp" in result.stdout
 
 
@@ -450,6 +407,8 @@ async def test_a_number_is_for_this_login_and_is_not_saved(whatsapp, settings):
 
     assert result.exit_code == 0, result.output
     assert "\n  ABCD-EFGH\n" in result.stdout
+    assert "Scan" not in result.stdout
+    assert whatsapp.bridge.requests == [{"type": "pair", "phone": "4930123456"}]
     assert "phone" not in section()
 
 
