@@ -196,7 +196,8 @@ async def test_two_chats_are_two_sessions_and_never_mix(platform: Platform, tmp_
 async def test_an_incoming_file_is_stored_and_its_path_given_to_the_model(platform: Platform, tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(PICTURE)
     async with live(platform, tmp_path) as life:
-        message = await life.told("look", file=tmp_path / "picture.png")
+        await platform.says("look", file=tmp_path / "picture.png")
+        message = await life.hears("look")
 
     (kept,) = message.media
     assert Path(kept).read_bytes() == PICTURE
@@ -312,7 +313,8 @@ async def test_an_empty_allow_from_allows_nobody(platform: Platform, tmp_path: P
 async def test_a_long_answer_is_split_with_all_its_words_in_order(platform: Platform, tmp_path: Path) -> None:
     said = words(platform.limit // 2)
     async with live(platform, tmp_path, silent=True) as life:
-        ids = await life.posted(await life.told("hello"), " ".join(said), **turn_of(life.heard[0]))
+        await platform.says("hello")
+        ids = await life.posted(await life.hears("hello"), " ".join(said), **turn_of(life.heard[0]))
 
     pieces = platform.shown()
     assert " ".join(one.text for one in pieces).split() == said
@@ -325,7 +327,8 @@ async def test_code_that_fits_into_one_message_is_not_split(platform: Platform, 
     lines = [f"line{one}" for one in range(platform.limit // 20)]
     text = f"{' '.join(words(platform.limit // 5))}\n\n```\n" + "\n".join(lines) + "\n```\nand done"
     async with live(platform, tmp_path, silent=True) as life:
-        await life.posted(await life.told("hello"), text)
+        await platform.says("hello")
+        await life.posted(await life.hears("hello"), text)
 
     holds = [one.text for one in platform.shown() if "line" in one.text]
     assert len(platform.shown()) > 1
@@ -347,7 +350,8 @@ async def test_an_answer_quotes_what_it_answers(platform: Platform, tmp_path: Pa
 async def test_a_file_is_sent_with_its_text(platform: Platform, tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(PICTURE)
     async with live(platform, tmp_path, silent=True) as life:
-        await life.posted(await life.told("hello"), "here it is", media=[str(tmp_path / "picture.png")])
+        await platform.says("hello")
+        await life.posted(await life.hears("hello"), "here it is", media=[str(tmp_path / "picture.png")])
 
     assert [name for one in platform.shown() for name in one.files] == ["picture.png"]
     assert "here it is" in " ".join(one.text for one in platform.shown())
@@ -355,7 +359,8 @@ async def test_a_file_is_sent_with_its_text(platform: Platform, tmp_path: Path) 
 
 async def test_a_missing_file_is_reported_in_the_answer(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        await life.posted(await life.told("hello"), "here it is", media=[str(tmp_path / "none.png")])
+        await platform.says("hello")
+        await life.posted(await life.hears("hello"), "here it is", media=[str(tmp_path / "none.png")])
 
     text = " ".join(one.text for one in platform.shown())
     assert "here it is" in text
@@ -367,7 +372,8 @@ async def test_a_missing_file_is_reported_in_the_answer(platform: Platform, tmp_
 @needs("buttons")
 async def test_buttons_are_shown_and_pressing_one_sends_its_value(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         (shown_id,) = await life.posted(message, "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))
         offered = [one.buttons for one in platform.shown()]
         await platform.press_button(shown_id, "Yes")
@@ -393,7 +399,8 @@ async def test_the_typing_indicator_ends_with_the_turn_however_it_ends(platform:
         life.adjust(typing_s=0.02)
         for state in (InboundState.ANSWERED, InboundState.REFUSED, InboundState.FAILED):
             before = platform.typed()
-            message = await life.told(f"hello {state}")
+            await platform.says(f"hello {state}")
+            message = await life.hears(f"hello {state}")
             life.bus.begin(message, f"turn {state}")
             await until(lambda before=before: platform.typed() > before)  # type: ignore[misc]
             life.bus.settle(message, state)
@@ -449,7 +456,8 @@ async def test_that_reaction_is_taken_back_at_the_end_of_the_turn(platform: Plat
 @needs("shows_progress")
 async def test_progress_is_shown_in_order(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         await life.is_up()
         life.post(message, "reading", kind=OutboundKind.PROGRESS, **turn_of(message))
         life.post(message, "notes.md", kind=OutboundKind.TOOL_HINT, **turn_of(message))
@@ -463,7 +471,8 @@ async def test_progress_is_shown_in_order(platform: Platform, tmp_path: Path) ->
 
 async def test_an_outbound_message_that_is_published_twice_is_sent_once(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         life.post(message, "good morning", kind=OutboundKind.NOTICE, answers=message.journal_key, by_tool=True)
         life.answers(message, "good morning")
         life.post(message, "that was it")
@@ -479,7 +488,8 @@ async def test_an_outbound_message_that_is_published_twice_is_sent_once(platform
 async def test_a_streamed_answer_is_one_message_and_ends_as_the_reply(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         delta(life, message, "one ")
         first = (await life.shows("one")).text
         delta(life, message, "two ")
@@ -503,7 +513,8 @@ async def test_a_streamed_answer_past_the_length_limit_continues_in_the_next_mes
     parts = [said[start : start + len(said) // 8 + 1] for start in range(0, len(said), len(said) // 8 + 1)]
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         for part in parts:
             delta(life, message, " ".join(part) + " ")
             await life.shows(part[-1])
@@ -520,7 +531,8 @@ async def test_a_streamed_answer_past_the_length_limit_continues_in_the_next_mes
 async def test_a_streamed_answer_continues_in_its_messages_after_a_crash(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         for word in ("one", "two"):  # the second is an edit, so the first is written down by then
             delta(life, message, f"{word} ")
             await life.shows(word)
@@ -540,7 +552,8 @@ async def test_a_streamed_answer_that_was_complete_before_a_crash_is_seen_once_o
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         for word in ("one", "two"):  # the second is an edit, so the first is written down by then
             delta(life, message, f"{word} ")
             await life.shows(word)
@@ -560,7 +573,8 @@ async def test_a_streamed_answer_that_was_complete_before_a_crash_is_seen_once_o
 async def test_a_failed_edit_leaves_exactly_one_message_with_the_reply(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         delta(life, message, "one ")
         await life.shows("one")
         platform.refuse(2)  # the end of the growing part, and the first try of the reply
@@ -587,7 +601,8 @@ async def test_streaming_can_be_disabled(platform: Platform, tmp_path: Path) -> 
 @needs("refuses", "rate_limits")
 async def test_a_rate_limit_is_respected(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         platform.refuse(1, status=429, retry_after_s=0.2)
         began = asyncio.get_running_loop().time()
         await life.posted(message, "patience")
@@ -600,7 +615,8 @@ async def test_a_rate_limit_is_respected(platform: Platform, tmp_path: Path) -> 
 @needs("refuses")
 async def test_a_failed_send_is_retried(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         platform.refuse(2, status=500)
         await life.posted(message, "at last")
 
@@ -613,7 +629,8 @@ async def test_an_undeliverable_message_is_reported_to_the_owner_and_the_next_on
     platform: Platform, tmp_path: Path
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         platform.refuse(1, status=403)
         lost = life.post(message, "lost")
         try:
@@ -638,7 +655,8 @@ async def test_a_message_without_a_confirmation_is_sent_four_times_at_most_and_s
     platform: Platform, tmp_path: Path
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         platform.lose_answers(20)
         receipt = life.post(message, "news")
         await until(lambda: receipt.settled)
@@ -659,7 +677,8 @@ async def test_a_streamed_answer_without_a_confirmation_is_seen_once_or_repeated
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         platform.lose_answers(2)
         delta(life, message, "one ")
         await life.shows("one")
@@ -734,7 +753,8 @@ async def test_a_reply_that_was_unsent_at_a_stop_is_sent_once_after_the_start(
     platform: Platform, tmp_path: Path
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        await platform.says("hello")
+        message = await life.hears("hello")
         await platform.gone(gone=True)
         life.answers(message, "the reply")
     await platform.gone(gone=False)

@@ -80,11 +80,9 @@ NO_GOOD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize(("platform", "section", "there", "told"), NO_GOOD, indirect=["platform"])
 async def test_settings_that_are_no_good_are_named_with_what_to_do(platform, tmp_path, section, there, told):
     vars(platform).update(there)
-    url = getattr(platform, "url", "")
-    settings: dict[str, Any] = {
-        key: one.replace("{url}", url) if isinstance(one, str) else one for key, one in section.items()
-    }
-    async with live(platform, tmp_path, **settings) as life:
+    if "{url}" in section.get("homeserver", ""):
+        section = {"homeserver": section["homeserver"].format(url=platform.url)}
+    async with live(platform, tmp_path, **section) as life:
         await until(lambda: life.channel.status.state is ChannelState.FAILED)
 
         assert told in life.channel.status.last_error
@@ -186,16 +184,14 @@ async def test_what_a_platform_never_takes_is_tried_once_and_said_in_words_to_ac
 ):
     if code == "scope":
         platform.scopes.clear()
-    elif platform.name == "whatsapp":
-        platform.bridge.refusals.extend([whatsapp.Refusal(code, "not on WhatsApp")] * 2)
     elif code:
-        platform.refusals.extend([RefusedError(code)] * 2)
+        platform.refusals.extend([RefusedError(code, "not on WhatsApp")] * 2)
     async with live(platform, tmp_path) as life:
         with pytest.raises(DeliveryFailedError, match=re.escape(told)):
             await life.posted(Address(platform.name, chat), "hello")
 
     assert len(life.dead) == 1
-    assert len(getattr(platform, "bridge", platform).refusals) == (1 if isinstance(code, int) and code else 0)
+    assert len(platform.refusals) == (1 if isinstance(code, int) and code else 0)
 
 
 @pytest.mark.parametrize(
@@ -253,14 +249,12 @@ async def test_an_error_that_nobody_knows_is_tried_again_and_then_said(platform,
 async def test_frames_that_are_not_as_documented_do_not_end_the_connection(platform, tmp_path, frames):
     async with live(platform, tmp_path) as life:
         await life.asked("before")
-        lines = getattr(platform, "bridge", platform).lines
-        (line,) = lines
-        send = line.socket.send if platform.name == "whatsapp" else line.socket.send_str
+        (line,) = platform.lines
         for text in ("no JSON", "[]", *frames):
-            await send(text)
+            await line.socket.send_str(text)
         await life.asked("after")
 
-        assert lines == [line]
+        assert platform.lines == [line]
 
 
 def read_wecom(message):
@@ -362,8 +356,7 @@ READ = "[in reply to a message]\n> the plan\n> is old\nis it?"
 async def test_words_of_somebody_else_are_read_as_theirs(platform, tmp_path, words, more, read):
     async with live(platform, tmp_path, silent=True) as life:
         life.people.admit(platform.name, platform.person, owner=True)
-        writes = platform.bridge.says if platform.name == "whatsapp" else platform.writes
-        await writes(*words, **more)
+        await platform.writes(*words, **more)
         quoting = await life.hears(words[0])
         own = await life.told("mine")
 

@@ -426,6 +426,7 @@ async def test_files_are_encrypted_uploaded_and_sent_by_kind(weixin, tmp_path, n
 
 async def test_the_typing_ticket_is_asked_for_once(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
+        life.adjust(typing_s=0.02)
         await weixin.says("hello")
         life.bus.begin(await life.hears("hello"), "turn")
         await until(lambda: len(weixin.typed_in) > 1)

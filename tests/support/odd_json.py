@@ -1,11 +1,13 @@
 """JSON as no platform documents it."""
 
+from functools import cache
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 
+@cache
 def odd_objects(names: str, *values: object) -> SearchStrategy[dict[str, Any]]:
     """Objects with these names, at any depth, and anything behind them; these values more often."""
     keys = st.sampled_from(names.split())

@@ -21,7 +21,8 @@ from nanobot.config.channels import WhatsAppConfig
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import delta, live
 from nanobot.utils.clock import FrozenClock
-from tests.fakes.whatsapp import ANNA, ANNA_LID, HALL, ME, ME_LID, TOKEN, ZOE, Refusal
+from tests.fakes.served import RefusedError
+from tests.fakes.whatsapp import ANNA, ANNA_LID, HALL, ME, ME_LID, TOKEN, ZOE
 from tests.support.eventually import eventually
 from tests.support.streaming import streamed
 
@@ -38,18 +39,18 @@ from tests.support.streaming import streamed
 async def test_a_session_that_whatsapp_has_ended_says_what_to_do(whatsapp, tmp_path, code, told):
     async with live(whatsapp, tmp_path) as life:
         await life.asked("hello")
-        await whatsapp.bridge.tell({"type": "logged_out", "code": code})
-        await eventually(lambda: life.channel.status.state is ChannelState.FAILED and not whatsapp.bridge.lines)
+        await whatsapp.tell({"type": "logged_out", "code": code})
+        await eventually(lambda: life.channel.status.state is ChannelState.FAILED and not whatsapp.lines)
 
         assert told in life.channel.status.last_error
         if code == 440:  # one that was replaced never connects again: the supervisor retries
             with pytest.raises(ChannelSetupError, match="440"):
                 await life.channel.start()
-            assert whatsapp.bridge.lines == []
+            assert whatsapp.lines == []
 
 
 async def test_a_bridge_that_shows_a_qr_code_is_not_linked(whatsapp, tmp_path):
-    whatsapp.bridge.is_linked = False
+    whatsapp.is_linked = False
     async with live(whatsapp, tmp_path) as life:
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
@@ -57,55 +58,52 @@ async def test_a_bridge_that_shows_a_qr_code_is_not_linked(whatsapp, tmp_path):
 
 
 async def test_messages_wait_while_the_bridge_is_not_connected_to_whatsapp(whatsapp, tmp_path):
-    bridge = whatsapp.bridge
     async with live(whatsapp, tmp_path) as life:
         await life.asked("hello")
-        bridge.is_connected = False
-        await bridge.tell_status()
+        whatsapp.is_connected = False
+        await whatsapp.tell_status()
         await eventually(lambda: life.channel.status.state is ChannelState.DOWN)
         receipt = life.post(Address("whatsapp", ANNA), "news")
         await eventually(lambda: not life.bus.outbound_size)
-        waited = not receipt.settled and len(bridge.posts) == 1
-        bridge.is_connected = True
-        await bridge.tell_status()
+        waited = not receipt.settled and len(whatsapp.posts) == 1
+        whatsapp.is_connected = True
+        await whatsapp.tell_status()
         await life.shows("news")
 
     assert waited
 
 
 async def test_login_says_that_whatsapp_cannot_be_reached(whatsapp, capsys):
-    bridge = whatsapp.bridge
-    bridge.is_connected = False
+    whatsapp.is_connected = False
     login = asyncio.create_task(whatsapp.channel(MessageBus()).login())
-    await eventually(lambda: bridge.lines and bridge.lines[0].is_trusted)
+    await eventually(lambda: whatsapp.lines and whatsapp.lines[0].session)
     for _ in range(3):
-        await bridge.tell_status()
-    bridge.is_connected = True
-    await bridge.tell_status()
+        await whatsapp.tell_status()
+    whatsapp.is_connected = True
+    await whatsapp.tell_status()
 
     assert await login
     assert capsys.readouterr().out.count("web.whatsapp.com cannot be reached yet") == 1
 
 
 async def test_login_links_an_account_anew_that_was_logged_out_meanwhile(whatsapp):
-    bridge = whatsapp.bridge
-    bridge.is_linked = False
+    whatsapp.is_linked = False
     login = asyncio.create_task(whatsapp.channel(MessageBus()).login())
-    await eventually(lambda: bridge.lines and bridge.lines[0].is_trusted)
-    (first,) = bridge.lines
-    await bridge.tell({"type": "logged_out", "code": 401})
-    await eventually(lambda: bridge.lines and bridge.lines[-1] is not first and bridge.lines[-1].is_trusted)
-    bridge.is_linked = True
-    await bridge.tell_status()
+    await eventually(lambda: whatsapp.lines and whatsapp.lines[0].session)
+    (first,) = whatsapp.lines
+    await whatsapp.tell({"type": "logged_out", "code": 401})
+    await eventually(lambda: whatsapp.lines and whatsapp.lines[-1] is not first and whatsapp.lines[-1].session)
+    whatsapp.is_linked = True
+    await whatsapp.tell_status()
 
     assert await login
 
 
 async def test_login_says_why_whatsapp_does_not_let_it_in(whatsapp):
     login = asyncio.create_task(whatsapp.channel(MessageBus(), phone="1").login())
-    whatsapp.bridge.is_linked = False
-    await eventually(lambda: whatsapp.bridge.lines and whatsapp.bridge.lines[0].is_trusted)
-    await whatsapp.bridge.tell({"type": "logged_out", "code": 405})
+    whatsapp.is_linked = False
+    await eventually(lambda: whatsapp.lines and whatsapp.lines[0].session)
+    await whatsapp.tell({"type": "logged_out", "code": 405})
 
     with pytest.raises(ChannelSetupError, match="Update nanobot"):
         await login
@@ -113,11 +111,11 @@ async def test_login_says_why_whatsapp_does_not_let_it_in(whatsapp):
 
 async def test_a_person_is_one_person_by_number_and_by_lid(whatsapp, tmp_path):
     async with live(whatsapp, tmp_path, silent=True, allow_from=[ANNA_LID]) as life:
-        await whatsapp.bridge.says("by number", sender=ANNA, lid=ANNA_LID)
+        await whatsapp.writes("by number", sender=ANNA, lid=ANNA_LID)
         by_number = await life.hears("by number")
-        await whatsapp.bridge.says("by lid", sender=ANNA_LID, pn=ANNA)
+        await whatsapp.writes("by lid", sender=ANNA_LID, pn=ANNA)
         by_lid = await life.hears("by lid")
-        await whatsapp.bridge.says("hidden", sender=ANNA_LID)
+        await whatsapp.writes("hidden", sender=ANNA_LID)
         hidden = await life.hears("hidden")
 
     assert by_number.session_key == by_lid.session_key == f"whatsapp:{ANNA}"
@@ -128,7 +126,7 @@ async def test_a_person_is_one_person_by_number_and_by_lid(whatsapp, tmp_path):
 async def test_numbers_that_the_config_knows_are_those_of_their_lids(whatsapp, tmp_path):
     mappings = {ANNA_LID.partition("@")[0]: "4915112345678"}
     async with live(whatsapp, tmp_path, silent=True, lid_mappings=mappings) as life:
-        await whatsapp.bridge.says("hello", sender=ANNA_LID)
+        await whatsapp.writes("hello", sender=ANNA_LID)
         message = await life.hears("hello")
 
     assert (message.sender_id, message.chat_id) == ("+4915112345678", ANNA)
@@ -147,32 +145,33 @@ async def test_what_the_account_writes_to_itself_is_for_the_bot_if_its_number_is
 ):
     async with live(whatsapp, tmp_path, silent=True, **section) as life:
         await life.is_up()
-        note = await whatsapp.bridge.says("a note", sender=ME, fromMe=True)
+        note = await whatsapp.writes("a note", sender=ME, fromMe=True)
         await eventually(lambda: whatsapp.acknowledged(note))
 
     assert [message.content for message in life.heard] == ["a note"] * is_taken
-    assert whatsapp.bridge.posts == []
+    assert whatsapp.posts == []
 
 
 async def test_strangers_get_no_code_from_an_account_that_is_a_persons_own(whatsapp, tmp_path):
     async with live(whatsapp, tmp_path, allow_from=["+4930123456"]) as life:
         await life.is_up()
-        greeting = await whatsapp.bridge.says("hi, how are you?", sender=ZOE)
+        greeting = await whatsapp.writes("hi, how are you?", sender=ZOE)
         await eventually(lambda: whatsapp.acknowledged(greeting))
-        await whatsapp.bridge.says("a note", sender=ME, fromMe=True)
+        await whatsapp.writes("a note", sender=ME, fromMe=True)
         await life.shows("You said: a note", ME)
 
-    assert whatsapp.bridge.in_chat(ZOE) == []
+    assert whatsapp.in_chat(ZOE) == []
     assert life.people.pending("whatsapp") == []
 
 
 async def test_quotes_of_the_bot_and_voice_messages_are_read(whatsapp, tmp_path):
-    bridge = whatsapp.bridge
     async with live(whatsapp, tmp_path, silent=True) as life:
         life.people.admit("whatsapp", whatsapp.person, owner=True)
-        await bridge.says("and yours?", quoted={"id": "y", "sender": ME_LID, "text": "mine"})
+        await whatsapp.writes("and yours?", quoted={"id": "y", "sender": ME_LID, "text": "mine"})
         quoting = await life.hears("and yours?")
-        await bridge.says("", media=[bridge.put_file("v", b"OggS sound", kind="audio", ptt=True, mimetype="audio/ogg")])
+        await whatsapp.writes(
+            "", media=[whatsapp.put_file("v", b"OggS sound", kind="audio", ptt=True, mimetype="audio/ogg")]
+        )
         await life.hears("[voice: ")
 
     assert quoting.content == "[in reply to you]\n> mine\nand yours?"
@@ -183,7 +182,7 @@ async def test_quotes_of_the_bot_and_voice_messages_are_read(whatsapp, tmp_path)
 async def test_a_file_elsewhere_on_this_machine_is_not_read(whatsapp, tmp_path, path, caplog):
     file = {"path": path.format(folder=tmp_path), "kind": "document", "name": "plan.pdf"}
     async with live(whatsapp, tmp_path, silent=True) as life:
-        await whatsapp.bridge.says("", media=[file])
+        await whatsapp.writes("", media=[file])
         await life.hears("[file: download failed]")
 
     assert "the bridge could not download it" in caplog.text
@@ -191,8 +190,8 @@ async def test_a_file_elsewhere_on_this_machine_is_not_read(whatsapp, tmp_path, 
 
 async def test_a_reply_to_the_bot_in_a_group_addresses_it(whatsapp, tmp_path):
     async with live(whatsapp, tmp_path, silent=True) as life:
-        await whatsapp.bridge.says("not for you", chat=HALL)
-        await whatsapp.bridge.says("for you", chat=HALL, wasMentioned=True)
+        await whatsapp.writes("not for you", chat=HALL)
+        await whatsapp.writes("for you", chat=HALL, wasMentioned=True)
         message = await life.hears("for you")
 
     assert [one.content for one in life.heard] == ["for you"]
@@ -202,21 +201,21 @@ async def test_a_reply_to_the_bot_in_a_group_addresses_it(whatsapp, tmp_path):
 async def test_read_receipts_are_sent_if_the_config_says_so(whatsapp, tmp_path):
     async with live(whatsapp, tmp_path) as life:
         await life.asked("before")
-    assert whatsapp.bridge.reads == []
+    assert whatsapp.reads == []
 
     async with live(whatsapp, tmp_path, send_read_receipts=True) as life:
         message_id, _, _ = await life.asked("after")
-        await eventually(lambda: whatsapp.bridge.reads)
+        await eventually(lambda: whatsapp.reads)
 
-    assert whatsapp.bridge.reads == [{"type": "read", "ids": [message_id], "to": ANNA, "sender": ANNA}]
+    assert whatsapp.reads == [{"type": "read", "ids": [message_id], "to": ANNA, "sender": ANNA}]
 
 
 async def test_a_bridge_of_an_earlier_release_works(whatsapp, tmp_path, monkeypatch):
     monkeypatch.setattr("nanobot.channels.whatsapp.connection._SILENT_S", 0.05)
-    whatsapp.bridge.version = None
+    whatsapp.version = None
     async with live(whatsapp, tmp_path) as life:
         await life.is_up()
-        await whatsapp.bridge.tell(
+        await whatsapp.tell(
             {
                 "type": "message",
                 "id": "1",
@@ -230,7 +229,7 @@ async def test_a_bridge_of_an_earlier_release_works(whatsapp, tmp_path, monkeypa
         await life.shows("You said: hello")
 
     assert [message.session_key for message in life.heard] == [f"whatsapp:{ANNA}"]
-    assert {frame["type"] for frame in whatsapp.bridge.requests} == {"send"}
+    assert {frame["type"] for frame in whatsapp.calls} == {"send"}
 
 
 @pytest.mark.parametrize(
@@ -258,7 +257,7 @@ async def test_text_is_written_in_whatsapps_own_marks(whatsapp, tmp_path):
             ADDRESS, "# Plan\n\n**bold** and *italic*, ~~gone~~, `x = 1`\n\n- [a link](https://example.org)"
         )
 
-    (post,) = whatsapp.bridge.posts
+    (post,) = whatsapp.posts
     assert post.text == "*Plan*\n\n*bold* and _italic_, ~gone~, `x = 1`\n\n- a link (https://example.org)"
 
 
@@ -266,7 +265,7 @@ async def test_a_message_to_a_number_finds_its_chat(whatsapp, tmp_path):
     async with live(whatsapp, tmp_path) as life:
         await life.posted(Address("whatsapp", "+49 151 12345678"), "good morning")
 
-    assert [post.chat for post in whatsapp.bridge.posts] == [ANNA]
+    assert [post.chat for post in whatsapp.posts] == [ANNA]
 
 
 async def test_answers_quote_only_if_the_config_says_so(whatsapp, tmp_path):
@@ -274,7 +273,7 @@ async def test_answers_quote_only_if_the_config_says_so(whatsapp, tmp_path):
         message = await life.told("hello")
         await life.posted(message, "to you", reply_to=message.message_id)
 
-    assert [post.quoted for post in whatsapp.bridge.posts] == [None]
+    assert [post.quoted for post in whatsapp.posts] == [None]
 
 
 async def test_a_chat_gets_one_message_a_second(whatsapp, tmp_path, monkeypatch):
@@ -291,7 +290,7 @@ async def test_a_chat_gets_one_message_a_second(whatsapp, tmp_path, monkeypatch)
         await life.posted(ADDRESS, "word " * 2000)
         await life.posted(Address("whatsapp", "+4930999"), "hi")
 
-    assert len(whatsapp.bridge.in_chat(ANNA)) == 3
+    assert len(whatsapp.in_chat(ANNA)) == 3
     assert [pause for pause in pauses if pause] == [1.0, 2.0]
 
 
@@ -310,7 +309,7 @@ async def test_files_are_sent_as_what_they_are(whatsapp, tmp_path, name, data, m
     async with live(whatsapp, tmp_path) as life:
         await life.posted(ADDRESS, "", media=[str(tmp_path / name)])
 
-    (post,) = whatsapp.bridge.posts
+    (post,) = whatsapp.posts
     assert (post.file, post.data, post.mimetype, post.is_voice) == (name, data, mimetype, is_voice)
     assert [*(tmp_path / "outbox").iterdir()] == []
 
@@ -328,7 +327,7 @@ async def test_a_streamed_answer_is_edited_twenty_times_and_then_once_more(whats
         life.answers(message, "".join(words))
         await life.shows("w24")
 
-    (post,) = whatsapp.bridge.posts
+    (post,) = whatsapp.posts
     assert post.edits == 21
 
 
@@ -341,7 +340,7 @@ async def test_a_streamed_answer_that_is_too_old_to_edit_is_followed_by_the_whol
         life.answers(message, "one two")
         await life.shows("one two")
 
-    assert [post.text.strip() for post in whatsapp.bridge.posts] == ["one", "one two"]
+    assert [post.text.strip() for post in whatsapp.posts] == ["one", "one two"]
 
 
 def test_answers_are_not_streamed_unless_the_config_says_so():
@@ -351,12 +350,12 @@ def test_answers_are_not_streamed_unless_the_config_says_so():
 
 @pytest.mark.parametrize("code", [503, None])
 async def test_what_the_bridge_could_not_send_is_sent_later(whatsapp, tmp_path, code):
-    whatsapp.bridge.refusals.append(Refusal(code, "not now"))
+    whatsapp.refusals.append(RefusedError(code or 0, "not now"))
     async with live(whatsapp, tmp_path) as life:
         await life.posted(ADDRESS, "hello")
-        await eventually(lambda: not whatsapp.bridge.refusals)
+        await eventually(lambda: not whatsapp.refusals)
 
-    assert [post.text for post in whatsapp.bridge.posts] == ["hello"]
+    assert [post.text for post in whatsapp.posts] == ["hello"]
 
 
 async def command(*words: str, answers: str = "") -> Result:
@@ -372,7 +371,7 @@ def section() -> dict[str, Any]:
 @pytest.fixture
 def settings(whatsapp) -> dict[str, Any]:
     """The section of the config before the setup."""
-    own = {"bridgeManaged": False, "bridgeUrl": whatsapp.bridge.url, "bridgeToken": TOKEN}
+    own = {"bridgeManaged": False, "bridgeUrl": whatsapp.url, "bridgeToken": TOKEN}
     folder = Path.home() / ".nanobot"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"channels": {"whatsapp": own}}))
@@ -380,12 +379,12 @@ def settings(whatsapp) -> dict[str, Any]:
 
 
 async def test_the_setup_saves_nothing_before_the_account_is_linked(whatsapp, settings):
-    whatsapp.bridge.is_linked = False
+    whatsapp.is_linked = False
     setup = asyncio.create_task(command(answers="+4915112345678\n"))
-    await eventually(lambda: any(line.is_trusted for line in whatsapp.bridge.lines))
+    await eventually(lambda: any(line.session for line in whatsapp.lines))
     before = section()
-    whatsapp.bridge.is_linked = True
-    await whatsapp.bridge.tell_status()
+    whatsapp.is_linked = True
+    await whatsapp.tell_status()
     result = await setup
 
     assert result.exit_code == 0, result.output
@@ -399,16 +398,16 @@ async def test_the_setup_saves_nothing_before_the_account_is_linked(whatsapp, se
 
 
 async def test_a_number_is_for_this_login_and_is_not_saved(whatsapp, settings):
-    whatsapp.bridge.is_linked = False
+    whatsapp.is_linked = False
     setup = asyncio.create_task(command("--phone", "+49 30 123456", answers="\n"))
-    await eventually(lambda: whatsapp.bridge.requests)
-    await whatsapp.bridge.tell({"type": "status", "status": "connected"})
+    await eventually(lambda: whatsapp.calls)
+    await whatsapp.tell({"type": "status", "status": "connected"})
     result = await setup
 
     assert result.exit_code == 0, result.output
     assert "\n  ABCD-EFGH\n" in result.stdout
     assert "Scan" not in result.stdout
-    assert whatsapp.bridge.requests == [{"type": "pair", "phone": "4930123456"}]
+    assert whatsapp.calls == [{"type": "pair", "phone": "4930123456"}]
     assert "phone" not in section()
 
 

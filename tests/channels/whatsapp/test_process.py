@@ -12,44 +12,48 @@ from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
 from nanobot.channels.whatsapp.process import SOURCE
 from nanobot.testing.live_channel import live
-from tests.fakes.whatsapp import ANNA, TOKEN
+from tests.fakes.whatsapp import ANNA, ME, TOKEN
 from tests.support.eventually import eventually
 from tests.support.toy_gateway import free_port
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are scripts with a shebang")
 
 STAND_IN = f"""#!{sys.executable}
-import asyncio, os, sys
+import asyncio, json, os, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 
 if sys.argv[1] == "--version":
     print("v20.11.0")
     raise SystemExit
 
-from tests.fakes.whatsapp import FakeBridge
-
-state = Path(os.environ["BRIDGE_STATE"])
+state, token = Path(os.environ["BRIDGE_STATE"]), os.environ["BRIDGE_TOKEN"]
 with open(state / "starts", "a") as file:
-    print(os.getpid(), os.environ["BRIDGE_TOKEN"], os.environ["AUTH_DIR"], sorted(os.environ), file=file)
+    print(os.getpid(), token, os.environ["AUTH_DIR"], sorted(os.environ), file=file)
 if (state / "fault").exists():
     fault = (state / "fault").read_text()
     print(fault, file=sys.stderr)
     raise SystemExit(78 if "port" in fault else 1)
 
+from websockets.asyncio.server import serve
 
-async def main():
-    bridge = FakeBridge(state)
-    bridge.url, bridge.token = f"ws://127.0.0.1:{{os.environ['BRIDGE_PORT']}}", os.environ["BRIDGE_TOKEN"]
-    await bridge.listen()
-    print("listening", flush=True)
+
+async def speak(socket):
+    assert json.loads(await socket.recv())["token"] == token
+    await socket.send(json.dumps(dict(type="status", status="connected", version=2, me="{ME}")))
     while not (state / "say").exists():
         await asyncio.sleep(0.01)
-    text = (state / "say").read_text()
-    await bridge.says(text, message_id=text)
+    said = dict(id=(state / "say").read_text(), content=(state / "say").read_text())
     (state / "say").unlink()
-    await asyncio.to_thread(sys.stdin.read)
-    raise SystemExit
+    await socket.send(json.dumps(said | dict(type="message", chat="{ANNA}", sender="{ANNA}", pn="{ANNA}", timestamp=1)))
+    await socket.wait_closed()
+
+
+async def main():
+    async with serve(speak, "127.0.0.1", int(os.environ["BRIDGE_PORT"])):
+        print("listening", flush=True)
+        (state / "listens").touch()
+        await asyncio.to_thread(sys.stdin.read)
+        os._exit(0)
 
 
 asyncio.run(main())
@@ -207,9 +211,8 @@ async def test_the_bridge_ends_when_the_gateway_is_killed(tmp_path, programs):
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
-    (tmp_path / "say").write_text("nothing")
     gateway = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
-    await eventually(lambda: starts(tmp_path) and not (tmp_path / "say").exists())
+    await eventually((tmp_path / "listens").exists)
     gateway.kill()
     await gateway.wait()
     pid = int(starts(tmp_path)[0][0])
