@@ -103,15 +103,6 @@ async def test_what_no_person_says_is_acknowledged_and_not_heard(feishu, tmp_pat
     assert [message.content for message in life.heard] == ["after"]
 
 
-async def test_an_event_in_several_frames_is_one_message(feishu, tmp_path):
-    feishu.part_bytes = 200
-    async with live(feishu, tmp_path) as life:
-        message_id, message, _ = await life.asked(f"long: {'word ' * 200}".strip())
-        await eventually(lambda: feishu.acknowledged(message_id))
-
-    assert message.content.endswith("word")
-
-
 async def test_feishu_is_told_to_send_again_what_is_not_journaled(feishu, tmp_path):
     async with live(feishu, tmp_path) as life:
         await life.is_up()
@@ -210,36 +201,35 @@ async def test_the_history_is_read_after_an_outage_and_nothing_is_heard_twice(fe
     assert len(life.heard) == 202
 
 
-async def test_without_the_permission_for_the_history_new_messages_are_heard(feishu, tmp_path, caplog):
+async def test_without_the_permission_for_the_history_new_messages_are_heard_also_those_in_several_frames(
+    feishu, tmp_path, caplog
+):
+    feishu.part_bytes = 200
     async with live(feishu, tmp_path) as life:
         await life.asked("before")
     feishu.scopes.discard("history")
     async with live(feishu, tmp_path) as life:
-        await life.asked("after")
+        message_id, message, _ = await life.asked(f"long: {'word ' * 200}".strip())
+        await eventually(lambda: feishu.acknowledged(message_id))
 
+    assert message.content.endswith("word")
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
-async def test_a_short_plain_answer_is_a_text_and_a_formatted_one_a_card(feishu, tmp_path):
+async def test_a_short_plain_answer_is_a_text_and_a_formatted_one_a_card_unless_it_is_refused(feishu, tmp_path):
     to = Address("feishu", ANNA)
     async with live(feishu, tmp_path) as life:
         await life.posted(to, "Done. (It took 3 s; see https://x.test/a_b*c)")
         await life.posted(to, "## Title\n\n**bold** and `code`, a_b <at id=all></at> [x](https://x.test) 2 * 3")
-        plain, formatted = feishu.in_chat(ANNA)
+        feishu.takes_cards = False
+        await life.posted(to, "**all** of it")
+        plain, formatted, refused = feishu.in_chat(ANNA)
 
     assert (plain.kind, plain.content["text"]) == ("text", "Done. (It took 3 s; see https://x.test/a_b*c)")
     assert formatted.content["body"]["elements"][0]["content"] == (
         "**Title**\n\n**bold** and `code`, a&#95;b &#60;at id=all&#62;&#60;/at&#62; [x](https://x.test) 2 &#42; 3"
     )
-
-
-async def test_a_card_that_is_refused_is_sent_as_text(feishu, tmp_path):
-    feishu.takes_cards = False
-    async with live(feishu, tmp_path) as life:
-        await life.posted(Address("feishu", ANNA), "**all** of it")
-        (post,) = feishu.in_chat(ANNA)
-
-    assert (post.kind, post.content) == ("text", {"text": "all of it"})
+    assert (refused.kind, refused.content) == ("text", {"text": "all of it"})
 
 
 async def test_a_streamed_answer_stops_streaming_when_it_is_complete(feishu, tmp_path):
@@ -362,6 +352,7 @@ def test_no_bytes_make_the_decoder_fail_otherwise_than_with_a_value_error(data):
     assert frame.answer(200)
 
 
+@pytest.mark.slow
 async def test_the_vendor_s_own_client_takes_the_fake_for_feishu(feishu):
     """It acknowledges an event that comes in parts, does not the one it fails at, and streams a card, sent once."""
     feishu.part_bytes = 150

@@ -15,20 +15,13 @@ from tests.support.eventually import eventually
 from tests.support.sdk_program import sdk_program
 
 
-async def test_without_a_socket_chats_and_panels_are_polled(mochat, tmp_path):
+async def test_without_a_socket_chats_and_panels_are_polled_until_there_is_one(mochat, tmp_path):
     mochat.has_socket = False
     async with live(mochat, tmp_path) as life:
         await life.asked("in private")
         await life.asked("in a panel", chat=GENERAL, mention=True)
-
         assert life.channel.is_running
-    assert mochat.subscribed == []
-
-
-async def test_when_the_socket_is_there_again_it_is_used(mochat, tmp_path):
-    mochat.has_socket = False
-    async with live(mochat, tmp_path) as life:
-        await life.asked("polled")
+        assert mochat.subscribed == []
         mochat.has_socket = True
         await eventually(lambda: mochat.subscribed)
         await life.asked("told")
@@ -105,18 +98,18 @@ async def test_a_login_leaves_no_connection_open(mochat):
     await eventually(lambda: not mochat._runner.server.connections)
 
 
-@pytest.mark.parametrize("payload", [None, "text", 7, [], {}, {"sessionId": 7}, {"sessionId": DM, "events": [1, {}]}])
-async def test_events_that_are_not_as_expected_end_nothing(mochat, tmp_path, payload):
+async def test_events_that_are_not_as_expected_end_nothing(mochat, tmp_path):
     async with live(mochat, tmp_path) as life:
         await life.asked("before")
-        for name in ("claw.session.events", "claw.panel.events", "notify:chat.message.add", "notify:chat.inbox.append"):
-            await mochat.io.emit(name, payload)
+        for payload in (None, "text", 7, [], {}, {"sessionId": 7}, {"sessionId": DM, "events": [1, {}]}):
+            for name in ("claw.session.events", "claw.panel.events", "notify:chat.message.add", "notify:chat.inbox"):
+                await mochat.io.emit(name, payload)
         await life.asked("after")
-        subscriptions = mochat.io.manager.rooms["/"][None]
 
-        assert len(subscriptions) == 1
+        assert len(mochat.io.manager.rooms["/"][None]) == 1
 
 
+@pytest.mark.slow
 async def test_the_plain_client_of_python_socketio_talks_to_the_same_fake(mochat):
     async with sdk_program("mochat_client", TOKEN, AGENT, mochat.url, DM, GENERAL) as read:
         assert (await read())["ready"]
@@ -133,29 +126,27 @@ async def test_the_plain_client_of_python_socketio_talks_to_the_same_fake(mochat
 WAITS: dict[str, Any] = {"group_policy": "open", "mention": {}, "reply_delay_mode": "non-mention"}
 
 
-async def test_a_panel_is_answered_once_it_is_silent_and_as_one_message(mochat, tmp_path):
-    async with live(mochat, tmp_path, allow_from=[ANNA, TOM], reply_delay_ms=300, **WAITS) as life:
+@pytest.mark.parametrize(
+    ("delay_ms", "first", "last", "read"),
+    [
+        (300, (ANNA, "who has time?", False), (TOM, "me", False), "Nick 1: who has time?\nNick 3: me"),
+        (60_000, (ANNA, "at 6?", False), (ANNA, "or when?", True), "Nick 1: at 6?\nNick 1: or when?"),
+        (300, (ANNA, "mine", False), (ZOE, "theirs", True), "mine"),
+    ],
+    ids=["one message once it is silent", "at once with a mention", "a stranger hastens nothing and is not read"],
+)
+async def test_a_panel_is_answered(mochat, tmp_path, delay_ms, first, last, read):
+    async with live(mochat, tmp_path, allow_from=[ANNA, TOM], reply_delay_ms=delay_ms, **WAITS) as life:
         await eventually(lambda: mochat.subscribed)
-        await mochat.says("who has time?", chat=GENERAL)
-        last = await mochat.says("me", sender=TOM, chat=GENERAL)
-        message = await life.hears("me")
+        for sender, text, mention in (first, last):
+            message_id = await mochat.writes(text, sender=sender, chat=GENERAL, mention=mention)
+        message = await life.hears(first[1])
         await life.shows("You said", GENERAL)
 
-    assert message.content.splitlines() == ["Nick 1: who has time?", "Nick 3: me"]
-    assert (message.sender_id, message.message_id, message.is_mentioned) == (TOM, last, False)
-    assert message.provenance is Provenance.PERSON
-    assert len(life.heard) == 1
-
-
-async def test_a_mention_answers_a_panel_at_once_with_what_was_written_before(mochat, tmp_path):
-    async with live(mochat, tmp_path, **WAITS) as life:
-        await eventually(lambda: mochat.subscribed)
-        await mochat.says("the bus leaves at 6", chat=GENERAL)
-        await mochat.writes("when does it leave?", chat=GENERAL, mention=True)
-        message = await life.hears("when")
-
-    assert message.content.splitlines() == ["Nick 1: the bus leaves at 6", "Nick 1: when does it leave?"]
-    assert message.is_mentioned
+    is_read = last[0] != ZOE
+    assert (message.content, message.is_mentioned, len(life.heard)) == (read, last[2] and is_read, 1)
+    assert not is_read or (message.sender_id, message.message_id) == (last[0], message_id)
+    assert last[0] != TOM or message.provenance is Provenance.PERSON
 
 
 async def test_a_mention_that_is_read_again_takes_nothing_along(mochat, tmp_path):
@@ -166,17 +157,6 @@ async def test_a_mention_that_is_read_again_takes_nothing_along(mochat, tmp_path
         message = await life.hears("later")
 
     assert message.content == "later"
-
-
-async def test_a_stranger_in_a_panel_hastens_nothing_and_is_not_read(mochat, tmp_path):
-    async with live(mochat, tmp_path, reply_delay_ms=300, **WAITS) as life:
-        await eventually(lambda: mochat.subscribed)
-        await mochat.says("mine", chat=GENERAL)
-        await mochat.says("theirs", sender=ZOE, chat=GENERAL, mention=True)
-        message = await life.hears("mine")
-
-    assert message.content == "mine"
-    assert len(life.heard) == 1
 
 
 async def test_what_waits_for_a_silent_panel_is_not_lost_at_a_restart(mochat, tmp_path):

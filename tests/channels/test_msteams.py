@@ -274,25 +274,17 @@ async def test_a_file_is_stored_once_its_person_agrees_even_if_it_is_gone_and_th
     assert len(teams.posts) == 4
 
 
-async def test_a_file_whose_card_is_refused_does_not_wait(teams, tmp_path):
+async def test_a_file_that_is_declined_is_forgotten_and_one_whose_card_is_refused_does_not_wait(teams, tmp_path):
     (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
     async with live(teams, tmp_path) as life:
         await life.is_up()
         teams.refuse(1, status=500)
         await life.posted(ADDRESS, "", media=[str(tmp_path / "plan.txt")])
-
-    assert len([*(tmp_path / "files").iterdir()]) == len(teams.posts) == 1
-
-
-async def test_a_file_that_is_declined_is_forgotten(teams, tmp_path):
-    (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
-    async with live(teams, tmp_path) as life:
-        await life.posted(ADDRESS, "", media=[str(tmp_path / "plan.txt")])
         waiting = [*(tmp_path / "files").iterdir()]
         await teams.answers_consent(teams.posts[-1], "decline")
         await eventually(lambda: not [*(tmp_path / "files").iterdir()])
 
-    assert len(waiting) == 1
+    assert len(waiting) == len(teams.posts) == 1
     assert teams.stored == {}
 
 

@@ -83,7 +83,8 @@ class WhatsAppPlatform(FakePlatform):
     # what people do
 
     async def send_said(self, said: Said) -> str:
-        text, more = said.text, {}
+        text = said.text
+        more: Json = {}
         if said.group and said.mention:
             text, more = f"@{ME.partition('@')[0]} {text}", {"wasMentioned": True}
         if said.file is not None:

@@ -187,8 +187,7 @@ async def test_whatsapp_is_linked_by_a_code_that_is_renewed_or_by_the_number_of_
     running: OpenGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "platform").mkdir()
-    async with WhatsAppPlatform(tmp_path / "platform").open() as platform:
-        bridge = platform.bridge
+    async with WhatsAppPlatform(tmp_path / "platform").open() as bridge:
         bridge.is_linked = False
         for key, value in {"URL": bridge.url, "TOKEN": BRIDGE_TOKEN, "MANAGED": "false"}.items():
             monkeypatch.setenv(f"NANOBOT_CHANNELS__WHATSAPP__BRIDGE_{key}", value)
@@ -217,8 +216,7 @@ async def test_a_running_channel_gives_way_to_a_login_as_the_same_account_and_th
     running: OpenGateway, tmp_path: Path
 ):
     (tmp_path / "platform").mkdir()
-    async with WhatsAppPlatform(tmp_path / "platform").open() as platform:
-        bridge = platform.bridge
+    async with WhatsAppPlatform(tmp_path / "platform").open() as bridge:
         own = {"enabled": True, "bridgeManaged": False, "bridgeUrl": bridge.url, "bridgeToken": BRIDGE_TOKEN}
         async with running() as here, browser(here) as client:
             here.change(lambda config: config["channels"].update(whatsapp=own))

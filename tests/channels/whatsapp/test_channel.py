@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,63 +75,63 @@ async def test_messages_wait_while_the_bridge_is_not_connected_to_whatsapp(whats
     assert waited
 
 
+@asynccontextmanager
+async def logging_in(whatsapp, **settings: Any) -> AsyncIterator[asyncio.Task[bool]]:
+    """A login that waits for what the bridge says."""
+    login = asyncio.create_task(whatsapp.channel(MessageBus(), **settings).login())
+    await eventually(lambda: whatsapp.lines and whatsapp.lines[0].session)
+    yield login
+
+
 async def test_login_says_that_whatsapp_cannot_be_reached(whatsapp, capsys):
     whatsapp.is_connected = False
-    login = asyncio.create_task(whatsapp.channel(MessageBus()).login())
-    await eventually(lambda: whatsapp.lines and whatsapp.lines[0].session)
-    for _ in range(3):
+    async with logging_in(whatsapp) as login:
+        for _ in range(3):
+            await whatsapp.tell_status()
+        whatsapp.is_connected = True
         await whatsapp.tell_status()
-    whatsapp.is_connected = True
-    await whatsapp.tell_status()
 
-    assert await login
+        assert await login
     assert capsys.readouterr().out.count("web.whatsapp.com cannot be reached yet") == 1
 
 
 async def test_login_links_an_account_anew_that_was_logged_out_meanwhile(whatsapp):
     whatsapp.is_linked = False
-    login = asyncio.create_task(whatsapp.channel(MessageBus()).login())
-    await eventually(lambda: whatsapp.lines and whatsapp.lines[0].session)
-    (first,) = whatsapp.lines
-    await whatsapp.tell({"type": "logged_out", "code": 401})
-    await eventually(lambda: whatsapp.lines and whatsapp.lines[-1] is not first and whatsapp.lines[-1].session)
-    whatsapp.is_linked = True
-    await whatsapp.tell_status()
+    async with logging_in(whatsapp) as login:
+        (first,) = whatsapp.lines
+        await whatsapp.tell({"type": "logged_out", "code": 401})
+        await eventually(lambda: whatsapp.lines and whatsapp.lines[-1] is not first and whatsapp.lines[-1].session)
+        whatsapp.is_linked = True
+        await whatsapp.tell_status()
 
-    assert await login
+        assert await login
 
 
 async def test_login_says_why_whatsapp_does_not_let_it_in(whatsapp):
-    login = asyncio.create_task(whatsapp.channel(MessageBus(), phone="1").login())
     whatsapp.is_linked = False
-    await eventually(lambda: whatsapp.lines and whatsapp.lines[0].session)
-    await whatsapp.tell({"type": "logged_out", "code": 405})
+    async with logging_in(whatsapp, phone="1") as login:
+        await whatsapp.tell({"type": "logged_out", "code": 405})
 
-    with pytest.raises(ChannelSetupError, match="Update nanobot"):
-        await login
-
-
-async def test_a_person_is_one_person_by_number_and_by_lid(whatsapp, tmp_path):
-    async with live(whatsapp, tmp_path, silent=True, allow_from=[ANNA_LID]) as life:
-        await whatsapp.writes("by number", sender=ANNA, lid=ANNA_LID)
-        by_number = await life.hears("by number")
-        await whatsapp.writes("by lid", sender=ANNA_LID, pn=ANNA)
-        by_lid = await life.hears("by lid")
-        await whatsapp.writes("hidden", sender=ANNA_LID)
-        hidden = await life.hears("hidden")
-
-    assert by_number.session_key == by_lid.session_key == f"whatsapp:{ANNA}"
-    assert by_number.sender_id == by_lid.sender_id == "+4915112345678"
-    assert (hidden.sender_id, hidden.chat_id) == (ANNA_LID, ANNA_LID)
+        with pytest.raises(ChannelSetupError, match="Update nanobot"):
+            await login
 
 
-async def test_numbers_that_the_config_knows_are_those_of_their_lids(whatsapp, tmp_path):
-    mappings = {ANNA_LID.partition("@")[0]: "4915112345678"}
-    async with live(whatsapp, tmp_path, silent=True, lid_mappings=mappings) as life:
-        await whatsapp.writes("hello", sender=ANNA_LID)
+@pytest.mark.parametrize(
+    ("sender", "more", "section", "known"),
+    [
+        (ANNA, {"lid": ANNA_LID}, {"allow_from": [ANNA_LID]}, True),
+        (ANNA_LID, {"pn": ANNA}, {"allow_from": [ANNA_LID]}, True),
+        (ANNA_LID, {}, {"lid_mappings": {ANNA_LID.partition("@")[0]: "4915112345678"}}, True),
+        (ANNA_LID, {}, {"allow_from": [ANNA_LID]}, False),
+    ],
+)
+async def test_a_person_is_one_person_by_number_and_by_lid(whatsapp, tmp_path, sender, more, section, known):
+    async with live(whatsapp, tmp_path, silent=True, **section) as life:
+        await whatsapp.writes("hello", sender=sender, **more)
         message = await life.hears("hello")
 
-    assert (message.sender_id, message.chat_id) == ("+4915112345678", ANNA)
+    sender_id, chat = ("+4915112345678", ANNA) if known else (ANNA_LID, ANNA_LID)
+    assert (message.sender_id, message.chat_id, message.session_key) == (sender_id, chat, f"whatsapp:{chat}")
 
 
 @pytest.mark.parametrize(
@@ -186,16 +188,6 @@ async def test_a_file_elsewhere_on_this_machine_is_not_read(whatsapp, tmp_path, 
         await life.hears("[file: download failed]")
 
     assert "the bridge could not download it" in caplog.text
-
-
-async def test_a_reply_to_the_bot_in_a_group_addresses_it(whatsapp, tmp_path):
-    async with live(whatsapp, tmp_path, silent=True) as life:
-        await whatsapp.writes("not for you", chat=HALL)
-        await whatsapp.writes("for you", chat=HALL, wasMentioned=True)
-        message = await life.hears("for you")
-
-    assert [one.content for one in life.heard] == ["for you"]
-    assert (message.session_key, message.sender_id) == (f"whatsapp:{HALL}", whatsapp.person)
 
 
 async def test_read_receipts_are_sent_if_the_config_says_so(whatsapp, tmp_path):
