@@ -99,10 +99,12 @@ async def test_a_login_leaves_no_connection_open(mochat):
 
 
 async def test_events_that_are_not_as_expected_end_nothing(mochat, tmp_path):
+    payloads: list[Any] = [None, "text", 7, [], {}, {"sessionId": 7}, {"sessionId": DM, "events": [1, {}]}]
+    names = ("claw.session.events", "claw.panel.events", "notify:chat.message.add", "notify:chat.inbox.append")
     async with live(mochat, tmp_path) as life:
         await life.asked("before")
-        for payload in (None, "text", 7, [], {}, {"sessionId": 7}, {"sessionId": DM, "events": [1, {}]}):
-            for name in ("claw.session.events", "claw.panel.events", "notify:chat.message.add", "notify:chat.inbox"):
+        for payload in payloads:
+            for name in names:
                 await mochat.io.emit(name, payload)
         await life.asked("after")
 

@@ -23,8 +23,7 @@ from tests.fakes.matrix import PASSWORD as MATRIX_PASSWORD
 from tests.fakes.matrix import TOKEN as MATRIX_TOKEN
 from tests.fakes.matrix import MatrixPlatform
 from tests.fakes.platform_discord import DiscordPlatform
-from tests.fakes.platform_slack import SlackPlatform
-from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
+from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, SlackPlatform
 from tests.fakes.telegram import TOKEN, FakeTelegram
 from tests.fakes.weixin import ANNA, WeixinPlatform
 from tests.support.eventually import eventually

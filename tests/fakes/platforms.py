@@ -13,7 +13,7 @@ PLATFORMS: dict[str, str] = {
     "telegram": "tests.fakes.platform_telegram:TelegramPlatform",
     "email": "tests.fakes.platform_email:EmailPlatform",
     "websocket": "tests.fakes.platform_websocket:WebSocketPlatform",
-    "slack": "tests.fakes.platform_slack:SlackPlatform",
+    "slack": "tests.fakes.slack:SlackPlatform",
     "feishu": "tests.fakes.feishu:FeishuPlatform",
     "dingtalk": "tests.fakes.dingtalk:DingTalkPlatform",
     "qq": "tests.fakes.qq:QQPlatform",

@@ -120,6 +120,7 @@ class Said:
     mention: bool
     file: Path | None
     reply_to: str | None
+    more: Json
 
 
 class FakePlatform(ServedPlatform):
@@ -164,13 +165,14 @@ class FakePlatform(ServedPlatform):
         mention: bool = False,
         file: Path | None = None,
         reply_to: str | None = None,
+        **more: Any,
     ) -> str:
         chat = chat or (self.stranger_chat if sender == self.stranger else self.private)
         group = chat if chat == self.group else None
         if group is not None and not (mention or self.hears_groups):
             return "not for the bot"  # the platform tells it nothing of such a message
         self._last = await self.send_said(
-            Said(text, sender or self.person, chat, group, thread, mention, file, reply_to)
+            Said(text, sender or self.person, chat, group, thread, mention, file, reply_to, more)
         )
         return self._last
 
