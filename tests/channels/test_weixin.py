@@ -97,7 +97,7 @@ async def test_a_logged_out_bot_says_what_to_do_and_sends_what_waited_after_the_
 
     assert "nanobot channels login weixin --force" in told
     assert waited
-    cursors = [body["get_updates_buf"] for method, body in weixin.calls if method == "getupdates"]
+    cursors = [body["get_updates_buf"] for method, body in weixin.requests if method == "getupdates"]
     assert cursors.count("") == 2  # another login starts with a cursor of its own
 
 
@@ -228,7 +228,7 @@ def texts(weixin, chat=ANNA):
 
 def sent(weixin):
     """The requests that send a message."""
-    return [body["msg"] for method, body in weixin.calls if method == "sendmessage"]
+    return [body["msg"] for method, body in weixin.requests if method == "sendmessage"]
 
 
 async def test_what_exceeds_the_budget_waits_until_the_person_writes_and_comes_first(weixin, tmp_path, caplog):
@@ -422,7 +422,7 @@ async def test_the_typing_ticket_is_asked_for_once(weixin, tmp_path):
         life.bus.begin(await life.hears("hello"), "turn")
         await until(lambda: len(weixin.typed_in) > 1)
 
-    assert [method for method, _ in weixin.calls].count("getconfig") == 1
+    assert [method for method, _ in weixin.requests].count("getconfig") == 1
 
 
 async def test_markdown_is_what_the_app_shows(weixin, tmp_path):

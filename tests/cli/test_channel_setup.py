@@ -17,6 +17,7 @@ from tests.fakes.dingtalk import CLIENT_ID, DingTalkPlatform
 from tests.fakes.dingtalk import SECRET as DINGTALK_SECRET
 from tests.fakes.feishu import APP_ID, FeishuPlatform
 from tests.fakes.feishu import SECRET as FEISHU_SECRET
+from tests.fakes.feishu import FeishuPlatform as FeishuServer
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
 from tests.fakes.matrix import BOT as MATRIX_BOT
 from tests.fakes.matrix import PASSWORD as MATRIX_PASSWORD
@@ -328,16 +329,16 @@ async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_t
     from tests.support.terminal import at_home, on_screen  # not on Windows
 
     async with FeishuPlatform(tmp_path).open() as feishu:
-        env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.url)
+        env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.feishu.url)
         child = on_screen([*NANOBOT, "channels", "login", "feishu"], env=env, dimensions=(40, 100), timeout=20)
         secret = ("App ID, cli_", f"{APP_ID}\r"), ("App Secret", f"{FEISHU_SECRET}\r")
         await talk(child, ("Enter the App ID", "\x1b[B\r"), *secret)
         await talk(child, ("Your bot is nanobot", ""), ("Now write anything", ""))
-        await eventually(lambda: feishu.lines)
+        await eventually(lambda: feishu.feishu.lines)
         own = await feishu.says("hello")
         await talk(child, (f"ID {feishu.person} just wrote: is that you?", "\r"))
         assert await leaves(child) == 0
-        await eventually(lambda: not feishu.lines)
+        await eventually(lambda: not feishu.feishu.lines)
 
     assert not feishu.acknowledged(own)  # it comes again, to the gateway
     assert owners() == {"feishu": [feishu.person]}
@@ -566,10 +567,10 @@ async def test_dingtalk_is_set_up_with_the_credentials_of_an_app(tmp_path, monke
 
 
 @pytest.fixture
-async def feishu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FeishuPlatform]:
+async def feishu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FeishuServer]:
     async with FeishuPlatform(tmp_path).open() as platform:
-        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.url)
-        yield platform
+        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.feishu.url)
+        yield platform.feishu
 
 
 async def test_feishu_is_set_up_by_whoever_scans_the_code_that_creates_the_app(feishu):
@@ -676,7 +677,7 @@ async def test_the_login_follows_to_a_server_of_wechat_only(weixin, tmp_path):
         result = await command("channels", "login", "weixin")
 
     assert result.exit_code == 0, result.output
-    assert other.server.calls == []
+    assert other.server.requests == []
     assert channels() == {"weixin": {"enabled": True, "token": weixin.token}}
 
 
@@ -689,7 +690,7 @@ async def test_a_bot_that_is_logged_in_already_keeps_its_login(weixin):
     assert result.exit_code == 0, result.output
     assert channels()["weixin"]["token"] == weixin.token
     assert ("get_bot_qrcode", [weixin.token]) in [
-        (method, body.get("local_token_list")) for method, body in weixin.calls
+        (method, body.get("local_token_list")) for method, body in weixin.requests
     ]
 
 

@@ -60,11 +60,11 @@ def real(name: str, folder: Path) -> Platform:
     if isinstance(platform, DiscordPlatform):
         platform.gateway.heartbeat_s = 20.0
     if isinstance(platform, QQPlatform):
-        platform.beat_s = 41.0
+        platform.server.beat_s = 41.0
     if isinstance(platform, WeixinPlatform):
-        platform.hold_s = 35.0
+        platform.server.hold_s = 35.0
     if isinstance(platform, MochatPlatform):
-        platform.io.eio.ping_interval = 25.0
+        platform.server.io.eio.ping_interval = 25.0
     return platform
 
 

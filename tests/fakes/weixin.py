@@ -75,6 +75,7 @@ class WeixinPlatform(FakePlatform):
         self.polled = 0
         """The newest cursor that came back: everything before was acknowledged."""
         self.notices: list[str] = []
+        self.requests: list[tuple[str, Json]] = []
         self.headers: list[Json] = []
         self.silence = 0
         """Requests that were made before it grew are never answered."""
@@ -157,7 +158,7 @@ class WeixinPlatform(FakePlatform):
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         method, body = request.match_info["method"], await request.json()
-        self.calls.append((method, body))
+        self.requests.append((method, body))
         self.headers.append(dict(request.headers))
         silence = self.silence
         try:
@@ -241,7 +242,7 @@ class WeixinPlatform(FakePlatform):
 
     async def _login_status(self, request: web.Request) -> web.Response:
         assert "Authorization" not in request.headers and request.headers["iLink-App-Id"] == "bot"
-        self.calls.append(("get_qrcode_status", dict(request.query)))
+        self.requests.append(("get_qrcode_status", dict(request.query)))
         if number := request.query.get("verify_code"):
             self.numbers.append(number)
         return web.json_response(self.statuses.popleft() if self.statuses else {"status": "wait"})

@@ -68,6 +68,10 @@ class WhatsAppPlatform(FakePlatform):
         self.sent: list[Json] = []
         """Messages of people, as frames."""
 
+    @property
+    def bridge(self) -> "WhatsAppPlatform":
+        return self
+
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/", self.serve_line)]
 

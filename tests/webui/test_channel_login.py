@@ -142,7 +142,7 @@ async def test_a_login_ends_when_its_dialog_is_closed_and_when_another_one_begin
     running: OpenGateway, weixin: WeixinPlatform
 ):
     def polls() -> int:
-        return sum(method == "get_qrcode_status" for method, _ in weixin.calls)
+        return sum(method == "get_qrcode_status" for method, _ in weixin.requests)
 
     async with running() as here, browser(here) as client:
         async with aclosing(log_in(client, "weixin", signs_in=True)) as first:
@@ -166,9 +166,9 @@ async def test_feishu_is_connected_by_a_code_or_with_the_credentials_of_an_app(
 ):
     (tmp_path / "platform").mkdir()
     async with FeishuPlatform(tmp_path / "platform").open() as platform:
-        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.url)
+        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.feishu.url)
         created = {"client_id": APP_ID, "client_secret": FEISHU_SECRET, "user_info": {"open_id": "ou_anna"}}
-        platform.polls.extend([{"error": "access_denied"}, created])
+        platform.feishu.polls.extend([{"error": "access_denied"}, created])
         async with running() as here, browser(here) as client:
             form = (await client.get("/api/channels/feishu/form")).json()
             declined = await events_of(client, "feishu", signs_in=True)
@@ -187,7 +187,8 @@ async def test_whatsapp_is_linked_by_a_code_that_is_renewed_or_by_the_number_of_
     running: OpenGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "platform").mkdir()
-    async with WhatsAppPlatform(tmp_path / "platform").open() as bridge:
+    async with WhatsAppPlatform(tmp_path / "platform").open() as platform:
+        bridge = platform.bridge
         bridge.is_linked = False
         for key, value in {"URL": bridge.url, "TOKEN": BRIDGE_TOKEN, "MANAGED": "false"}.items():
             monkeypatch.setenv(f"NANOBOT_CHANNELS__WHATSAPP__BRIDGE_{key}", value)
@@ -216,7 +217,8 @@ async def test_a_running_channel_gives_way_to_a_login_as_the_same_account_and_th
     running: OpenGateway, tmp_path: Path
 ):
     (tmp_path / "platform").mkdir()
-    async with WhatsAppPlatform(tmp_path / "platform").open() as bridge:
+    async with WhatsAppPlatform(tmp_path / "platform").open() as platform:
+        bridge = platform.bridge
         own = {"enabled": True, "bridgeManaged": False, "bridgeUrl": bridge.url, "bridgeToken": BRIDGE_TOKEN}
         async with running() as here, browser(here) as client:
             here.change(lambda config: config["channels"].update(whatsapp=own))

@@ -94,9 +94,9 @@ async def test_a_code_is_scanned_from_a_small_screen_and_closing_ends_the_login(
             weixin.statuses.append({"status": "expired"})
             await expect(code).not_to_have_js_property("innerHTML", first)
             await tab.get_by_role("button", name="Cancel" if is_english else "取消").click()
-            polled = len(weixin.calls)
+            polled = len(weixin.requests)
             await tab.wait_for_timeout(1000)
-            assert len(weixin.calls) <= polled + 2  # those on their way
+            assert len(weixin.requests) <= polled + 2  # those on their way
 
             confirmed = {"status": "confirmed", "bot_token": weixin.token, "baseurl": weixin.url}
             weixin.statuses.extend([{"status": "need_verifycode"}, confirmed | {"ilink_user_id": ANNA}])
