@@ -24,7 +24,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.dingtalk import DingTalkChannel
 from nanobot.config.channels import DingTalkConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Json, Line, RefusedError, Said
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 
 CLIENT_ID, SECRET = "dingrobot", "s3cr3t-of-the-app"
 ANNA, ZOE = "anna01", "zoe02"
@@ -59,7 +59,7 @@ class Pushed:
     line: Line | None = None
 
 
-class DingTalkPlatform(FakePlatform):
+class DingTalkPlatform(ServedPlatform):
     """The people, what they wrote, and what the robot did."""
 
     name = "dingtalk"

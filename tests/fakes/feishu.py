@@ -25,7 +25,7 @@ from nanobot.channels.feishu import FeishuChannel
 from nanobot.channels.feishu.frames import Frame, new_frame
 from nanobot.config.channels import FeishuConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Handler, Json, Line, RefusedError, Said
+from tests.fakes.served import Handler, Json, Line, RefusedError, Said, ServedPlatform
 
 APP_ID, SECRET = "cli_a1b2c3", "feishu-app-secret"
 BOT, BOT_NAME = "ou_bot", "nanobot"
@@ -91,7 +91,7 @@ class Event:
         return 200 in self.codes
 
 
-class FeishuPlatform(FakePlatform):
+class FeishuPlatform(ServedPlatform):
     """One company with one app."""
 
     _last_event: Event

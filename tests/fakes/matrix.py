@@ -22,7 +22,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.matrix import MatrixChannel
 from nanobot.config.channels import MatrixConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Json, RefusedError, Said
+from tests.fakes.served import Json, RefusedError, Said, ServedPlatform
 
 BOT, ANNA, ZOE = "@nanobot:example.org", "@anna:example.org", "@zoe:example.org"
 DIRECT, STRANGE, KITCHEN = "!direct:example.org", "!strange:example.org", "!kitchen:example.org"
@@ -44,7 +44,7 @@ class Room:
     typed: int = 0
 
 
-class MatrixPlatform(FakePlatform):
+class MatrixPlatform(ServedPlatform):
     """The rooms, what people wrote, and what the bot did."""
 
     name = "matrix"

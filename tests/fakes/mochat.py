@@ -19,7 +19,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.mochat import MochatChannel
 from nanobot.config.channels import MochatConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Handler, Json, RefusedError, Said
+from tests.fakes.served import Handler, Json, RefusedError, Said, ServedPlatform
 
 TOKEN, AGENT = "claw_02abe7edeccf467d", "698211ea99e79b91f1ee449f"
 ANNA, ZOE, TOM = "6981b89f0a7b4c0012aa0001", "6981b89f0a7b4c0012aa0002", "6981b89f0a7b4c0012aa0003"
@@ -47,7 +47,7 @@ class Session:
     cursor: int = 0
 
 
-class MochatPlatform(FakePlatform):
+class MochatPlatform(ServedPlatform):
     """The people, what they wrote, and what the agent did."""
 
     name = "mochat"

@@ -25,7 +25,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.msteams import TeamsChannel
 from nanobot.config.channels import TeamsConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Json, RefusedError, Said
+from tests.fakes.served import Json, RefusedError, Said, ServedPlatform
 from tests.support.eventually import LIMIT_S
 from tests.support.toy_gateway import free_port
 
@@ -79,7 +79,7 @@ class Post:
         return [button for card in cards for button in card["buttons"]]
 
 
-class TeamsPlatform(FakePlatform):
+class TeamsPlatform(ServedPlatform):
     """The people, what they wrote, and what the bot did."""
 
     name = "msteams"

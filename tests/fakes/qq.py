@@ -20,7 +20,7 @@ from aiohttp import web
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.qq import QQChannel
 from nanobot.config.channels import QQConfig
-from tests.fakes.served import FakePlatform, Json, Line, RefusedError, Said
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 from tests.support.eventually import eventually
 
 APP_ID, SECRET = "102001122", "s3cr3tOfTheBot"
@@ -45,7 +45,7 @@ class Post:
         return str(self.body.get("markdown", {}).get("content") or self.body.get("content", "")).strip()
 
 
-class QQPlatform(FakePlatform):
+class QQPlatform(ServedPlatform):
     """The people, what they wrote, and what the bot did."""
 
     name = "qq"

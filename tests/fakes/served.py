@@ -45,69 +45,6 @@ class Line:
     acknowledgements: list[Json] = field(default_factory=list)
 
 
-class ServedPlatform(Platform):
-    """`server` is the fake: it has `routes`, `refuse` and `loses_answers`, and is told its `url`."""
-
-    scheme = "http"
-    _runner: web.AppRunner
-
-    def __init__(self, folder: Path, server: Any) -> None:
-        super().__init__(folder)
-        self.server = server
-        self.url = ""
-        self._port = 0
-        self._last = ""
-
-    def app(self) -> web.Application:
-        """What is served."""
-        app = web.Application(client_max_size=200 << 20)
-        app.add_routes(self.server.routes())
-        return app
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Self]:
-        self._runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=0.01)
-        await self._runner.setup()
-        try:
-            await self._listen()
-            yield self
-        finally:
-            await self._runner.cleanup()
-
-    async def _listen(self) -> None:
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
-        self._port = int(self._runner.addresses[0][1])
-        self.url = self.server.url = f"{self.scheme}://127.0.0.1:{self._port}"
-
-    async def repeat_last(self) -> None:
-        await self.server.again(self._last)
-
-    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
-        self.server.refuse(times, status, retry_after_s)
-
-    def lose_answers(self, times: int) -> None:
-        self.server.loses_answers = times
-
-    async def drop(self) -> None:
-        assert self._runner.server is not None
-        for connection in self._runner.server.connections:
-            if connection.transport is not None:
-                connection.transport.abort()
-        await asyncio.sleep(0)
-
-    async def gone(self, *, gone: bool) -> None:
-        if not gone:
-            await self._listen()
-            return
-        for site in [*self._runner.sites]:
-            await site.stop()
-        await self.drop()
-
-    async def half_open(self) -> None:
-        for line in self.server.lines:
-            line.is_deaf = True
-
-
 @dataclass(frozen=True)
 class Said:
     """What a person sends; `group` is the chat, if it is the platform's group."""
@@ -123,19 +60,22 @@ class Said:
     more: Json
 
 
-class FakePlatform(ServedPlatform):
-    """A fake in one class: its routes and rules are the subclass, the rest is here.
+class ServedPlatform(Platform):
+    """A platform that is a server: a subclass is its routes and rules, the rest is here.
 
     Tests see what the bot did in `posts`, `typed_in`, `calls` and `stored` (files), and put what goes wrong into
     `refusals`.
     """
 
+    scheme = "http"
     autoping = True
     secret = ""
     """With which the bot logs in."""
+    _runner: web.AppRunner
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, self)
+        super().__init__(folder)
+        self.url = ""
         self.posts: list[Any] = []
         self.typed_in: list[str] = []
         self.calls: list[Any] = []
@@ -145,7 +85,34 @@ class FakePlatform(ServedPlatform):
         self.refusals: deque[RefusedError] = deque()
         self.lost = 0
         """Answers that are still to be lost."""
+        self._port = 0
+        self._last = ""
         self._ids = count(1)
+
+    @property
+    def server(self) -> Self:
+        return self
+
+    def app(self) -> web.Application:
+        """What is served."""
+        app = web.Application(client_max_size=200 << 20)
+        app.add_routes(self.routes())
+        return app
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Self]:
+        self._runner = web.AppRunner(self.app(), access_log=None, shutdown_timeout=0.01)
+        await self._runner.setup()
+        try:
+            await self._listen()
+            yield self
+        finally:
+            await self._runner.cleanup()
+
+    async def _listen(self) -> None:
+        await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
+        self._port = int(self._runner.addresses[0][1])
+        self.url = f"{self.scheme}://127.0.0.1:{self._port}"
 
     @abstractmethod
     def routes(self) -> list[web.RouteDef]:
@@ -190,6 +157,34 @@ class FakePlatform(ServedPlatform):
     def names_of(self, post: Any) -> list[str]:
         """The names of its files."""
         return []
+
+    async def again(self, message_id: str) -> None:
+        """Tell the bot of a message once more."""
+        raise NotImplementedError
+
+    async def repeat_last(self) -> None:
+        await self.again(self._last)
+
+    # what goes wrong
+
+    async def drop(self) -> None:
+        assert self._runner.server is not None
+        for connection in self._runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.sleep(0)
+
+    async def gone(self, *, gone: bool) -> None:
+        if not gone:
+            await self._listen()
+            return
+        for site in [*self._runner.sites]:
+            await site.stop()
+        await self.drop()
+
+    async def half_open(self) -> None:
+        for line in self.lines:
+            line.is_deaf = True
 
     def expire_tokens(self) -> None:
         """Forget all access tokens, as when the secret is reset."""
@@ -257,9 +252,9 @@ class FakePlatform(ServedPlatform):
     def body_of(self, error: RefusedError) -> Json:
         return {"code": error.code, "message": error.message, **error.more}
 
-    @abstractmethod
     def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
         """The platform's own form of an error: 500, 429 or 403."""
+        raise NotImplementedError
 
     def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
         self.refusals.extend(self.refusal(status, retry_after_s) for _ in range(times))

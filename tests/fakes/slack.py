@@ -22,7 +22,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.slack import SlackChannel
 from nanobot.config.channels import SlackConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Json, Line, RefusedError, Said
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 
 BOT_TOKEN, APP_TOKEN, PERSON_TOKEN = "xoxb-1-good", "xapp-1-good", "xoxp-1-anna"
 BOT, BOT_ID, BOT_NAME = "U0BOT", "B0BOT", "nanobot"
@@ -80,7 +80,7 @@ class Envelope:
     line: Line | None = None
 
 
-class SlackPlatform(FakePlatform):
+class SlackPlatform(ServedPlatform):
     """A workspace: the rooms, the people, and what the bot did there."""
 
     name = "slack"

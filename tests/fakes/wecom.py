@@ -23,7 +23,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.wecom import WeComChannel
 from nanobot.config.channels import WeComConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Json, Line, RefusedError, Said
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 from tests.support.eventually import eventually
 
 BOT_ID, SECRET = "aibEXAMPLE", "s3cr3t-of-the-robot"
@@ -55,7 +55,7 @@ class Upload:
     parts: dict[int, bytes] = field(default_factory=dict)
 
 
-class WeComPlatform(FakePlatform):
+class WeComPlatform(ServedPlatform):
     """The people, what they wrote, and what the robot did."""
 
     name = "wecom"

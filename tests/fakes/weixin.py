@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.weixin import WeixinChannel
 from nanobot.config.channels import WeixinConfig
-from tests.fakes.served import FakePlatform, Json, RefusedError, Said
+from tests.fakes.served import Json, RefusedError, Said, ServedPlatform
 
 TOKEN = "bot-token-0123456789@im.bot:060000"
 ANNA, ZOE = "o9cq8anna@im.wechat", "o9cq8zoe@im.wechat"
@@ -53,7 +53,7 @@ class Context:
     sent: int = 0
 
 
-class WeixinPlatform(FakePlatform):
+class WeixinPlatform(ServedPlatform):
     """One bot, the people who write to it, and what it did."""
 
     name = "weixin"

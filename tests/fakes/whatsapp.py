@@ -17,7 +17,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.whatsapp import WhatsAppChannel
 from nanobot.config.channels import WhatsAppConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import FakePlatform, Json, Line, RefusedError, Said
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 
 TOKEN = "s3cr3t-of-the-bridge"
 ME, ME_LID = "4930123456@s.whatsapp.net", "111222333@lid"
@@ -42,7 +42,7 @@ class Post:
     edits: int = 0
 
 
-class WhatsAppPlatform(FakePlatform):
+class WhatsAppPlatform(ServedPlatform):
     """The people, what they wrote, and what the bot did. Files that people send are put into its folder."""
 
     name = "whatsapp"
