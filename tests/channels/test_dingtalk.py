@@ -156,7 +156,7 @@ async def test_a_streamed_answer_is_a_card_that_ends_as_finished_also_before_a_t
 
     first, hint, second, last = dingtalk.posts
     assert (growing.text.strip(), status) == ("let me look", "2")
-    assert [post.card["flowStatus"] for post in (first, second)] == ["3", "3"]
+    assert [(post.card["flowStatus"], post.is_final) for post in (first, second)] == [("3", True)] * 2
     assert [post.card["msgContent"] for post in (first, second)] == ["let me look", "it says so"]
     assert (hint.key, last.key) == ("sampleMarkdown", "sampleMarkdown")
 

@@ -252,11 +252,17 @@ async def test_of_many_buttons_the_first_six_are_shown(teams, tmp_path):
     assert post.text == "which?"
 
 
-async def test_a_file_is_stored_once_its_person_agrees_even_if_it_is_gone_and_the_bot_was_away(teams, tmp_path):
-    (file := tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """A file to send."""
+    (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
+    return tmp_path / "plan.txt"
+
+
+async def test_a_file_is_stored_once_its_person_agrees_even_if_it_is_gone_and_the_bot_was_away(teams, tmp_path, plan):
     async with live(teams, tmp_path) as life:
-        await life.posted(ADDRESS, "here it is", media=[str(file)])
-    file.unlink()
+        await life.posted(ADDRESS, "here it is", media=[str(plan)])
+    plan.unlink()
     consent = teams.posts[-1]
     stored_before = dict(teams.stored)
     async with live(teams, tmp_path) as life:
@@ -274,12 +280,11 @@ async def test_a_file_is_stored_once_its_person_agrees_even_if_it_is_gone_and_th
     assert len(teams.posts) == 4
 
 
-async def test_a_file_that_is_declined_is_forgotten_and_one_whose_card_is_refused_does_not_wait(teams, tmp_path):
-    (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
+async def test_a_file_that_is_declined_is_forgotten_and_one_whose_card_is_refused_does_not_wait(teams, tmp_path, plan):
     async with live(teams, tmp_path) as life:
         await life.is_up()
         teams.refuse(1, status=500)
-        await life.posted(ADDRESS, "", media=[str(tmp_path / "plan.txt")])
+        await life.posted(ADDRESS, "", media=[str(plan)])
         waiting = [*(tmp_path / "files").iterdir()]
         await teams.answers_consent(teams.posts[-1], "decline")
         await eventually(lambda: not [*(tmp_path / "files").iterdir()])
@@ -288,11 +293,10 @@ async def test_a_file_that_is_declined_is_forgotten_and_one_whose_card_is_refuse
     assert teams.stored == {}
 
 
-async def test_an_answer_about_another_file_than_one_that_waits_sends_and_deletes_none(teams, tmp_path):
-    for name in ("plan.txt", "other.txt"):
-        (tmp_path / name).write_text(f"the {name}", encoding="utf-8")
+async def test_an_answer_about_another_file_than_one_that_waits_sends_and_deletes_none(teams, tmp_path, plan):
+    (tmp_path / "other.txt").write_text("another", encoding="utf-8")
     async with live(teams, tmp_path) as life:
-        await life.posted(ADDRESS, "", media=[str(tmp_path / "plan.txt")])
+        await life.posted(ADDRESS, "", media=[str(plan)])
         consent = teams.posts[-1]
         for file_id in ("*", "../../other.txt", "/etc/passwd", "0" * 32, {"odd": 1}):
             consent.attachments[0]["content"]["acceptContext"] = {"file": file_id}
@@ -303,10 +307,9 @@ async def test_an_answer_about_another_file_than_one_that_waits_sends_and_delete
     assert teams.stored == {}
 
 
-async def test_a_file_that_onedrive_refuses_waits_and_its_person_is_told(teams, tmp_path):
-    (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
+async def test_a_file_that_onedrive_refuses_waits_and_its_person_is_told(teams, tmp_path, plan):
     async with live(teams, tmp_path) as life:
-        await life.posted(ADDRESS, "", media=[str(tmp_path / "plan.txt")])
+        await life.posted(ADDRESS, "", media=[str(plan)])
         consent = teams.posts[-1]
         teams.onedrive_status = 507
         await teams.answers_consent(consent, "accept")
@@ -318,10 +321,9 @@ async def test_a_file_that_onedrive_refuses_waits_and_its_person_is_told(teams, 
     assert teams.stored == {"stored-plan.txt": b"the plan"}
 
 
-async def test_a_group_is_told_of_a_file_that_teams_takes_in_private_chats_only(teams, tmp_path):
-    (tmp_path / "plan.txt").write_text("the plan", encoding="utf-8")
+async def test_a_group_is_told_of_a_file_that_teams_takes_in_private_chats_only(teams, tmp_path, plan):
     async with live(teams, tmp_path) as life:
-        await life.posted(Address("msteams", HALL), "", media=[str(tmp_path / "plan.txt")])
+        await life.posted(Address("msteams", HALL), "", media=[str(plan)])
 
     (post,) = teams.posts
     assert "plan.txt cannot be sent here" in post.text

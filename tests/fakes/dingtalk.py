@@ -47,6 +47,8 @@ class Post:
     parameters: Json
     card: Json | None = None
     edits: int = 0
+    is_final: bool = False
+    """Whether the stream of a card has ended."""
 
 
 @dataclass
@@ -366,11 +368,11 @@ class DingTalkPlatform(ServedPlatform):
         self._require("Card.Streaming.Write")
         post = self._card(body)
         assert post.card is not None
-        if post.card.get("finalized"):
+        if post.is_final:
             raise RefusedError("param.streamFinalized", "the stream of the card has ended")
         if not body["isFull"] or not body["guid"]:
             raise RefusedError("param.error", "isFull must be true for Markdown")
-        post.card |= {body["key"]: body["content"]} | ({"finalized": True} if body["isFinalize"] else {})
+        post.card[body["key"]], post.is_final = body["content"], body["isFinalize"]
         post.edits += 1
         return {"success": True, "result": True}
 

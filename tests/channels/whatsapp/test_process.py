@@ -19,12 +19,13 @@ from tests.support.toy_gateway import free_port
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the stand-ins are scripts with a shebang")
 
 STAND_IN = f"""#!{sys.executable}
-import asyncio, json, os, sys
-from pathlib import Path
+import os, sys
 
 if sys.argv[1] == "--version":
     print("v20.11.0")
     raise SystemExit
+
+from pathlib import Path
 
 state, token = Path(os.environ["BRIDGE_STATE"]), os.environ["BRIDGE_TOKEN"]
 with open(state / "starts", "a") as file:
@@ -34,6 +35,7 @@ if (state / "fault").exists():
     print(fault, file=sys.stderr)
     raise SystemExit(78 if "port" in fault else 1)
 
+import asyncio, json
 from websockets.asyncio.server import serve
 
 
