@@ -40,7 +40,6 @@ class Room:
     name: str = ""
     members: dict[str, str] = field(default_factory=dict)
     """Their membership, by user."""
-    is_encrypted: bool = False
     typed: int = 0
 
 

@@ -91,6 +91,7 @@ class ServedPlatform(Platform):
 
     @property
     def server(self) -> Self:
+        """For tests that ask for the server behind it."""
         return self
 
     def app(self) -> web.Application:

@@ -24,7 +24,6 @@ ME, ME_LID = "4930123456@s.whatsapp.net", "111222333@lid"
 ANNA, ANNA_LID = "4915112345678@s.whatsapp.net", "272700845121588@lid"
 ZOE = "4915799999999@s.whatsapp.net"
 HALL = "120363000000000001@g.us"
-EDITABLE_S = 15 * 60
 
 
 @dataclass
@@ -70,6 +69,7 @@ class WhatsAppPlatform(ServedPlatform):
 
     @property
     def bridge(self) -> "WhatsAppPlatform":
+        """For tests that ask for the bridge behind it."""
         return self
 
     def routes(self) -> list[web.RouteDef]:
