@@ -384,7 +384,6 @@ class _Round:
         self._failures: list[ModelCallError] = []
         self._skipped: list[str] = []
         self._paused: list[ChosenProvider] = []
-        self._seen: list[Breaker] = []
         self._rejected_providers: set[str] = set()
 
     async def start(self, candidate: Candidate) -> ChosenProvider | None:
@@ -394,8 +393,6 @@ class _Round:
         except NanobotError as error:
             self._skipped.append(f"{candidate.name} cannot be used: {error}")
             return None
-        if model.breaker in self._seen:
-            return None  # the same model under another name
         if model.name in self._rejected_providers:
             self._skipped.append(f"{model} was not tried: it uses the same provider.")
             return None
@@ -405,7 +402,6 @@ class _Round:
                 f"its context window {candidate.window_tokens:,}."
             )
             return None
-        self._seen.append(model.breaker)
         self.ticket = model.breaker.start()
         if self.ticket is None:
             self._paused.append(model)
@@ -416,8 +412,8 @@ class _Round:
     def may_answer(self, candidate: Candidate) -> bool:
         """Whether a later candidate is worth trying, as far as known."""
         model = candidate.model
-        is_new = model is None or not (model.name in self._rejected_providers or model.breaker in self._seen)
-        return candidate.may_answer and is_new and self._fits(candidate)
+        is_rejected = model is not None and model.name in self._rejected_providers
+        return candidate.may_answer and not is_rejected and self._fits(candidate)
 
     def request_for(self, candidate: Candidate, model: ChosenProvider, *, named: bool) -> ModelRequest:
         """The request with the candidate's settings; `named`: for the model that it names, if any."""

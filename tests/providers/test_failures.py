@@ -69,6 +69,16 @@ REFUSALS = [
     (529, anthropic("overloaded_error"), errors.ModelOverloadedError),
     (400, openai("messages: at least one message is required"), errors.InvalidRequestError),
     (422, {"detail": [{"loc": ["body", "messages"], "msg": "field required"}]}, errors.InvalidRequestError),
+    (429, openai("no", kind="usage_limit_reached"), errors.QuotaExceededError),
+    (429, openai("not in your plan", kind="usage_not_included"), errors.QuotaExceededError),
+    (400, openai("The 'x' model is not supported when using Codex with an account."), errors.ModelNotFoundError),
+    (503, openai("busy", "server_is_overloaded"), errors.ModelOverloadedError),
+    (400, openai("no", "cyber_policy"), errors.ContentFilteredError),
+    (0, openai("no", "rate_limit_exceeded"), errors.RateLimitedError),  # in the middle of a stream
+    (0, openai("no", "insufficient_quota"), errors.QuotaExceededError),
+    (0, openai("no", "context_length_exceeded"), errors.ContextOverflowError),
+    (0, openai("no", "server_error"), errors.ModelOverloadedError),
+    (429, {"detail": "Too many tokens, please wait before trying again."}, errors.RateLimitedError),
     (302, "", errors.MalformedResponseError),
 ]
 
@@ -123,12 +133,6 @@ def test_too_long_is_understood_in_every_wording_and_no_fault_of_a_field(status,
     assert fixup_for(refusal, [*SENT, "tools"]) is None
 
 
-def test_too_many_tokens_a_minute_is_no_overflow():
-    refusal = parse_error_response(429, json.dumps(openai("Too many tokens, please wait before trying again.")))
-
-    assert type(ENDPOINT.error_of(refusal, "m-1")) is errors.RateLimitedError
-
-
 @pytest.mark.parametrize(("status", "body", "kind"), REFUSALS)
 def test_a_refusal_becomes_the_error_that_it_means(status, body, kind):
     text = body if isinstance(body, str) else json.dumps(body)
@@ -159,6 +163,8 @@ def test_a_wait_that_is_no_time_is_ignored(wait):
     assert retry_after_s(headers) is None
     assert "fallbackModels" in str(ENDPOINT.error_of(parse_error_response(503, b"", headers), "m-1"))
     assert parse_error_response(429, body).retry_after_s is None
+    said = str(ENDPOINT.error_of(parse_error_response(429, body.replace(b"Infinity", b"7300"))))
+    assert "again in 3 h" in said
 
 
 def test_retry_after_is_read_as_seconds_milliseconds_or_a_date():

@@ -174,6 +174,12 @@ async def test_a_late_failure_of_an_older_call_does_not_lengthen_the_pause():
     assert await house.say() == "from a"
 
 
+async def test_a_success_between_failures_starts_the_count_afresh():
+    house = House(Streams(busy(), busy(), says("from a"), busy(), busy(), says("from a")), Streams(says("from b")))
+
+    assert [await house.say() for _ in range(6)] == ["from b", "from b", "from a", "from b", "from b", "from a"]
+
+
 SLOW_DOWN, SILENT = errors.RateLimitedError(status=429, retry_after_s=7200), errors.ProviderTimeoutError()
 MIXED = [busy(), errors.RateLimitedError(status=429)] * 12
 
