@@ -83,21 +83,15 @@ def test_a_model_is_found_however_it_is_written(prices: PriceTable, model: str, 
     assert prices.find("old") is not None  # no mode, as old rows of the table
 
 
-def test_the_provider_s_own_row_comes_first(source: Path):
+def test_the_provider_s_own_row_comes_first_and_without_a_date_the_newest(source: Path):
     table = TABLE | {"small": {"mode": "chat", "input_cost_per_token": 9e-06, "output_cost_per_token": 9e-06}}
     source.write_text(json.dumps(table), encoding="utf-8")
+    prices = PriceTable(None, source)
 
-    price = PriceTable(None, source).find("small", "house")
+    own, dated = prices.find("small", "house"), prices.find("dated")
 
-    assert price is not None
-    assert price.rates[0].input == 1e-06
-
-
-def test_without_a_date_the_newest_one_holds(prices: PriceTable):
-    price = prices.find("dated")
-
-    assert price is not None
-    assert price.rates[0].input == 2e-06
+    assert own is not None and own.rates[0].input == 1e-06
+    assert dated is not None and dated.rates[0].input == 2e-06
 
 
 @pytest.mark.parametrize(
@@ -158,23 +152,17 @@ def test_the_copy_is_read_until_the_table_changes(tmp_path: Path, source: Path):
     assert (again.rates[0].input, changed.rates[0].input) == (1e-06, 7e-06)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"made_of": [], "models": 7}'])
-def test_a_damaged_copy_is_made_anew(tmp_path: Path, source: Path, damage: bytes):
-    copy = tmp_path / "prices.json"
-    copy.write_bytes(damage)
-
-    assert PriceTable(copy, source).find("big-model-4-5") is not None
-
-
-def test_half_a_copy_that_a_kill_left_is_made_anew(tmp_path: Path, source: Path):
+def test_a_damaged_copy_is_made_anew_and_one_that_cannot_be_kept_costs_nothing(tmp_path: Path, source: Path):
     copy = tmp_path / "prices.json"
     PriceTable(copy, source).load()
     whole = copy.read_bytes()
 
-    for length in range(0, len(whole), 7):
-        copy.write_bytes(whole[:length])
+    for damage in (b"[]", b'{"made_of": [], "models": 7}', *(whole[:length] for length in range(0, len(whole), 7))):
+        copy.write_bytes(damage)
         assert PriceTable(copy, source).find("big-model-4-5") is not None
         assert copy.read_bytes() == whole
+    (tmp_path / "state").write_text("no folder", encoding="utf-8")
+    assert PriceTable(tmp_path / "state" / "prices.json", source).find("big-model-4-5") is not None
 
 
 @pytest.mark.parametrize("row", [7, [], {}, {"input": 1}, {"input": 1, "output": 1, "longer": {"far": {}}}])
@@ -189,12 +177,6 @@ def test_a_damaged_row_of_the_copy_is_a_price_not_known(tmp_path: Path, source: 
 
     assert prices.find("big-model-4-5") is None
     assert prices.find("small", "house") is not None
-
-
-def test_a_copy_that_cannot_be_kept_costs_nothing(tmp_path: Path, source: Path):
-    (tmp_path / "state").write_text("no folder", encoding="utf-8")
-
-    assert PriceTable(tmp_path / "state" / "prices.json", source).find("big-model-4-5") is not None
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])
