@@ -1,4 +1,4 @@
-"""Five minutes without a network, and a laptop that wakes up, on a clock that jumps: within a minute each channel hears
+"""Minutes without a network, and a laptop that wakes up, on a clock that jumps: within a minute each channel hears
 again, and nothing is lost that the platform keeps. (What else may happen to Telegram:
 tests/channels/telegram/test_outage.py. WebSocket and Teams call the gateway, and come back by themselves.)
 """
@@ -26,7 +26,7 @@ from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.platforms import platform_class
 from tests.support.clock import LoopClock, WarpLoop
 
-OUTAGE_S = 300.0
+OUTAGE_S = 200.0
 SLEPT = timedelta(hours=8)
 LONGEST_S = 60.0
 LOADED = {"discord": ("discord",), "slack": ("slack_sdk",), "matrix": ("nio",), "mochat": ("socketio",)}
@@ -74,7 +74,7 @@ async def until(life: LiveChannel, there: Callable[[], bool]) -> float:
     began = loop.time()
     while not there():
         assert loop.time() - began < OUTAGE_S, "it did not come"
-        await asyncio.sleep(0.02 if life.channel.status.state is ChannelState.CONNECTING else 0.5)
+        await asyncio.sleep(0.02 if life.channel.status.state is ChannelState.CONNECTING else 2)
     return loop.time() - began
 
 
@@ -119,7 +119,7 @@ NAMES = [spec.name for spec in CHANNELS if spec.name not in ("msteams", "websock
             asleep,
             name,
             id=f"{'asleep' if asleep else 'no network'}-{name}",
-            marks=[pytest.mark.slow] * (asleep and name not in ("telegram", "discord", "email")),
+            marks=[pytest.mark.slow] * (asleep and name not in ("telegram", "discord")),
         )
         for asleep in (False, True)
         for name in NAMES

@@ -1,6 +1,7 @@
 """Answers are put together the same from whatever shape a server gives them."""
 
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.errors import ModelCallError
 from nanobot.providers.wire.answer import ThinkSplitter, normal_usage
 from nanobot.providers.wire.chat import ChatReader
+from nanobot.providers.wire.stream import SseParser
 
 
 def split(pieces: list[str]) -> tuple[str, str]:
@@ -116,19 +118,6 @@ def test_reasoning_is_read_under_its_several_names(field):
 
 
 @pytest.mark.parametrize(
-    "usage",
-    [
-        {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
-        {"prompt_tokens": 9, "completion_tokens": 3, "prompt_cache_hit_tokens": 4},
-        {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4, "prompt_tokens_details": None},
-        {"input_tokens": 9, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}},
-    ],
-)
-def test_usage_has_one_shape(usage):
-    assert normal_usage(usage) == {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4}
-
-
-@pytest.mark.parametrize(
     ("usage", "found"),
     [
         (  # OpenAI: reasoning is part of what was said
@@ -188,6 +177,10 @@ def test_usage_has_one_shape(usage):
             },
             {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64, "reasoning_tokens": 30},
         ),
+        (
+            {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4, "prompt_tokens_details": None},
+            {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4},
+        ),
         ({"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 99}, None),
         ({"prompt_tokens": "many", "completion_tokens": None}, {}),
         ({"prompt_tokens": float("inf"), "completion_tokens": float("nan"), "cached_tokens": -3}, {}),
@@ -224,3 +217,37 @@ def test_every_kind_of_token_is_found_in_whatever_words(usage, found):
 def test_no_json_object_makes_it_raise_anything_but_errors_of_ours(value):
     with suppress(ModelCallError):
         whole({"choices": value}, {"choices": [{"delta": value}]}, {"choices": [value], "usage": value})
+
+
+STREAM = (
+    b"\xef\xbb\xbf: a comment\r\n\r\n"
+    b'data: {"a": 1}\r\n\r\n'
+    b"event: message\ndata:no space\n\n"
+    b"data: first\ndata: second\r\n\r\nid: 7\nretry: 10\n\n"
+    b"garbage without a colon\n\n"
+    b"data: [DONE]\n\n"
+)
+EVENTS = [b'{"a": 1}', b"no space", b"first\nsecond", b"[DONE]"]
+
+
+def events_of(chunks: list[bytes]) -> list[bytes]:
+    parser = SseParser()
+    return [event for chunk in chunks for event in parser.feed(chunk)] + parser.end()
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_any_cut_of_a_stream_gives_the_same_events(cuts):
+    places = [0, *sorted(cuts), len(STREAM)]
+
+    events = events_of([STREAM[a:b] for a, b in pairwise(places)])
+
+    assert events == EVENTS
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+def test_no_bytes_at_all_make_it_raise(chunks):
+    events_of(chunks)
+
+
+def test_an_event_that_the_server_did_not_end_is_read_at_the_end():
+    assert events_of([b"data: last"]) == [b"last"]

@@ -162,7 +162,7 @@ async def test_a_limit_is_no_failure_of_a_model(tmp_path: Path, mode: str):
     assert "out of order" not in status
 
 
-@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Asia/Shanghai", "UTC", "America/St_Johns", "Etc/GMT+12"])
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "America/St_Johns"])
 async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zone: str):
     clock = FrozenClock(datetime(2026, 11, 30, 23, 59, 50, tzinfo=ZoneInfo(zone)))
     with FakeModels(default=Say("hi", usage=USED)) as server:
