@@ -78,7 +78,12 @@ def calls(*calls: Row) -> Row:
         ),
         "an empty last message": ([user("a"), says("b"), user("   ")], ["a", "b", EMPTY_MESSAGE]),
         "half a surrogate pair": (
-            [user("\ud83d oops"), says("ok \udc00", "a"), result("a", "\ud800")], ["? oops", "ok ?", "?"],
+            [
+                user("\ud83d oops"),
+                says("ok \udc00", "a", thinking_blocks=[{"type": "thinking", "thinking": "\ud800"}]),
+                result("a", "\ud800"),
+            ],
+            ["? oops", "ok ?", "?"],
         ),
     }.values(),
 )  # fmt: skip
@@ -86,6 +91,7 @@ def test_damage_is_repaired(history: list[Row], contents: list[str | None]):
     legal = legalise(history)
 
     assert_legal(legal)
+    assert json.dumps(legal, ensure_ascii=False).encode()
     assert [row["content"] for row in legal] == contents
     assert not any("runtime_context" in row for row in legal)
 

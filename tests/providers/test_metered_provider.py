@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -197,19 +196,37 @@ async def test_a_stream_has_its_outcome_wherever_the_caller_stops_reading(
     assert [row["outcome"] for row in await desk.rows()] == [outcome]
 
 
-async def test_a_provider_of_one_s_own_may_know_the_cost_itself_and_what_is_no_count_counts_as_nothing(desk: Desk):
-    odd: dict[str, Any] = {
-        "prompt_tokens": 100,
-        "completion_tokens": None,
-        "cached_tokens": "4",
-        "reasoning_tokens": -1,
-    }
-    meter = desk.meter(ScriptedProvider(LLMResponse("hi", cost_usd=0.5, usage=odd)))
+PLAIN = {"prompt_tokens": 200, "completion_tokens": 0}
+ODD: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": None, "cached_tokens": "4", "reasoning_tokens": -1}
 
-    assert (await meter.chat(HELLO, model="nobody-knows")).cost_usd == 0.5
-    (row,) = await desk.rows()
-    assert row["usd"] == 0.5
-    assert (row["prompt_tokens"], row["completion_tokens"], row["cached_tokens"]) == (100, 0, 0)
+
+@pytest.mark.parametrize(
+    ("provider", "model", "response", "usd"),
+    [
+        ("custom", "nobody-knows", LLMResponse("hi", usage=PLAIN), None),
+        ("ollama", "nobody-knows", LLMResponse("hi", usage=PLAIN), 0.0),
+        ("github_copilot", "m", LLMResponse("hi", usage=PLAIN), 0.0),
+        ("custom", "maker/m", LLMResponse("hi", usage=PLAIN), 0.2),
+        ("custom", "m", LLMResponse("hi", usage=ODD), 0.1),  # what is no count counts as nothing
+        ("custom", "nobody-knows", LLMResponse("hi", cost_usd=0.5), 0.5),  # somebody's own provider knows its cost
+    ],
+)
+async def test_what_a_response_costs(desk: Desk, provider: str, model: str, response: LLMResponse, usd: float | None):
+    answer = await desk.meter(ScriptedProvider(response), provider).chat(HELLO, model=model)
+
+    assert answer.cost_usd == (usd if usd is None else pytest.approx(usd))
+    assert [row["usd"] for row in await desk.rows()] == [answer.cost_usd]
+
+
+@pytest.mark.parametrize(("provider", "usd"), [("openrouter", 0.75), ("custom", 0.014)])
+async def test_only_openrouter_is_believed_what_it_says_an_answer_cost(
+    desk: Desk, server: FakeModels, provider: str, usd: float
+):
+    server.script(Say("hi", usage=usage(10, 2) | {"cost": 0.75}))
+    meter = desk.meter(CustomProvider("k", server.v1, "m", name=provider), provider)
+
+    assert (await meter.chat(HELLO)).cost_usd == pytest.approx(usd)
+    await meter.close()
 
 
 @pytest.mark.parametrize("model", ["house-large", "acme/house-large"])
@@ -220,60 +237,6 @@ async def test_price_from_the_config_goes_before_the_table(tmp_path: Path, model
 
     assert (await meter.chat(HELLO, model=model)).cost_usd == pytest.approx(0.5 + 0.05 + 0.5)
     assert (await meter.chat(HELLO, model="m")).cost_usd == 0.0
-
-
-async def test_an_answer_that_is_stopped_while_its_price_is_looked_up_is_no_stop(desk: Desk, monkeypatch):
-    asked, go_on = threading.Event(), threading.Event()
-    load = desk.prices.load
-
-    def load_slowly() -> None:
-        asked.set()
-        go_on.wait(10)
-        load()
-
-    monkeypatch.setattr(desk.prices, "load", load_slowly)
-    used = {"prompt_tokens": 200, "completion_tokens": 3}
-    asking = asyncio.create_task(desk.meter(ScriptedProvider(LLMResponse("hi", usage=used), model="m")).chat(HELLO))
-    await asyncio.to_thread(asked.wait, 10)
-    asking.cancel()
-    go_on.set()
-    await asyncio.wait([asking])
-
-    (row,) = await desk.rows()
-    assert (row["outcome"], row["prompt_tokens"], row["estimated"]) == ("ok", 200, False)
-
-
-@pytest.mark.parametrize(
-    ("provider", "model", "usd"),
-    [
-        ("custom", "nobody-knows", None),
-        ("ollama", "nobody-knows", 0.0),
-        ("offline", "offline", 0.0),
-        ("github_copilot", "m", 0.0),
-        ("custom", "maker/m", 0.2),
-    ],
-)
-async def test_what_has_no_price_and_what_is_free(desk: Desk, provider: str, model: str, usd: float | None):
-    meter = desk.meter(
-        ScriptedProvider(LLMResponse("hi", usage={"prompt_tokens": 200, "completion_tokens": 0})), provider
-    )
-
-    response = await meter.chat(HELLO, model=model)
-
-    assert response.cost_usd == (usd if usd is None else pytest.approx(usd))
-
-
-@pytest.mark.parametrize(("provider", "usd"), [("openrouter", 0.75), ("custom", 0.014)])
-async def test_only_openrouter_is_believed_what_it_says_an_answer_cost(
-    desk: Desk, server: FakeModels, provider: str, usd: float
-):
-    server.script(Say("hi", usage=usage(10, 2) | {"cost": 0.75}))
-    meter = desk.meter(CustomProvider("k", server.v1, "m", name=provider), provider)
-
-    response = await meter.chat(HELLO)
-    await meter.close()
-
-    assert response.cost_usd == pytest.approx(usd)
 
 
 async def test_failures_and_stops_give_back_what_was_set_aside(tmp_path: Path):
