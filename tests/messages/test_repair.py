@@ -1,6 +1,7 @@
 """Any history comes out legal, whatever happened to it."""
 
 import copy
+import json
 from typing import Any, cast
 
 import pytest
@@ -122,7 +123,7 @@ def test_calls_of_other_shapes_are_mended(shape: Row):
 
     assert_legal(legal)
     extra = {"extra": "?"} if "extra" in shape else {}
-    assert legal[1]["tool_calls"][0] == {**call("a", arguments="{}"), **extra}  # type: ignore[typeddict-item]
+    assert legal[1]["tool_calls"][0] == {**call("a", arguments="{}"), **extra}
     assert legal[2]["content"] == "done"
 
 

@@ -73,9 +73,7 @@ async def test_thinking_goes_back_with_its_signature_and_the_server_takes_it(ser
     assert first.reasoning_content == "hm hm"
     assert [call.name for call in first.tool_calls] == ["list_dir", "wait"]
     assert second.content == "done"
-    foreign = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [], "reasoning_content": "hm"}]
-    foreign[1]["tool_calls"] = [call.to_message() for call in first.tool_calls]
-    foreign += [{"role": "tool", "tool_call_id": call.id, "content": "a"} for call in first.tool_calls]
+    foreign = next_rows([*HELLO], LLMResponse(None, first.tool_calls, reasoning_content="hm"))
     await asked.chat(foreign, TOOLS)  # a step of another model, without signed thoughts
     assert server.problems == []
     assert server.chats[1].json["messages"][1]["content"][0]["thinking"] == "hm hm"
