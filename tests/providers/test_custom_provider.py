@@ -99,6 +99,11 @@ DIALECTS = {
     ),
     "plain": Plain(Say("hi")),
     "plain, as events": Raw([b'{"choices":[{"message":{"content":"hi"}}]}']),
+    "blocks, thinking among them": Raw.events(
+        {"choices": [{"delta": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}}]},
+        {"choices": [{"delta": {"content": [{"type": "text", "text": "hi"}]}, "finish_reason": "stop"}]},
+    ),
+    "refusal": Raw.events({"choices": [{"delta": {"refusal": "hi"}, "finish_reason": "stop"}]}),
     "usage last": Raw.events(
         {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}, {"choices": [], "usage": None}
     ),

@@ -197,6 +197,16 @@ async def test_a_limit_that_is_set_while_the_bot_runs_counts_what_was_spent_befo
     assert "Today's limit is reached" in after
 
 
+async def test_an_owner_raises_a_limit_and_the_stopped_bot_goes_on(tmp_path: Path):
+    with FakeModels(default=Say("hi", usage=USED)) as server:
+        config = config_for(server, dailyUsd=2)
+        async with build_runtime(config, data_dir=tmp_path, workspace=tmp_path / "w", environ={}) as runtime:
+            told = [(await say(runtime, text)).text for text in ("hi", "hi", "/raise 5", "hi")]
+
+    assert "send `/raise` (owner only)" in told[1]
+    assert (told[0], told[2], told[3]) == ("hi", "Today's limit is $7.00 now; $3.50 of it is spent.", "hi")
+
+
 def test_a_review_shows_no_draft_at_the_terminal_and_is_a_cause_of_its_own_on_the_bill(
     served: Home, server: FakeModels
 ):
