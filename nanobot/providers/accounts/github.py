@@ -68,26 +68,16 @@ class GitHubAuthority:
             return f"{parts.scheme}://api.{name}"
         return f"{self.host}/api/v3"
 
-    @property
-    def device_url(self) -> str:
-        return f"{self.host}/login/device/code"
-
-    @property
-    def token_url(self) -> str:
-        return f"{self.host}/login/oauth/access_token"
-
-    @property
-    def copilot_url(self) -> str:
-        return f"{self.api}/copilot_internal/v2/token"
-
 
 async def log_in(
     authority: GitHubAuthority, pools: HttpPools, screen: LoginScreen, sleep: Sleep = asyncio.sleep
 ) -> Account:
     """Log in with a code typed on a GitHub page. Raises LoginFailedError, or a ModelCallError."""
-    server = SignInServer(pools, PROVIDER, authority.host)
+    host, server = authority.host, SignInServer(pools, PROVIDER, authority.host)
     form = {"client_id": authority.client_id, "scope": authority.scope}
-    grant = await device_login(server, screen, authority.device_url, authority.token_url, form, sleep)
+    grant = await device_login(
+        server, screen, f"{host}/login/device/code", f"{host}/login/oauth/access_token", form, sleep
+    )
     try:
         account = await renew(Account(PROVIDER, authority.host, grant), pools)
     except LoginNeededError as error:
@@ -102,7 +92,7 @@ async def renew(account: Account, pools: HttpPools) -> Account:
     """The account with a new Copilot token. Raises what `AccountTokens` says."""
     server = SignInServer(pools, PROVIDER, account.authority)
     headers = {"Authorization": f"token {account.grant}", **EDITOR_HEADERS}
-    response = await server.get(GitHubAuthority(account.authority).copilot_url, headers)
+    response = await server.get(f"{GitHubAuthority(account.authority).api}/copilot_internal/v2/token", headers)
     if response.status != 200:
         raise server.error_for(response)
     if not (token := response.text("token")):

@@ -134,6 +134,17 @@ async def test_what_cannot_be_kept_is_used_by_this_process(client, server, monke
     assert await client.tokens.replace_token(client.first) == account
 
 
+async def test_who_waited_for_the_lock_finds_the_new_token_in_the_file(client, server, pools):
+    server.token_delay_s = 0.05
+    client.clock.advance(3600)
+    beside = AccountTokens("openai_codex", server.accounts, partial(renew, pools=pools), client.clock)
+
+    first, second = await asyncio.gather(client.tokens.current(), beside.current())
+
+    assert first == second == client.kept
+    assert server.renewals == 1
+
+
 async def in_two_processes(server: FakeAuthority, times: int) -> list[str]:
     """The token that each of two processes has in the end; both ask so many times, from the same moment on."""
     folder = str(server.accounts.path("openai_codex").parent)
