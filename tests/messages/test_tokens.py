@@ -49,7 +49,7 @@ def test_an_estimate_is_never_far_below_what_a_tokenizer_counts(kind: str):
     ],
 )
 def test_an_image_weighs_the_same_however_large_and_another_file_nothing(row: Any):
-    assert TOKENS_PER_IMAGE < estimate_tokens([{"role": "user", **row}]) < TOKENS_PER_IMAGE + 20
+    assert TOKENS_PER_IMAGE < estimate_tokens([cast(ChatMessage, row)]) < TOKENS_PER_IMAGE + 20
 
 
 def test_calls_context_and_reasoning_weigh_too():

@@ -164,7 +164,13 @@ async def test_a_stream_has_its_outcome_wherever_the_caller_stops_reading(
 
 async def test_an_answer_whose_call_is_stopped_twice_while_its_price_is_looked_up_has_its_row(desk: Desk, monkeypatch):
     asked, go_on, load = threading.Event(), threading.Event(), desk.prices.load
-    monkeypatch.setattr(desk.prices, "load", lambda: asked.set() or (go_on.wait(10) and load()))
+
+    def load_slowly() -> None:
+        asked.set()
+        go_on.wait(10)
+        load()
+
+    monkeypatch.setattr(desk.prices, "load", load_slowly)
     used = {"prompt_tokens": 200, "completion_tokens": 3}
     asking = asyncio.create_task(desk.meter(ScriptedProvider(LLMResponse("hi", usage=used), model="m")).chat(HELLO))
     await asyncio.to_thread(asked.wait, 10)

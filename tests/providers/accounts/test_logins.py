@@ -180,8 +180,11 @@ async def test_slow_down_makes_the_pauses_longer(server, pools):
 async def test_a_code_that_will_not_be_typed_ends_the_login(server, pools, said, why):
     server.polls.extend(["pending", said])
 
-    with pytest.raises(LoginFailedError, match=f"{why}.*Run the command again"):
+    with pytest.raises(LoginFailedError, match=f"{why}.*Run the command again") as failed:
         await github.log_in(GitHubAuthority.at(server.url), pools, Person(browses=False))
+
+    (device_code, *_) = parse_qs(server.asked("/login/oauth/access_token")[0].body.decode())["device_code"]
+    assert device_code not in str(failed.value)
 
 
 async def test_an_account_without_copilot_is_told_so_in_github_s_words(server, pools):
