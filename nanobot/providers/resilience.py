@@ -223,7 +223,6 @@ class ResilientProvider(LLMProvider):
         self.sleep = sleep
         self.monotonic = monotonic
         self._first = first
-        self._current = 0
         self._by_session: dict[str, int] = {}
 
     def get_default_model(self) -> str:
@@ -327,15 +326,13 @@ class ResilientProvider(LLMProvider):
                 await candidate.model.provider.close()
 
     def _announce(self, index: int, round_: "_Round") -> None:
-        """Tell the log and the session if another candidate answers than before."""
-        now, first, context = self.candidates[index], self._first, call_context()
-        switch = f"{now} answers instead of {first}. {round_.reasons()}" if index else f"{now} answers again."
-        if index != self._current:
-            self._current = index
-            log.log(logging.WARNING if index else logging.INFO, "%s", switch)
+        """Tell the log and the session if another candidate answers it than before."""
+        now, context = self.candidates[index], call_context()
         if index != self._by_session.get(context.session_key, 0):
-            context.notify(switch)
             put_bounded(self._by_session, context.session_key, index, _MAX_SESSIONS)
+            switch = f"{now} answers instead of {self._first}. {round_.reasons()}" if index else f"{now} answers again."
+            log.log(logging.WARNING if index else logging.INFO, "%s", switch)
+            context.notify(switch)
 
 
 @dataclass(slots=True)

@@ -338,7 +338,7 @@ async def test_reasoning_goes_back_with_its_calls_to_a_server_that_requires_it(s
 
     sent = server.chats[-1].json["messages"]
     assert [row["reasoning_content"] for row in sent if row.get("tool_calls")] == ["hm 0", "hm 1", "hm 2"]
-    assert len(server.problems) <= 1
+    assert len(server.problems) == (0 if "kimi" in model else 1), "learned from the refusal"
 
 
 async def test_thoughts_of_another_model_do_not_go_to_a_server_that_refuses_them(server):

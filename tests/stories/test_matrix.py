@@ -15,7 +15,7 @@ from tests.support.failing_models import FAILURES, two_models, with_fallback
 from tests.support.home import Home
 from tests.support.sample_requests import results
 
-LITELLM = pytest.mark.xdist_group("litellm")
+LITELLM = [pytest.mark.xdist_group("litellm"), pytest.mark.timeout(180)]  # a busy machine takes long to import it
 SHORT = {"connectTimeoutS": 2, "firstTokenTimeoutS": 0.4, "idleTimeoutS": 0.4, "totalTimeoutS": 0.8}
 PAUSE_S = 60
 NOBODY_HOME = "http://127.0.0.1:9/v1"

@@ -27,7 +27,7 @@ from nanobot.testing.protocol_rules import encrypted
 from tests.support.home import Home, using
 from tests.support.sample_requests import results
 
-LITELLM = pytest.mark.xdist_group("litellm")
+LITELLM = [pytest.mark.xdist_group("litellm"), pytest.mark.timeout(180)]  # a busy machine takes long to import it
 LIMITS = {"connectTimeoutS": 2, "firstTokenTimeoutS": 1, "idleTimeoutS": 1, "totalTimeoutS": 1.5}
 
 
