@@ -121,55 +121,29 @@ async def test_every_dialect_of_a_stream_is_read(server, step):
     assert (await ask(server)).content == "hi"
 
 
+HALF = {"choices": [{"delta": {"content": "hal"}}]}
+BESIDE = {"error": {"message": "gone", "code": "server_error"}, "choices": [{"delta": {}, "finish_reason": "error"}]}
+BUSY = {"error": {"message": "busy", "code": 529}}
+FLAGGED = {"error": {"message": "flagged", "code": "content_filter"}}
 FAILURES = {
     "401": (Fail(401, f"Incorrect API key provided: {KEY}", "invalid_api_key"), errors.AuthenticationError),
     "cut": (CutStream(), errors.StreamCutError),
     "cut json": (Garbage(b'{"choices": [{"mess', "application/json"), errors.StreamCutError),
-    "ends early": (Raw.events({"choices": [{"delta": {"content": "hal"}}]}, done=False), errors.StreamCutError),
+    "ends early": (Raw.events(HALF, done=False), errors.StreamCutError),
     "reset": (Reset(), errors.ConnectionFailedError),
     "html": (Garbage(), errors.MalformedResponseError),
     "empty": (Garbage(b""), errors.MalformedResponseError),
     "no choices": (Garbage(b'{"ok": true}', "application/json"), errors.MalformedResponseError),
-    "error beside choices, first": (
-        Raw.events(
-            {
-                "error": {"message": "gone", "code": "server_error"},
-                "choices": [{"delta": {"content": ""}, "finish_reason": "error"}],
-            }
-        ),
-        errors.ModelOverloadedError,
-    ),
-    "error beside choices, in the middle": (
-        Raw.events(
-            {"choices": [{"delta": {"content": "hal"}}]},
-            {
-                "error": {"message": "gone", "code": "server_error"},
-                "choices": [{"delta": {"content": ""}, "finish_reason": "error"}],
-            },
-        ),
-        errors.StreamCutError,
-    ),
-    "error in the middle": (
-        Raw.events({"choices": [{"delta": {"content": "hal"}}]}, {"error": {"message": "busy", "code": 529}}),
-        errors.StreamCutError,
-    ),
-    "filtered in the middle": (
-        Raw.events(
-            {"choices": [{"delta": {"content": "hal"}}]}, {"error": {"message": "flagged", "code": "content_filter"}}
-        ),
-        errors.ContentFilteredError,
-    ),
-    "no more than a finish_reason": (
-        Raw.events(
-            {"choices": [{"delta": {"content": "hal"}}]}, {"choices": [{"delta": {}, "finish_reason": "error"}]}
-        ),
-        errors.StreamCutError,
-    ),
-    "error inside": (Raw.events({"error": {"message": "busy", "code": 529}}), errors.ModelOverloadedError),
+    "error": (Raw.events(BUSY), errors.ModelOverloadedError),
+    "error, in the middle": (Raw.events(HALF, BUSY), errors.StreamCutError),
+    "error beside choices": (Raw.events(BESIDE), errors.ModelOverloadedError),
+    "error beside choices, in the middle": (Raw.events(HALF, BESIDE), errors.StreamCutError),
+    "no more than a finish_reason": (Raw.events(HALF, {"choices": BESIDE["choices"]}), errors.StreamCutError),
     "filtered": (
         Raw.events({"choices": [{"delta": {}, "finish_reason": "content_filter"}]}),
         errors.ContentFilteredError,
     ),
+    "filtered in the middle": (Raw.events(HALF, FLAGGED), errors.ContentFilteredError),
     "redirect": (Garbage(b"", status=307, headers={"Location": "http://elsewhere/"}), errors.MalformedResponseError),
     "gzip bomb of lies": (Garbage(b"not gzip", headers={"Content-Encoding": "gzip"}), errors.MalformedResponseError),
 }

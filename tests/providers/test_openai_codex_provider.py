@@ -395,24 +395,14 @@ _CALL = st.builds(
     _IDS,
     st.sampled_from(["{}", '{"a": 1}', "broken"]),
 )
+_THOUGHT = {"type": "reasoning", "encrypted_content": encrypted("x")}
 _ROWS = st.lists(
-    st.one_of(
-        st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["user", "system"]), _TEXT),
-        st.builds(
-            lambda text, calls, thought: {
-                "role": "assistant",
-                "content": text,
-                **({"tool_calls": calls} if calls else {}),
-                **(
-                    {"thinking_blocks": [{"type": "reasoning", "encrypted_content": encrypted("x")}]} if thought else {}
-                ),
-            },
-            _TEXT,
-            st.lists(_CALL, max_size=3),
-            st.booleans(),
-        ),
-        st.builds(lambda call_id, text: {"role": "tool", "tool_call_id": call_id, "content": text}, _IDS, _TEXT),
-    ),
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "system"]), "content": _TEXT})
+    | st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": _TEXT},
+        optional={"tool_calls": st.lists(_CALL, max_size=3), "thinking_blocks": st.just([_THOUGHT])},
+    )
+    | st.fixed_dictionaries({"role": st.just("tool"), "tool_call_id": _IDS, "content": _TEXT}),
     max_size=10,
 )
 
