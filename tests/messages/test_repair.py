@@ -16,9 +16,6 @@ from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 Row = dict[str, Any]
 
 
-"""Half a surrogate pair, which no UTF-8 can hold."""
-
-
 def user(text: Any = "hello", **extra: Any) -> Row:
     return {"role": "user", "content": text, **extra}
 
