@@ -1,10 +1,13 @@
-"""Where the words of old rows came from, which do not say it themselves."""
+"""Where the words of old rows came from, which do not say it themselves: every reader of them says the same."""
 
 from typing import Any
 
 import pytest
 
+from nanobot.agent.approval.taint import own_provenance
+from nanobot.agent.memory.transcript import add_provenance
 from nanobot.messages.types import Provenance, stored_provenance
+from nanobot.session.search.sources import trust_in
 
 OWNER, _, _, TOOL, MCP, PERSON, MAIL, WEB = Provenance
 
@@ -27,5 +30,8 @@ OWNER, _, _, TOOL, MCP, PERSON, MAIL, WEB = Provenance
         ({"role": "assistant"}, "telegram:7", OWNER),
     ],
 )
-def test_old_row_has_a_source(row: Any, key: str, source: Provenance):
-    assert stored_provenance({"content": "words", **row}, key) == source
+def test_old_row_has_one_source_for_every_reader(row: Any, key: str, source: Provenance):
+    row = {"content": "words", **row}
+
+    assert stored_provenance(row, key) == own_provenance(row, key) == trust_in(row, key) == source
+    assert stored_provenance(add_provenance([row], key)[0]) == source
