@@ -13,7 +13,7 @@ from nanobot.errors import ConfigError, PluginError
 from nanobot.providers.accounts.store import Account, AccountStore
 from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context
 from nanobot.providers.custom_provider import CustomProvider
-from nanobot.providers.errors import AuthenticationError, ProviderTimeoutError
+from nanobot.providers.errors import AuthenticationError, ConnectionFailedError, ProviderTimeoutError
 from nanobot.providers.factory import ProviderChains, choose_provider, limits_of, with_preset
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
@@ -21,6 +21,7 @@ from nanobot.providers.local_servers import LocalServer
 from nanobot.providers.offline_provider import OfflineProvider
 from nanobot.providers.resilience import ChosenProvider
 from nanobot.testing.model_server import Fail, FakeModels, Hang, Say
+from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
 
 
@@ -84,7 +85,6 @@ async def test_an_endpoint_gets_key_model_headers_body_and_limits_of_the_config(
         }  # fmt: skip
         config = Config(**using("custom", "z-ai/o3:free", **section))
         chosen = await choose_provider(config, environ={}, state_dir=tmp_path)
-        await chosen.provider.chat(HELLO)
         server.script(Hang())
         with pytest.raises(ProviderTimeoutError, match=r"waited 0\.2 s for the first token"):
             await chosen.provider.chat(HELLO)
@@ -103,7 +103,7 @@ def with_fallbacks(server: FakeModels, *fallbacks: Any, **presets: Any) -> Confi
     )
 
 
-async def test_a_fallback_without_a_key_is_told_by_the_failure_of_the_first():
+async def test_a_fallback_that_cannot_be_used_is_told_by_the_failure_of_the_first():
     with FakeModels(default=Fail(401)) as server:
         config = with_fallbacks(server, {"model": "llama-3.3", "provider": "groq"})
         chosen = await ProviderChains({}).choose(config)
@@ -113,6 +113,16 @@ async def test_a_fallback_without_a_key_is_told_by_the_failure_of_the_first():
         await chosen.provider.close()
 
     assert any("There is no key for Groq" in note for note in chosen.provider.notes())
+
+
+async def test_the_stand_in_is_no_fallback(logged_in):
+    AccountStore.in_state(logged_in).save(Account("github_copilot", "http://127.0.0.1:9", grant="g"))
+    config = Config(agents={"defaults": {"provider": "githubCopilot", "fallbackModels": [{"model": "my-own"}]}})  # type: ignore[arg-type]
+    chosen = await ProviderChains({}, logged_in, local_servers=[], sleep=Waits().sleep).choose(config)
+
+    with pytest.raises(ConnectionFailedError, match="No provider is set up for the model my-own"):
+        await chosen.provider.chat(HELLO)
+    await chosen.provider.close()
 
 
 async def test_a_preset_as_a_fallback_is_made_when_it_is_needed_and_goes_out_with_its_own_settings():

@@ -14,9 +14,9 @@ import pytest
 
 from nanobot.errors import StorageError
 from nanobot.providers.accounts import github
-from nanobot.providers.accounts.github import GitHubAuthority
+from nanobot.providers.accounts.github import api_url
 from nanobot.providers.accounts.oauth import UnexpectedCallbackError, code_in_pasted
-from nanobot.providers.accounts.openai import OpenAIAuthority, log_in, renew
+from nanobot.providers.accounts.openai import ISSUER, log_in, redirect_ports, renew
 from nanobot.providers.accounts.store import AccountStore, LoginFailedError, LoginNeededError
 from nanobot.providers.errors import (
     MalformedResponseError,
@@ -30,14 +30,10 @@ from tests.support.eventually import eventually
 ANY_PORT = (0,)
 
 
-def authority_of(server, **changes):
-    return replace(OpenAIAuthority.at(server.url), ports=ANY_PORT, **changes)
-
-
 async def test_an_answer_with_another_state_is_refused_and_the_true_one_still_waited_for(server, pools):
     server.consent = "stranger"
     person = Person()
-    login = asyncio.create_task(log_in(authority_of(server), pools, person))
+    login = asyncio.create_task(log_in(server.url, pools, person, ports=ANY_PORT))
     await eventually(lambda: person.pages)
     assert not login.done()
     (question,) = server.asked("/oauth/authorize")
@@ -60,11 +56,11 @@ async def test_an_answer_with_another_state_is_refused_and_the_true_one_still_wa
 
 async def test_nobody_is_waited_for_without_end(server, pools):
     with pytest.raises(LoginFailedError, match="No login within 1 minutes"):
-        await log_in(authority_of(server, timeout_s=0.05), pools, Person(browses=False))
+        await log_in(server.url, pools, Person(browses=False), ports=ANY_PORT, timeout_s=0.05)
     server.polls.extend(["pending"] * 1000)
     server.code_life_s = 0.05
     with pytest.raises(LoginFailedError, match="code expired"):
-        await github.log_in(GitHubAuthority.at(server.url), pools, Person(browses=False))
+        await github.log_in(server.url, pools, Person(browses=False))
 
 
 async def test_an_account_without_chatgpt_is_refused_with_the_way_out(server, pools):
@@ -72,7 +68,7 @@ async def test_an_account_without_chatgpt_is_refused_with_the_way_out(server, po
     server.token_answers.append((200, tokens, {}))
 
     with pytest.raises(LoginFailedError, match="Log in with another one"):
-        await log_in(authority_of(server), pools, Person())
+        await log_in(server.url, pools, Person(), ports=ANY_PORT)
 
 
 async def test_where_no_port_is_free_the_address_can_be_pasted(server, pools):
@@ -85,7 +81,7 @@ async def test_where_no_port_is_free_the_address_can_be_pasted(server, pools):
     port = busy.sockets[0].getsockname()[1]
     person = Elsewhere()
 
-    account = await log_in(replace(authority_of(server), ports=(port,)), pools, person)
+    account = await log_in(server.url, pools, person, ports=(port,))
 
     busy.close()
     assert account.name == EMAIL
@@ -118,9 +114,8 @@ def test_what_holds_no_code_is_never_taken_for_one(pasted):
 
 
 async def test_openai_itself_is_asked_for_its_registered_ports_only():
-    assert OpenAIAuthority.at("").ports == (1455, 1457)
-    assert OpenAIAuthority.at("https://auth.openai.com/").ports == (1455, 1457)
-    assert OpenAIAuthority.at("https://login.example.org").ports == (1455, 1457, 0)
+    assert redirect_ports(ISSUER) == (1455, 1457)
+    assert redirect_ports("https://login.example.org") == (1455, 1457, 0)
 
 
 async def test_a_renewal_without_a_new_refresh_token_keeps_the_old_one(server, pools):
@@ -169,7 +164,7 @@ async def test_slow_down_makes_the_pauses_longer(server, pools):
         waits.append(seconds)
         await asyncio.sleep(min(seconds, 0.1))
 
-    account = await github.log_in(GitHubAuthority.at(server.url), pools, Person(browses=False), sleep)
+    account = await github.log_in(server.url, pools, Person(browses=False), sleep)
 
     assert waits == pytest.approx([0.01, 0.01, 0.03, 0.03])
     assert (account.name, account.plan, account.api_base) == ("octocat", "free_limited_copilot", server.copilot)
@@ -181,7 +176,7 @@ async def test_a_code_that_will_not_be_typed_ends_the_login(server, pools, said,
     server.polls.extend(["pending", said])
 
     with pytest.raises(LoginFailedError, match=f"{why}.*Run the command again") as failed:
-        await github.log_in(GitHubAuthority.at(server.url), pools, Person(browses=False))
+        await github.log_in(server.url, pools, Person(browses=False))
 
     (device_code, *_) = parse_qs(server.asked("/login/oauth/access_token")[0].body.decode())["device_code"]
     assert device_code not in str(failed.value)
@@ -191,7 +186,7 @@ async def test_an_account_without_copilot_is_told_so_in_github_s_words(server, p
     server.no_copilot = "You do not have access to Copilot"
 
     with pytest.raises(LoginFailedError, match="has no Copilot here: You do not have access"):
-        await github.log_in(GitHubAuthority.at(server.url), pools, Person(browses=False))
+        await github.log_in(server.url, pools, Person(browses=False))
 
 
 async def test_a_renewal_of_copilot_s_token_is_typed_and_tells_no_token(server, pools):
@@ -212,14 +207,13 @@ async def test_a_renewal_of_copilot_s_token_is_typed_and_tells_no_token(server, 
 @pytest.mark.parametrize(
     ("host", "api"),
     [
-        ("", "https://api.github.com"),
-        ("https://github.com/", "https://api.github.com"),
+        ("https://github.com", "https://api.github.com"),
         ("https://firm.ghe.com", "https://api.firm.ghe.com"),
         ("https://git.firm.example", "https://git.firm.example/api/v3"),
     ],
 )
 def test_where_the_api_of_a_github_is(host, api):
-    assert GitHubAuthority.at(host).api == api
+    assert api_url(host) == api
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"grant": 1}', '{"grant": "g"}', "\x00", "[" * 5000])
