@@ -241,10 +241,18 @@ async def test_failures_and_stops_give_back_what_was_set_aside(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "limits", [SpendingLimits(), SpendingLimits(turn_tokens=10_000), SpendingLimits(daily_usd=1.0, unknown_price=True)]
+    ("limits", "provider"),
+    [
+        (SpendingLimits(), "custom"),
+        (SpendingLimits(turn_tokens=10_000), "custom"),
+        (SpendingLimits(daily_usd=1.0, unknown_price=True), "custom"),
+        (SpendingLimits(daily_usd=1.0), "openrouter"),  # which says what an answer cost
+    ],
 )
-async def test_model_without_a_price_is_asked_where_no_dollars_are_counted(tmp_path: Path, limits: SpendingLimits):
-    meter = Desk(tmp_path, limits).meter(ScriptedProvider("hi", model="nobody-knows"))
+async def test_model_without_a_price_is_asked_where_no_dollars_are_counted(
+    tmp_path: Path, limits: SpendingLimits, provider: str
+):
+    meter = Desk(tmp_path, limits).meter(ScriptedProvider("hi", model="nobody-knows"), provider)
 
     assert (await meter.chat(HELLO)).content == "hi"
 
