@@ -314,6 +314,7 @@ async def test_what_comes_twice_counts_once(codex):
     thought["encrypted_content"] = encrypted("Hm.")
     message = {"id": "msg", "type": "message", "content": [{"type": "output_text", "text": "Hi."}]}
     call = {"id": "fc", "type": "function_call", "call_id": "c", "name": "wait", "arguments": "{}"}
+    whole = [{**thought, "status": "completed"}, message, {**call, "id": ""}]
     events = [
         event("response.reasoning_summary_text.delta", item_id="rs", delta="Hm."),
         event("response.output_item.done", item=thought),
