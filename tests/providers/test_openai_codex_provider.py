@@ -321,9 +321,7 @@ async def test_what_comes_twice_counts_once(codex):
         event("response.output_text.delta", item_id="msg", delta="Hi."),
         event("response.function_call_arguments.delta", item_id="fc", delta="{}"),
         event("response.output_item.done", item=call),
-        event(
-            "response.completed", response={"output": [{**thought, "status": "completed"}, message, {**call, "id": ""}]}
-        ),
+        event("response.completed", response={"output": whole}),
     ]
 
     response = await codex.ask(None, Raw(events))
