@@ -13,7 +13,6 @@ import re
 import threading
 import warnings
 import weakref
-import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -176,7 +175,6 @@ class LiteLLMProvider(LLMProvider):
             encoded = wire_messages(messages, RequestDialect())
         if is_claude:
             _restore_thinking(messages, encoded)
-            _normalize_ids(encoded)
         effort = call_context().reasoning_effort or endpoint.reasoning_effort
         if is_claude and effort and _lacks_thinking(encoded):
             effort = None  # another model began this step; thinking is rejected without the earlier thinking blocks
@@ -280,21 +278,6 @@ def _restore_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]
             blocks = [block for block in next(assistant_rows).get("thinking_blocks") or [] if _is_signed(block)]
             if blocks:
                 message["thinking_blocks"] = blocks
-
-
-def _normalize_ids(messages: list[dict[str, Any]]) -> None:
-    """Rewrite call ids to letters, digits and dashes for Anthropic. LiteLLM's own rewriting can make two ids equal."""
-    for message in messages:
-        if "tool_call_id" in message:
-            message["tool_call_id"] = _normalize_id(message["tool_call_id"])
-        for call in message.get("tool_calls") or ():
-            call["id"] = _normalize_id(call["id"])
-
-
-def _normalize_id(call_id: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9_-]+", call_id):
-        return call_id
-    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', call_id)}-{zlib.crc32(call_id.encode()):08x}"
 
 
 def _is_signed(block: dict[str, Any]) -> bool:

@@ -223,7 +223,6 @@ class ResilientProvider(LLMProvider):
         self.sleep = sleep
         self.monotonic = monotonic
         self._first = first
-        self._current = 0
         self._by_session: dict[str, int] = {}
 
     def get_default_model(self) -> str:
@@ -327,15 +326,13 @@ class ResilientProvider(LLMProvider):
                 await candidate.model.provider.close()
 
     def _announce(self, index: int, round_: "_Round") -> None:
-        """Tell the log and the session if another candidate answers than before."""
-        now, first, context = self.candidates[index], self._first, call_context()
-        switch = f"{now} answers instead of {first}. {round_.reasons()}" if index else f"{now} answers again."
-        if index != self._current:
-            self._current = index
-            log.log(logging.WARNING if index else logging.INFO, "%s", switch)
+        """Tell the log and the session if another candidate answers it than before."""
+        now, context = self.candidates[index], call_context()
         if index != self._by_session.get(context.session_key, 0):
-            context.notify(switch)
             put_bounded(self._by_session, context.session_key, index, _MAX_SESSIONS)
+            switch = f"{now} answers instead of {self._first}. {round_.reasons()}" if index else f"{now} answers again."
+            log.log(logging.WARNING if index else logging.INFO, "%s", switch)
+            context.notify(switch)
 
 
 @dataclass(slots=True)
@@ -384,7 +381,6 @@ class _Round:
         self._failures: list[ModelCallError] = []
         self._skipped: list[str] = []
         self._paused: list[ChosenProvider] = []
-        self._seen: list[Breaker] = []
         self._rejected_providers: set[str] = set()
 
     async def start(self, candidate: Candidate) -> ChosenProvider | None:
@@ -394,8 +390,6 @@ class _Round:
         except NanobotError as error:
             self._skipped.append(f"{candidate.name} cannot be used: {error}")
             return None
-        if model.breaker in self._seen:
-            return None  # the same model under another name
         if model.name in self._rejected_providers:
             self._skipped.append(f"{model} was not tried: it uses the same provider.")
             return None
@@ -405,7 +399,6 @@ class _Round:
                 f"its context window {candidate.window_tokens:,}."
             )
             return None
-        self._seen.append(model.breaker)
         self.ticket = model.breaker.start()
         if self.ticket is None:
             self._paused.append(model)
@@ -416,8 +409,8 @@ class _Round:
     def may_answer(self, candidate: Candidate) -> bool:
         """Whether a later candidate is worth trying, as far as known."""
         model = candidate.model
-        is_new = model is None or not (model.name in self._rejected_providers or model.breaker in self._seen)
-        return candidate.may_answer and is_new and self._fits(candidate)
+        is_rejected = model is not None and model.name in self._rejected_providers
+        return candidate.may_answer and not is_rejected and self._fits(candidate)
 
     def request_for(self, candidate: Candidate, model: ChosenProvider, *, named: bool) -> ModelRequest:
         """The request with the candidate's settings; `named`: for the model that it names, if any."""

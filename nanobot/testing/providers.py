@@ -149,8 +149,10 @@ async def test_a_failure_is_typed_and_comes_before_any_delta(subject: ProviderUn
 async def test_a_call_may_be_cancelled_and_the_next_one_works(subject: ProviderUnderTest) -> None:
     await subject.provider.chat(HELLO)
     subject.script(Hang())
+    asked = len(subject.server.chats)
     task = asyncio.create_task(subject.deltas())
-    await asyncio.sleep(0.1)
+    while len(subject.server.chats) == asked and not task.done():
+        await asyncio.sleep(0.01)
 
     task.cancel()
     (ended,) = await asyncio.gather(task, return_exceptions=True)

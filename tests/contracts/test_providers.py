@@ -60,8 +60,9 @@ PROVIDERS: dict[str, tuple[Make, bool]] = {
     "chained": (chained, False),
 }
 
+LITELLM = [pytest.mark.xdist_group("litellm"), pytest.mark.timeout(180)]  # a busy machine takes long to import it
 CHECKS = [
-    pytest.param(check, id=f"{name}-{check}", marks=pytest.mark.xdist_group(name.split(",")[0]))
+    pytest.param(check, id=f"{name}-{check}", marks=LITELLM if name.startswith("litellm") else [])
     for name, (make, is_plain) in PROVIDERS.items()
     for check in provider_checks(make, FakeAuthority, streams=not is_plain)
 ]

@@ -314,7 +314,8 @@ class FakeAuthority(FakeModels):
             self.interval_s *= 3
             return 200, {"error": "slow_down", "interval": self.interval_s}, {}
         if said != "yes":
-            return 200, {"error": "authorization_pending" if said == "pending" else said}, {}
+            error = "authorization_pending" if said == "pending" else said
+            return 200, {"error": error, "error_description": f"{said}: {words['device_code']}"}, {}
         del self._device_codes[words["device_code"]]
         return 200, {"access_token": self._new_github_token(), "token_type": "bearer", "scope": "read:user"}, {}
 

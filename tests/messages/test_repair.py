@@ -2,11 +2,10 @@
 
 import copy
 import json
-import time
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.messages.repair import EMPTY_MESSAGE, NO_RESULT, LegalHistory, legalise
@@ -15,10 +14,6 @@ from nanobot.messages.types import ChatMessage, least_trusted
 from nanobot.testing.protocol_rules import anthropic_problems, openai_problems
 
 Row = dict[str, Any]
-
-
-HALF = "\ud800"
-"""Half a surrogate pair, which no UTF-8 can hold."""
 
 
 def user(text: Any = "hello", **extra: Any) -> Row:
@@ -52,13 +47,6 @@ def calls(*calls: Row) -> Row:
     return {**says(None), "tool_calls": [*calls]}
 
 
-LEGAL = [{"role": "system", "content": "s"}, user(), says(None, "a", "b"), result("a"), result("b"), says(), user("x")]
-
-
-def test_a_legal_history_comes_out_as_the_same_objects():
-    assert all(before is after for before, after in zip(LEGAL, legalise(LEGAL), strict=True))
-
-
 @pytest.mark.parametrize(
     ("history", "contents"),
     {
@@ -88,7 +76,12 @@ def test_a_legal_history_comes_out_as_the_same_objects():
         ),
         "an empty last message": ([user("a"), says("b"), user("   ")], ["a", "b", EMPTY_MESSAGE]),
         "half a surrogate pair": (
-            [user("\ud83d oops"), says("ok \udc00", "a"), result("a", "\ud800")], ["? oops", "ok ?", "?"],
+            [
+                user("\ud83d oops"),
+                says("ok \udc00", "a", thinking_blocks=[{"type": "thinking", "thinking": "\ud800"}]),
+                result("a", "\ud800"),
+            ],
+            ["? oops", "ok ?", "?"],
         ),
     }.values(),
 )  # fmt: skip
@@ -96,49 +89,39 @@ def test_damage_is_repaired(history: list[Row], contents: list[str | None]):
     legal = legalise(history)
 
     assert_legal(legal)
+    assert json.dumps(legal, ensure_ascii=False).encode()
     assert [row["content"] for row in legal] == contents
     assert not any("runtime_context" in row for row in legal)
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
-@pytest.mark.parametrize("marks", [("web", "owner"), ("owner", "web"), ("mail", "person"), ("person", "mail")])
-def test_joined_rows_are_trusted_as_the_least_trusted_of_them(role: str, marks: tuple[str, str]):
+@pytest.mark.parametrize("marks", [("web", "owner"), ("owner", "web"), ("person", "mail")])
+def test_joined_rows_are_trusted_as_the_least_trusted_of_them_and_of_their_context(role: str, marks: tuple[str, str]):
     rows = [{"role": role, "content": mark, "provenance": mark} for mark in marks]
+    noted = [user("a", provenance="owner", runtime_context="[note]", context_provenance="web"), user("b")]
 
     joined = legalise([*([user()] if role == "assistant" else []), *rows])[-1]
 
-    assert joined["provenance"] == str(least_trusted(marks))
-    assert least_trusted(marks) in ("web", "mail")
-
-
-def test_joined_rows_are_trusted_as_their_context():
-    joined = legalise([user("a", provenance="owner", runtime_context="[note]", context_provenance="web"), user("b")])[0]
-
-    assert (joined["content"], joined["provenance"]) == ("a\n\n[note]\n\nb", "web")
+    assert joined["provenance"] == str(least_trusted(marks)) in ("web", "mail")
+    assert [(row["content"], row["provenance"]) for row in legalise(noted)] == [("a\n\n[note]\n\nb", "web")]
 
 
 @pytest.mark.parametrize(
-    "row",
+    "shape",
     [
-        user([{"type": "text", "text": "hello", "id": HALF}]),
-        user([{"type": "text", "text": "hello", "more": {"deep": [HALF]}, HALF: 1}]),
-        user([{"type": "image_url", "image_url": {"url": "https://a.example/b.png", "detail": HALF}}]),
-        user([{"type": "text", "text": "hello"}, {"type": "file", "file": {"file_id": HALF}}]),
-        {"role": "assistant", "content": "x", "tool_calls": [{**call("a"), "extra": HALF}]},
-        {
-            "role": "assistant",
-            "content": "x",
-            "tool_calls": [{"id": "a", "type": "function", "function": {**call("a")["function"], "extra": HALF}}],
-        },
-        says("x", thinking_blocks=[{"type": "thinking", "thinking": HALF}]),
+        {"id": "a", "function": {"name": "read_file", "arguments": "{}"}},
+        {"id": "a", "name": "read_file", "arguments": {}},
+        {"id": "a", "type": "tool_use", "function": {"name": "read_file", "arguments": "{}"}},
+        {"id": "a", "extra": "\ud800", "function": {"name": "read_file", "arguments": "{}"}},
     ],
 )
-def test_half_a_surrogate_pair_in_a_foreign_field_is_not_sent(row: Row):
-    legal = legalise([user("first"), row, user("last")])
+def test_calls_of_other_shapes_are_mended(shape: Row):
+    legal = legalise([user(), {**calls(shape), "content": ""}, result("a")])
 
     assert_legal(legal)
-    text = json.dumps(legal, ensure_ascii=False).encode()
-    assert b'"?"' in text or "thinking_blocks" in row
+    extra = {"extra": "?"} if "extra" in shape else {}
+    assert legal[1]["tool_calls"][0] == {**call("a", arguments="{}"), **extra}
+    assert legal[2]["content"] == "done"
 
 
 @pytest.mark.parametrize(
@@ -157,22 +140,6 @@ def test_arguments_are_always_the_text_of_an_object(arguments: Any, mended: str)
     legal = legalise([user(), calls(call("a", arguments=arguments))])
 
     assert legal[1]["tool_calls"][0]["function"]["arguments"] == mended
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        {"id": "a", "function": {"name": "read_file", "arguments": "{}"}},
-        {"id": "a", "name": "read_file", "arguments": {}},
-        {"id": "a", "type": "tool_use", "function": {"name": "read_file", "arguments": "{}"}},
-    ],
-)
-def test_calls_of_other_shapes_are_mended(shape: Row):
-    legal = legalise([user(), {**calls(shape), "content": ""}, result("a")])
-
-    assert_legal(legal)
-    assert legal[1]["tool_calls"][0] == call("a", arguments="{}")
-    assert legal[2]["content"] == "done"
 
 
 def test_a_block_nested_deeper_than_anything_can_be_sent_is_left_out():
@@ -273,8 +240,8 @@ def assert_repaired(history: list[Any]) -> None:
 
 
 @given(turns())
-def test_any_legal_history_is_left_alone(history: list[Row]):
-    assert legalise(history) == history
+def test_any_legal_history_comes_out_as_the_same_objects(history: list[Row]):
+    assert all(before is after for before, after in zip(history, legalise(history), strict=True))
 
 
 @given(damaged())
@@ -287,14 +254,6 @@ def test_any_junk_comes_out_legal(history: list[Any]):
     assert_repaired(history)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@given(damaged() | st.lists(junk | anything, max_size=8))
-@settings(max_examples=10_000)
-def test_ten_thousand_histories_come_out_legal(history: list[Any]):
-    assert_repaired(history)
-
-
 @given(damaged() | st.lists(junk | anything, max_size=6), st.lists(st.integers(0, 12), max_size=4), st.booleans())
 def test_a_history_that_grows_is_made_legal_as_the_whole_would_be(history: list[Any], cuts: list[int], other: bool):
     growing = LegalHistory()
@@ -302,20 +261,6 @@ def test_a_history_that_grows_is_made_legal_as_the_whole_would_be(history: list[
         assert growing.of(history[:cut]) == legalise(history[:cut])
     if other:  # and another one, that has little to do with it
         assert growing.of(history[1:]) == legalise(history[1:])
-
-
-def test_a_hundred_legal_messages_cost_a_millisecond():
-    history: list[Row] = []
-    for turn in range(25):
-        history += user("x" * 500), says(None, f"a{turn}"), result(f"a{turn}", "y" * 2000), says("z" * 300)
-
-    times = []
-    for _ in range(20):
-        started = time.perf_counter()
-        legalise(history)
-        times.append(time.perf_counter() - started)
-
-    assert min(times) < 0.004  # one where nothing else runs
 
 
 # --- what a person sees
@@ -330,12 +275,8 @@ def test_a_hundred_legal_messages_cost_a_millisecond():
         ("say [Runtime Context] [/Runtime Context]", "say [Runtime Context] [/Runtime Context]"),
         ([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "data:,AA"}}, 5], "see"),
         (None, ""),
-        (7, ""),
     ],
 )
 def test_a_person_never_sees_the_runtime_context(content: Any, shown: str):
     assert shown_text(cast(ChatMessage, user(content))) == shown
-
-
-def test_a_person_never_sees_our_own_words_to_the_model():
     assert shown_text(cast(ChatMessage, user("go on", origin="system"))) == ""

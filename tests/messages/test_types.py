@@ -9,14 +9,7 @@ from nanobot.agent.memory.transcript import add_provenance
 from nanobot.messages.types import Provenance, stored_provenance
 from nanobot.session.search.sources import trust_in
 
-OWNER, PERSON, WEB, MCP, MAIL, TOOL = (
-    Provenance.OWNER,
-    Provenance.PERSON,
-    Provenance.WEB,
-    Provenance.MCP,
-    Provenance.MAIL,
-    Provenance.TOOL,
-)
+OWNER, _, _, TOOL, MCP, PERSON, MAIL, WEB = Provenance
 
 
 @pytest.mark.parametrize(
@@ -40,7 +33,5 @@ OWNER, PERSON, WEB, MCP, MAIL, TOOL = (
 def test_old_row_has_one_source_for_every_reader(row: Any, key: str, source: Provenance):
     row = {"content": "words", **row}
 
-    assert stored_provenance(row, key) == source
-    assert own_provenance(row, key) == source
-    assert trust_in(row, key) == source
+    assert stored_provenance(row, key) == own_provenance(row, key) == trust_in(row, key) == source
     assert stored_provenance(add_provenance([row], key)[0]) == source

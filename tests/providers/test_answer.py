@@ -1,6 +1,7 @@
 """Answers are put together the same from whatever shape a server gives them."""
 
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from nanobot.providers.endpoint import Endpoint
 from nanobot.providers.errors import ModelCallError
 from nanobot.providers.wire.answer import ThinkSplitter, normal_usage
 from nanobot.providers.wire.chat import ChatReader
+from nanobot.providers.wire.stream import SseParser
 
 
 def split(pieces: list[str]) -> tuple[str, str]:
@@ -115,91 +117,52 @@ def test_reasoning_is_read_under_its_several_names(field):
     assert whole(chunk(**{field: "hm"}), chunk("stop", content="hi")).reasoning_content == "hm"
 
 
-@pytest.mark.parametrize(
-    "usage",
-    [
-        {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
-        {"prompt_tokens": 9, "completion_tokens": 3, "prompt_cache_hit_tokens": 4},
-        {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4, "prompt_tokens_details": None},
-        {"input_tokens": 9, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}},
-    ],
-)
-def test_usage_has_one_shape(usage):
-    assert normal_usage(usage) == {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4}
+def counts(prompt: int, completion: int, cached: int = 0, **more: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": cached, **more}
 
 
 @pytest.mark.parametrize(
     ("usage", "found"),
     [
         (  # OpenAI: reasoning is part of what was said
-            {
-                "prompt_tokens": 100,
-                "completion_tokens": 50,
-                "total_tokens": 150,
-                "prompt_tokens_details": {"cached_tokens": 64},
-                "completion_tokens_details": {"reasoning_tokens": 30},
-            },
-            {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64, "reasoning_tokens": 30},
+            {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150,
+             "prompt_tokens_details": {"cached_tokens": 64}, "completion_tokens_details": {"reasoning_tokens": 30}},
+            counts(100, 50, 64, reasoning_tokens=30),
         ),
         (  # others count it beside: their total tells
-            {
-                "prompt_tokens": 100,
-                "completion_tokens": 20,
-                "total_tokens": 150,
-                "completion_tokens_details": {"reasoning_tokens": 30},
-            },
-            {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 0, "reasoning_tokens": 30},
-        ),
-        (  # DeepSeek
-            {
-                "prompt_tokens": 100,
-                "completion_tokens": 5,
-                "prompt_cache_hit_tokens": 64,
-                "prompt_cache_miss_tokens": 36,
-            },
-            {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 64},
-        ),
-        (  # Anthropic in its own words: what a cache held stands beside what was sent
-            {
-                "input_tokens": 10,
-                "cache_read_input_tokens": 80,
-                "cache_creation_input_tokens": 10,
-                "output_tokens": 5,
-            },
-            {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 80, "cache_written_tokens": 10},
-        ),
-        (  # the same through LiteLLM, which adds it up
-            {
-                "prompt_tokens": 100,
-                "completion_tokens": 5,
-                "prompt_tokens_details": {"cached_tokens": 80},
-                "cache_read_input_tokens": 80,
-                "cache_creation_input_tokens": 10,
-            },
-            {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 80, "cache_written_tokens": 10},
+            {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 150,
+             "completion_tokens_details": {"reasoning_tokens": 30}},
+            counts(100, 50, reasoning_tokens=30),
         ),
         (  # OpenAI's newer API
-            {
-                "input_tokens": 100,
-                "input_tokens_details": {"cached_tokens": 64},
-                "output_tokens": 50,
-                "output_tokens_details": {"reasoning_tokens": 30},
-                "total_tokens": 150,
-            },
-            {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64, "reasoning_tokens": 30},
+            {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 64}, "total_tokens": 150,
+             "output_tokens": 50, "output_tokens_details": {"reasoning_tokens": 30}},
+            counts(100, 50, 64, reasoning_tokens=30),
         ),
-        ({"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 99}, None),
+        (  # Anthropic in its own words: what a cache held stands beside what was sent
+            {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 10, "output_tokens": 5},
+            counts(100, 5, 80, cache_written_tokens=10),
+        ),
+        (  # the same through LiteLLM, which adds it up
+            {"prompt_tokens": 100, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80},
+             "cache_read_input_tokens": 80, "cache_creation_input_tokens": 10},
+            counts(100, 5, 80, cache_written_tokens=10),
+        ),
+        ({"prompt_tokens": 100, "completion_tokens": 5, "prompt_cache_hit_tokens": 64}, counts(100, 5, 64)),  # DeepSeek
+        (counts(9, 3, 4) | {"prompt_tokens_details": None}, counts(9, 3, 4)),
+        (counts(10, 5, 99), counts(10, 5, 10)),
         ({"prompt_tokens": "many", "completion_tokens": None}, {}),
         ({"prompt_tokens": float("inf"), "completion_tokens": float("nan"), "cached_tokens": -3}, {}),
     ],
-)
+)  # fmt: skip
 def test_every_kind_of_token_is_found_in_whatever_words(usage, found):
-    counted = normal_usage(usage)
+    assert normal_usage(usage) == found
 
-    if found is not None:
-        assert counted == found
-    assert counted.get("cached_tokens", 0) + counted.get("cache_written_tokens", 0) <= counted.get("prompt_tokens", 0)
-    assert counted.get("reasoning_tokens", 0) <= counted.get("completion_tokens", 0)
+
+NAMES = [
+    *("choices", "index", "delta", "message", "content", "tool_calls", "function", "name", "id", "arguments", "usage"),
+    *("finish_reason", "reasoning", "text", "thinking", "function_call"),
+]
 
 
 @given(
@@ -208,12 +171,7 @@ def test_every_kind_of_token_is_found_in_whatever_words(usage, found):
         lambda inner: (
             st.lists(inner, max_size=3)
             | st.dictionaries(
-                st.sampled_from(
-                    [
-                        *("choices", "index", "delta", "message", "content", "tool_calls", "function", "name", "id"),
-                        *("arguments", "usage", "finish_reason", "reasoning", "text", "thinking", "function_call"),
-                    ]
-                ),
+                st.sampled_from(NAMES),
                 inner,
                 max_size=4,
             )
@@ -224,3 +182,37 @@ def test_every_kind_of_token_is_found_in_whatever_words(usage, found):
 def test_no_json_object_makes_it_raise_anything_but_errors_of_ours(value):
     with suppress(ModelCallError):
         whole({"choices": value}, {"choices": [{"delta": value}]}, {"choices": [value], "usage": value})
+
+
+STREAM = (
+    b"\xef\xbb\xbf: a comment\r\n\r\n"
+    b'data: {"a": 1}\r\n\r\n'
+    b"event: message\ndata:no space\n\n"
+    b"data: first\ndata: second\r\n\r\nid: 7\nretry: 10\n\n"
+    b"garbage without a colon\n\n"
+    b"data: [DONE]\n\n"
+)
+EVENTS = [b'{"a": 1}', b"no space", b"first\nsecond", b"[DONE]"]
+
+
+def events_of(chunks: list[bytes]) -> list[bytes]:
+    parser = SseParser()
+    return [event for chunk in chunks for event in parser.feed(chunk)] + parser.end()
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
+def test_any_cut_of_a_stream_gives_the_same_events(cuts):
+    places = [0, *sorted(cuts), len(STREAM)]
+
+    events = events_of([STREAM[a:b] for a, b in pairwise(places)])
+
+    assert events == EVENTS
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+def test_no_bytes_at_all_make_it_raise(chunks):
+    events_of(chunks)
+
+
+def test_an_event_that_the_server_did_not_end_is_read_at_the_end():
+    assert events_of([b"data: last"]) == [b"last"]

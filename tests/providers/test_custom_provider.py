@@ -2,22 +2,17 @@
 
 import asyncio
 import base64
-import json
 import os
-import subprocess
 import sys
-import time
-from itertools import pairwise
 
 import pytest
 from PIL import Image
 
 from nanobot.messages.types import ChatMessage
 from nanobot.providers import errors
-from nanobot.providers.base import Finished, LLMResponse, TextDelta
+from nanobot.providers.base import LLMResponse, TextDelta
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.custom_provider import CustomProvider
-from nanobot.providers.limits import Timeouts
 from nanobot.testing.model_server import (
     Calls,
     CutStream,
@@ -30,10 +25,9 @@ from nanobot.testing.model_server import (
     Raw,
     Reset,
     Say,
-    Slow,
 )
 from tests.support.eventually import eventually
-from tests.support.sample_requests import HELLO, LIST_DIR, TOOLS
+from tests.support.sample_requests import HELLO, TOOLS
 
 KEY = "sk-secret-0123456789"
 
@@ -50,97 +44,24 @@ async def ask(server: FakeModels, messages: list[ChatMessage] | None = None, **s
         await asked.close()
 
 
-async def test_the_request_has_key_model_and_fields_and_ends_in_the_messages(server):
-    await ask(server, extra_headers={"X-Team": "a"}, extra_body={"seed": 7})
-
-    request = server.chats[0]
-    assert request.path == "/v1/chat/completions"
-    assert request.headers["authorization"] == f"Bearer {KEY}"
-    assert request.headers["x-team"] == "a"
-    assert request.json["model"] == "m"
-    assert request.json["seed"] == 7
-    assert list(request.json)[-1] == "messages"
-
-
-async def test_each_request_is_byte_for_byte_the_head_of_the_next(server):
-    asked = provider(server)
-    rows = [*HELLO]
-    for index in range(3):
-        await asked.chat(rows, TOOLS)
-        rows += [{"role": "assistant", "content": f"ü{index}"}, {"role": "user", "content": "more"}]
-    await asked.close()
-
-    bodies = [request.body for request in server.chats]
-    assert all(later.startswith(earlier[:-2]) for earlier, later in pairwise(bodies))
-
-
-async def test_our_own_fields_stay_home_and_the_runtime_context_goes_out(server):
-    rows: list[ChatMessage] = [
-        {"role": "system", "content": "s", "timestamp": "t", "provenance": "system"},
-        {
-            "role": "user",
-            "content": "hi",
-            "runtime_context": "[ctx]",
-            "sender_id": "1",
-            "origin": "user",
-            "turn_id": "x",
-        },
-        {"role": "assistant", "content": "", "error": "boom", "thinking_blocks": [], "reasoning_content": "hm"},
-        {"role": "user", "content": "and?"},
-    ]
-
-    await ask(server, rows)
-
-    assert server.problems == []
-    assert server.chats[0].json["messages"] == [
-        {"role": "system", "content": "s"},
-        {"role": "user", "content": "hi\n\n[ctx]"},
-        {"role": "assistant", "content": ""},
-        {"role": "user", "content": "and?"},
-    ]
-
-
-async def test_images_go_out_as_data_and_missing_or_damaged_ones_as_a_word(server, tmp_path):
+async def test_images_go_out_as_data_and_what_cannot_be_sent_as_a_note(server, tmp_path):
     picture, damaged = tmp_path / "a.png", tmp_path / "b.png"
     Image.new("RGB", (2, 2)).save(picture)
     damaged.write_bytes(picture.read_bytes()[:30])
-    media = [str(picture), str(tmp_path / "gone.png"), str(damaged)]
-    rows: list[ChatMessage] = [{"role": "user", "content": "see", "media": media}]
-
-    await ask(server, rows)
-
-    text, image, gone, bad = server.chats[0].json["messages"][0]["content"]
-    assert text["text"] == "see"
-    encoded = base64.b64encode(picture.read_bytes()).decode("ascii")
-    assert image["image_url"]["url"] == f"data:image/png;base64,{encoded}"
-    assert "no longer there" in gone["text"]
-    assert "not delivered" in bad["text"]
-
-
-async def test_media_that_names_no_possible_file_does_not_fail_the_call(server):
-    rows: list[ChatMessage] = [{"role": "user", "content": "see", "media": ["a\0b.png", "file://[x.png"]}]
-
-    await ask(server, rows)
-
-    _, *notes = server.chats[0].json["messages"][0]["content"]
-    assert [note["text"] for note in notes] == [
-        "[image: a\0b.png, no longer there]",
-        "[image: file:/[x.png, no longer there]",
-    ]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pipes and links of POSIX")
-async def test_what_came_in_the_place_of_a_picture_stops_nobody(server, tmp_path):
-    os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "endless.png").symlink_to("/dev/zero")
-    media = [str(tmp_path / "pipe.png"), str(tmp_path / "endless.png")]
+    gone = [str(tmp_path / "gone.png"), "a\0b.png", "file://[x.png"]
+    if os.name != "nt":
+        os.mkfifo(tmp_path / "pipe.png")
+        (tmp_path / "endless.png").symlink_to("/dev/zero")
+        gone += [str(tmp_path / "pipe.png"), str(tmp_path / "endless.png")]
 
     async with asyncio.timeout(5):
-        await ask(server, [{"role": "user", "content": "see", "media": media}])
+        await ask(server, [{"role": "user", "content": "see", "media": [str(picture), str(damaged), *gone]}])
 
-    assert [block["text"] for block in server.chats[0].json["messages"][0]["content"][1:]] == [
-        f"[image: {path}, no longer there]" for path in media
-    ]
+    text, image, bad, *notes = server.chats[0].json["messages"][0]["content"]
+    encoded = base64.b64encode(picture.read_bytes()).decode("ascii")
+    assert (text["text"], image["image_url"]["url"]) == ("see", f"data:image/png;base64,{encoded}")
+    assert "not delivered" in bad["text"]
+    assert [note["text"].endswith("no longer there]") for note in notes] == [True] * len(gone)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX has such files")
@@ -156,15 +77,9 @@ async def test_what_a_command_put_in_the_place_of_a_picture_is_not_shown(server,
     media = [*(str(folder / name) for name in ("a.png", "b.png", "c.png")), "/dev/zero.png", str(key)]
     monkeypatch.setitem(sys.modules, "PIL", None)
 
-    await ask(server, [{"role": "user", "content": "see", "media": media}])
+    await ask(server, [{"role": "user", "content": "see \ud83d", "media": media}])
 
     assert "data:" not in str(server.chats[0].json["messages"])
-
-
-async def test_half_a_surrogate_pair_does_not_stop_a_message(server):
-    await ask(server, [{"role": "user", "content": "broken \ud83d emoji"}])
-
-    assert server.chats[0].json["messages"][0]["content"] == "broken ? emoji"
 
 
 DIALECTS = {
@@ -184,6 +99,11 @@ DIALECTS = {
     ),
     "plain": Plain(Say("hi")),
     "plain, as events": Raw([b'{"choices":[{"message":{"content":"hi"}}]}']),
+    "blocks, thinking among them": Raw.events(
+        {"choices": [{"delta": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}}]},
+        {"choices": [{"delta": {"content": [{"type": "text", "text": "hi"}]}, "finish_reason": "stop"}]},
+    ),
+    "refusal": Raw.events({"choices": [{"delta": {"refusal": "hi"}, "finish_reason": "stop"}]}),
     "usage last": Raw.events(
         {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}, {"choices": [], "usage": None}
     ),
@@ -201,59 +121,29 @@ async def test_every_dialect_of_a_stream_is_read(server, step):
     assert (await ask(server)).content == "hi"
 
 
+HALF = {"choices": [{"delta": {"content": "hal"}}]}
+BESIDE = {"error": {"message": "gone", "code": "server_error"}, "choices": [{"delta": {}, "finish_reason": "error"}]}
+BUSY = {"error": {"message": "busy", "code": 529}}
+FLAGGED = {"error": {"message": "flagged", "code": "content_filter"}}
 FAILURES = {
     "401": (Fail(401, f"Incorrect API key provided: {KEY}", "invalid_api_key"), errors.AuthenticationError),
-    "404": (Fail(404, "The model `m` does not exist", "model_not_found"), errors.ModelNotFoundError),
-    "429": (Fail(429, "slow down", retry_after=3), errors.RateLimitedError),
-    "500": (Fail(500), errors.ModelOverloadedError),
-    "529": (Fail(529), errors.ModelOverloadedError),
     "cut": (CutStream(), errors.StreamCutError),
     "cut json": (Garbage(b'{"choices": [{"mess', "application/json"), errors.StreamCutError),
-    "ends early": (Raw.events({"choices": [{"delta": {"content": "hal"}}]}, done=False), errors.StreamCutError),
+    "ends early": (Raw.events(HALF, done=False), errors.StreamCutError),
     "reset": (Reset(), errors.ConnectionFailedError),
     "html": (Garbage(), errors.MalformedResponseError),
     "empty": (Garbage(b""), errors.MalformedResponseError),
     "no choices": (Garbage(b'{"ok": true}', "application/json"), errors.MalformedResponseError),
-    "error beside choices, first": (
-        Raw.events(
-            {
-                "error": {"message": "gone", "code": "server_error"},
-                "choices": [{"delta": {"content": ""}, "finish_reason": "error"}],
-            }
-        ),
-        errors.ModelOverloadedError,
-    ),
-    "error beside choices, in the middle": (
-        Raw.events(
-            {"choices": [{"delta": {"content": "hal"}}]},
-            {
-                "error": {"message": "gone", "code": "server_error"},
-                "choices": [{"delta": {"content": ""}, "finish_reason": "error"}],
-            },
-        ),
-        errors.StreamCutError,
-    ),
-    "error in the middle": (
-        Raw.events({"choices": [{"delta": {"content": "hal"}}]}, {"error": {"message": "busy", "code": 529}}),
-        errors.StreamCutError,
-    ),
-    "filtered in the middle": (
-        Raw.events(
-            {"choices": [{"delta": {"content": "hal"}}]}, {"error": {"message": "flagged", "code": "content_filter"}}
-        ),
-        errors.ContentFilteredError,
-    ),
-    "no more than a finish_reason": (
-        Raw.events(
-            {"choices": [{"delta": {"content": "hal"}}]}, {"choices": [{"delta": {}, "finish_reason": "error"}]}
-        ),
-        errors.StreamCutError,
-    ),
-    "error inside": (Raw.events({"error": {"message": "busy", "code": 529}}), errors.ModelOverloadedError),
+    "error": (Raw.events(BUSY), errors.ModelOverloadedError),
+    "error, in the middle": (Raw.events(HALF, BUSY), errors.StreamCutError),
+    "error beside choices": (Raw.events(BESIDE), errors.ModelOverloadedError),
+    "error beside choices, in the middle": (Raw.events(HALF, BESIDE), errors.StreamCutError),
+    "no more than a finish_reason": (Raw.events(HALF, {"choices": BESIDE["choices"]}), errors.StreamCutError),
     "filtered": (
         Raw.events({"choices": [{"delta": {}, "finish_reason": "content_filter"}]}),
         errors.ContentFilteredError,
     ),
+    "filtered in the middle": (Raw.events(HALF, FLAGGED), errors.ContentFilteredError),
     "redirect": (Garbage(b"", status=307, headers={"Location": "http://elsewhere/"}), errors.MalformedResponseError),
     "gzip bomb of lies": (Garbage(b"not gzip", headers={"Content-Encoding": "gzip"}), errors.MalformedResponseError),
 }
@@ -272,21 +162,16 @@ async def test_each_failure_has_its_type_names_who_was_asked_and_tells_no_key(se
     assert len(server.chats) == 1
 
 
-async def test_retry_after_travels_with_the_error(server):
-    server.script(Fail(429, retry_after=3))
-
-    with pytest.raises(errors.RateLimitedError) as caught:
-        await ask(server)
-
-    assert caught.value.retry_after_s == 3
-
-
 @pytest.mark.parametrize(
-    "base", ["http://127.0.0.1:1/v1", "http://no-such-host.invalid/v1", "ftp://x", "http://[bad", "x"]
+    ("base", "proxy"),
+    [
+        *((base, None) for base in ("http://no-such-host.invalid/v1", "ftp://x", "http://[bad", "x")),
+        *(("http://models.test/v1", proxy) for proxy in ("http://127.0.0.1:1", "gopher://127.0.0.1:1")),
+    ],
 )
-async def test_a_server_that_is_not_there_is_a_failed_connection(base):
+async def test_a_server_that_is_not_there_is_a_failed_connection(base, proxy):
     with pytest.raises(errors.ConnectionFailedError):
-        await CustomProvider(KEY, base, "m").chat(HELLO)
+        await CustomProvider(KEY, base, "m", proxy=proxy).chat(HELLO)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -300,48 +185,6 @@ async def test_a_key_with_a_line_break_is_refused_and_not_told():
         await CustomProvider(f"{KEY}\nü", "http://127.0.0.1:1/v1", "m").chat(HELLO)
 
     assert "secret" not in str(caught.value)
-
-
-SILENCES = {
-    "no answer": (Hang(), Timeouts(first_token_s=0.2), "first token"),
-    "stops in the middle": (Hang(after="The"), Timeouts(idle_s=0.2), "next token"),
-    "never ends": (Slow(Say("x" * 50, pieces=50), each_s=0.05), Timeouts(total_s=0.4), "end of the answer"),
-}
-
-
-@pytest.mark.parametrize(("step", "timeouts", "waited_for"), SILENCES.values(), ids=SILENCES.keys())
-async def test_silence_ends_within_its_limit(server, step, timeouts, waited_for):
-    server.script(step)
-    began = time.monotonic()
-
-    with pytest.raises(errors.ProviderTimeoutError, match=waited_for):
-        await ask(server, timeouts=timeouts)
-
-    assert time.monotonic() - began < 10  # the defaults are minutes
-
-
-async def test_text_is_handed_out_while_the_answer_is_on_its_way(server):
-    server.script(Slow(Say("one two three", pieces=3), each_s=0.1))
-    asked = provider(server)
-
-    stream = asked.chat_stream(HELLO, TOOLS)
-    came = [time.monotonic() async for delta in stream if isinstance(delta, TextDelta)]
-    await asked.close()
-
-    assert came[-1] - came[0] > 0.1
-
-
-async def test_a_cancelled_call_closes_its_connection_and_the_next_one_works(server):
-    server.script(Hang(after="The"), Say("fine"))
-    asked = provider(server)
-
-    async with asyncio.timeout(5):
-        async for _delta in asked.chat_stream(HELLO):
-            break
-        await eventually(lambda: not server.open_connections)
-
-    assert (await asked.chat(HELLO)).content == "fine"
-    await asked.close()
 
 
 async def test_a_proxy_is_asked_for_the_whole_address_over_one_connection(server):
@@ -362,72 +205,33 @@ async def test_a_proxy_is_asked_for_the_whole_address_over_one_connection(server
     assert server.connections == 1
 
 
-@pytest.mark.parametrize("proxy", ["http://127.0.0.1:1", "gopher://127.0.0.1:1"])
-async def test_a_proxy_that_cannot_be_used_is_a_failed_connection(proxy):
-    proxied = CustomProvider(KEY, "http://models.test/v1", "m", proxy=proxy)
-
-    with pytest.raises(errors.ConnectionFailedError):
-        await proxied.chat(HELLO)
-    await proxied.close()
-
-
-async def test_a_cancelled_call_closes_its_connection_to_a_proxy_too(server):
-    server.script(Hang(after="The"))
-    proxied = CustomProvider(KEY, "http://models.test/v1", "m", proxy=server.url)
+@pytest.mark.parametrize("has_proxy", [False, True])
+async def test_a_cancelled_call_hands_out_what_came_and_closes_its_connection(server, has_proxy):
+    server.script(Hang(after="The"), Say("fine"))
+    base, proxy = ("http://models.test/v1", server.url) if has_proxy else (server.v1, None)
+    asked = CustomProvider(KEY, base, "m", proxy=proxy)
 
     async with asyncio.timeout(5):
-        async for _delta in proxied.chat_stream(HELLO):
+        async for delta in asked.chat_stream(HELLO):
+            assert isinstance(delta, TextDelta)
             break
         await eventually(lambda: not server.open_connections)
-    await proxied.close()
 
-
-async def test_connections_are_used_again(server):
-    asked = provider(server)
-
-    for _ in range(3):
-        await asked.chat(HELLO)
+    assert (await asked.chat(HELLO)).content == "fine"
     await asked.close()
 
-    assert server.connections == 1
 
-
-async def test_a_server_that_keeps_the_body_open_delays_no_answer_and_keeps_its_connection(server):
+async def test_an_answer_does_not_wait_for_a_body_that_stays_open_and_its_connection_is_used_again(server):
+    server.script(Lingering(Say("done"), 0.3))
     asked = provider(server)
-    await asked.chat(HELLO)
-    server.script(Lingering(Say("done"), 1.5))
-    started = time.monotonic()
 
     answer = await asked.chat(HELLO)
-    seconds = time.monotonic() - started
-    await asyncio.sleep(1.6)
-    await asked.chat(HELLO)
+    is_open = not server.chats[0].times
+    await eventually(lambda: server.chats[0].times)
+    again = await asked.chat(HELLO)
     await asked.close()
 
-    assert answer.content == "done"
-    assert seconds < 1.2
-    assert server.connections == 1
-
-
-async def test_closing_does_not_wait_for_a_body_that_stays_open(server):
-    server.script(Lingering(Say("done"), 5))
-    asked = provider(server)
-    started = time.monotonic()
-
-    await asked.chat(HELLO)
-    await asked.close()
-
-    assert time.monotonic() - started < 4
-
-
-async def test_a_hundred_chats_at_once_all_get_their_answers(server):
-    server.default = Slow(Say("hi"), first_s=0.1)
-    asked = provider(server)
-
-    answers = await asyncio.gather(*(asked.chat(HELLO) for _ in range(100)))
-    await asked.close()
-
-    assert [answer.content for answer in answers] == ["hi"] * 100
+    assert (answer.content, again.content, is_open, server.connections) == ("done", "ok", True, 1)
 
 
 @pytest.mark.parametrize("field", ["stream_options", "temperature", "reasoning_effort"])
@@ -480,15 +284,6 @@ async def test_max_tokens_is_renamed_where_the_server_asks_for_it(server):
     assert not {"max_tokens", "max_completion_tokens"} & set(third)
 
 
-async def test_a_server_that_finds_fault_for_ever_is_not_asked_for_ever(server):
-    server.default = Fail(400, "Unrecognized request argument supplied: temperature")
-
-    with pytest.raises(errors.InvalidRequestError):
-        await ask(server)
-
-    assert len(server.chats) == 2
-
-
 async def test_a_server_that_always_finds_another_fault_is_asked_seven_times(server):
     fields = {f"field_{number}": 1 for number in range(9)}
     server.script(*[Fail(400, f"Unrecognized request argument supplied: {name}") for name in fields])
@@ -499,45 +294,12 @@ async def test_a_server_that_always_finds_another_fault_is_asked_seven_times(ser
     assert len(server.chats) == 7
 
 
-async def test_an_answer_that_is_complete_loses_nothing_with_its_connection():
-    event = {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n"
-        writer.write(head + b"data: " + json.dumps(event).encode() + b"\n\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as running:
-        provider = CustomProvider("k", f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}/v1", "m")
-        response = await provider.chat(HELLO)
-        await provider.close()
-
-    assert response.content == "hi"
-
-
-async def test_a_call_written_as_text_is_a_call_and_not_text(server):
-    server.script(Say('```json\n{"name": "list_dir", "arguments": {"path": "."}}\n```', pieces=9))
-    asked = provider(server)
-
-    deltas = [delta async for delta in asked.chat_stream(HELLO, [LIST_DIR])]
-    await asked.close()
-
-    assert not any(isinstance(delta, TextDelta) for delta in deltas)
-    assert isinstance(deltas[-1], Finished)
-    assert [(call.name, call.arguments) for call in deltas[-1].response.tool_calls] == [("list_dir", {"path": "."})]
-
-
-@pytest.mark.parametrize("model", ["deepseek-reasoner", "kimi-k2-thinking", "quite-another"])
-async def test_fifty_turns_of_thinking_with_tools_are_replayed_to_a_server_that_wants_its_thoughts_back(server, model):
+@pytest.mark.parametrize("model", ["kimi-k2-thinking", "quite-another"])
+async def test_reasoning_goes_back_with_its_calls_to_a_server_that_requires_it(server, model):
     server.reasoning = "required"
-    asked = CustomProvider(KEY, server.v1, model)
-    rows: list[ChatMessage] = []
-    for turn in range(50):
-        server.script(
-            Calls(("list_dir", {"path": "."}), ("list_dir", {"path": "b"}), reasoning=f"hm {turn}"), Say("done")
-        )
+    asked, rows = CustomProvider(KEY, server.v1, model), list[ChatMessage]()
+    for turn in range(3):
+        server.script(Calls(("list_dir", {"path": "."}), ("list_dir", {"path": "b"}), reasoning=f"hm {turn}"))
         rows.append({"role": "user", "content": f"turn {turn}"})
         response = await asked.chat(rows, TOOLS)
         calls = [call.to_message() for call in response.tool_calls]
@@ -548,9 +310,9 @@ async def test_fifty_turns_of_thinking_with_tools_are_replayed_to_a_server_that_
         rows.append({"role": "assistant", "content": (await asked.chat(rows, TOOLS)).content})
     await asked.close()
 
-    sent = json.loads(server.chats[-1].body)["messages"]
-    assert [row["reasoning_content"] for row in sent if row.get("tool_calls")] == [f"hm {turn}" for turn in range(50)]
-    assert len(server.problems) <= 1
+    sent = server.chats[-1].json["messages"]
+    assert [row["reasoning_content"] for row in sent if row.get("tool_calls")] == ["hm 0", "hm 1", "hm 2"]
+    assert len(server.problems) == (0 if "kimi" in model else 1), "learned from the refusal"
 
 
 async def test_thoughts_of_another_model_do_not_go_to_a_server_that_refuses_them(server):
@@ -589,19 +351,17 @@ async def test_the_window_of_a_model_is_what_the_endpoint_lists(length: int | No
         await provider.close()
 
 
-def test_a_process_that_only_talks_to_its_models_never_loads_httpx(server: FakeModels):
-    server.script(Say("hello"))
-    script = (
-        "import asyncio, sys\n"
-        "from nanobot.providers.custom_provider import CustomProvider\n"
-        "async def main():\n"
-        f"    provider = CustomProvider(api_base={server.v1!r})\n"
-        "    answer = await provider.chat([{'role': 'user', 'content': 'hi', 'origin': 'user'}])\n"
-        "    print(answer.content, await provider.list_models(), 'httpx' in sys.modules)\n"
-        "    await provider.close()\n"
-        "asyncio.run(main())"
-    )
+async def test_an_answer_that_is_complete_loses_nothing_with_its_connection():
+    event = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}\n\n'
 
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 9999\r\n\r\n" + event)
+        writer.close()
 
-    assert told.split() == ["hello", "('stand-in',)", "False"]
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as running:
+        asked = CustomProvider("k", f"http://127.0.0.1:{running.sockets[0].getsockname()[1]}/v1", "m")
+        response = await asked.chat(HELLO)
+        await asked.close()
+
+    assert response.content == "hi"

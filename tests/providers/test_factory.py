@@ -10,18 +10,18 @@ import pytest
 
 from nanobot.config.schema import Config, ProviderConfig
 from nanobot.errors import ConfigError, PluginError
-from nanobot.providers.accounts.github import CopilotProvider
-from nanobot.providers.accounts.openai import OpenAICodexProvider
 from nanobot.providers.accounts.store import Account, AccountStore
+from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context
 from nanobot.providers.custom_provider import CustomProvider
-from nanobot.providers.errors import ProviderTimeoutError
-from nanobot.providers.factory import choose_provider, limits_of
+from nanobot.providers.errors import AuthenticationError, ConnectionFailedError, ProviderTimeoutError
+from nanobot.providers.factory import ProviderChains, choose_provider, limits_of, with_preset
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.local_servers import LocalServer
 from nanobot.providers.offline_provider import OfflineProvider
 from nanobot.providers.resilience import ChosenProvider
-from nanobot.testing.model_server import FakeModels, Hang
+from nanobot.testing.model_server import Fail, FakeModels, Hang, Say
+from tests.support.clock import Waits
 from tests.support.sample_requests import HELLO
 
 
@@ -37,11 +37,151 @@ def using(provider: str, model: str | None = None, **section: Any) -> dict[str, 
     return {"agents": {"defaults": defaults}, "providers": {provider: section}}
 
 
-async def test_with_nothing_at_all_the_stand_in_answers():
-    chosen = await choose()
+@pytest.mark.parametrize(
+    ("environ", "config", "kind", "name", "model", "reason"),
+    [
+        ({}, {}, OfflineProvider, "offline", "offline", "no key is set"),
+        ({"OPENAI_API_KEY": "sk-x"}, {}, CustomProvider, "openai", "gpt", "OPENAI_API_KEY is set in the environment"),
+        ({"ANTHROPIC_API_KEY": "x"}, {}, LiteLLMProvider, "anthropic", "claude-opus-4-5", "ANTHROPIC_API_KEY"),
+        (
+            {}, {"providers": {"openrouter": {"apiKey": "sk-or-x"}}},
+            CustomProvider, "openrouter", "anthropic/claude-opus-4-5", "providers.openrouter.apiKey in config.json",
+        ),
+        ({}, using("openai", "gpt-4.1", apiKey="sk-x", backend="litellm"), LiteLLMProvider, "openai", "gpt-4.1", ""),
+    ],
+)  # fmt: skip
+async def test_the_provider_is_chosen_by_what_is_set_up(environ, config, kind, name, model, reason):
+    chosen = await choose(environ, **config)
 
-    assert isinstance(chosen.provider, OfflineProvider)
-    assert chosen.name == "offline"
+    assert (type(chosen.provider), chosen.name) == (kind, name)
+    assert chosen.model.startswith(model) and reason in chosen.reason
+
+
+@pytest.mark.parametrize(
+    ("environ", "config", "says"),
+    [
+        ({}, {"agents": {"defaults": {"model": "anthropic/claude-sonnet-4-5"}}}, "ANTHROPIC_API_KEY"),
+        (
+            {"OPENAI_API_KEY": "sk-x"},
+            {"agents": {"defaults": {"model": "claude-sonnet-4-5"}}},
+            r"providers\.anthropic\.apiKey",
+        ),
+        ({}, using("groq", "llama-3.3-70b-versatile"), r"providers\.groq\.apiKey.*GROQ_API_KEY"),
+        ({}, using("custom", "m", apiKey="k"), r"providers\.custom\.apiBase"),
+        ({}, using("anthropic", "claude-opus-4-5", apiKey="k", apiType="responses"), "backend to direct"),
+        ({}, using("ollama", apiBase="http://127.0.0.1:1/v1"), "Ollama does not answer"),
+    ],
+)
+async def test_what_was_named_is_never_swapped_for_another_and_the_error_says_what_to_set(environ, config, says):
+    with pytest.raises(ConfigError, match=says):
+        await choose(environ, **config)
+
+
+async def test_an_endpoint_gets_key_model_headers_body_and_limits_of_the_config(tmp_path):
+    with FakeModels(api_key="k") as server:
+        section = {
+            "apiKey": "k", "apiBase": server.v1, "extraHeaders": {"X-A": "b"}, "extraBody": {"seed": 1},
+            "firstTokenTimeoutS": 0.2,
+        }  # fmt: skip
+        config = Config(**using("custom", "z-ai/o3:free", **section))
+        chosen = await choose_provider(config, environ={}, state_dir=tmp_path)
+        server.script(Hang())
+        with pytest.raises(ProviderTimeoutError, match=r"waited 0\.2 s for the first token"):
+            await chosen.provider.chat(HELLO)
+        await chosen.provider.close()
+
+    request = server.chats[0]
+    assert request.path == "/v1/chat/completions"
+    assert (request.json["model"], request.json["seed"], request.headers["x-a"]) == ("z-ai/o3:free", 1, "b")
+
+
+def with_fallbacks(server: FakeModels, *fallbacks: Any, **presets: Any) -> Config:
+    return Config(
+        agents={"defaults": {"provider": "custom", "model": "m", "fallbackModels": list(fallbacks)}},  # type: ignore[arg-type]
+        modelPresets=presets,  # type: ignore[call-arg]
+        providers={"custom": {"apiKey": "k", "apiBase": server.v1}},  # type: ignore[arg-type]
+    )
+
+
+async def test_a_fallback_that_cannot_be_used_is_told_by_the_failure_of_the_first():
+    with FakeModels(default=Fail(401)) as server:
+        config = with_fallbacks(server, {"model": "llama-3.3", "provider": "groq"})
+        chosen = await ProviderChains({}).choose(config)
+
+        with pytest.raises(AuthenticationError, match=r"llama-3\.3 cannot be used: There is no key for Groq"):
+            await chosen.provider.chat(HELLO)
+        await chosen.provider.close()
+
+    assert any("There is no key for Groq" in note for note in chosen.provider.notes())
+
+
+async def test_the_stand_in_is_no_fallback(logged_in):
+    AccountStore.in_state(logged_in).save(Account("github_copilot", "http://127.0.0.1:9", grant="g"))
+    config = Config(agents={"defaults": {"provider": "githubCopilot", "fallbackModels": [{"model": "my-own"}]}})  # type: ignore[arg-type]
+    chosen = await ProviderChains({}, logged_in, local_servers=[], sleep=Waits().sleep).choose(config)
+
+    with pytest.raises(ConnectionFailedError, match="No provider is set up for the model my-own"):
+        await chosen.provider.chat(HELLO)
+    await chosen.provider.close()
+
+
+async def test_a_preset_as_a_fallback_is_made_when_it_is_needed_and_goes_out_with_its_own_settings():
+    counted: list[str] = []
+
+    def add_meter(provider: LLMProvider, name: str) -> LLMProvider:
+        counted.append(name)
+        return provider
+
+    with FakeModels() as server:
+        server.script(*[Fail(429, "slow", retry_after=1000)] * 2, Say("plain here"))
+        spare = {"model": "small", "provider": "custom", "maxTokens": 77, "temperature": 0.5}
+        config = with_fallbacks(server, "spare", {"model": "plain", "provider": "custom"}, spare=spare)
+        chosen = await ProviderChains({}, add_meter=add_meter).choose(config)
+        made_at_first = len(counted)
+        response = await chosen.provider.chat(HELLO, max_tokens=500, temperature=0.2)
+        await chosen.provider.close()
+
+    assert (response.content, made_at_first, counted) == ("plain here", 1, ["custom"] * 3)
+    sent = [(one.json["model"], one.json["max_tokens"], one.json["temperature"]) for one in server.chats]
+    assert sent == [("m", 500, 0.2), ("small", 77, 0.5), ("plain", 500, 0.2)]
+
+
+async def test_a_model_is_no_fallback_of_its_own(tmp_path):
+    contexts: list[CallContext] = []
+
+    class Watched(LLMProvider):
+        async def chat(self, messages, tools=None, model=None, max_tokens=4096, temperature=0.7):
+            contexts.append(call_context())
+            return LLMResponse("hi")
+
+    with FakeModels() as server:
+        config = with_fallbacks(server, "spare", spare={"model": "small", "provider": "custom"})
+    chains = ProviderChains({}, add_meter=lambda provider, name: Watched())
+    await (await chains.choose(config)).provider.chat(HELLO)
+    await (await chains.choose(with_preset(config, "spare"))).provider.chat(HELLO)
+
+    assert [context.has_fallback for context in contexts] == [True, False]
+
+
+def test_a_process_that_only_talks_to_its_models_loads_no_sdk():
+    script = (
+        "import asyncio, sys\n"
+        "from nanobot.config.schema import Config\n"
+        "from nanobot.providers.factory import ProviderChains\n"
+        "async def main(base):\n"
+        "    defaults = {'provider': 'custom', 'model': 'm', 'fallbackModels': [{'model': 'claude-opus-4-5'}]}\n"
+        "    config = Config(agents={'defaults': defaults}, providers={'custom': {'apiKey': 'k', 'apiBase': base}})\n"
+        "    provider = (await ProviderChains({}).choose(config)).provider\n"
+        "    answer = await provider.chat([{'role': 'user', 'content': 'hi', 'origin': 'user'}])\n"
+        "    print(answer.content, await provider.list_models())\n"
+        "    print(sorted({'httpx', 'litellm', 'openai', 'json_repair'} & set(sys.modules)))\n"
+        "    await provider.close()\n"
+        "asyncio.run(main(sys.argv[1]))"
+    )
+    with FakeModels(default=Say("hello")) as server:
+        done = subprocess.run([sys.executable, "-c", script, server.v1], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines() == ["hello ('stand-in',)", "[]"]
 
 
 async def test_a_local_server_that_answers_is_used_with_its_first_model():
@@ -53,84 +193,6 @@ async def test_a_local_server_that_answers_is_used_with_its_first_model():
     assert (chosen.name, chosen.model) == ("ollama", "qwen3:8b")
     assert chosen.reason == f"Ollama answers on 127.0.0.1:{ollama.port}"
     assert response.content == "ok"
-
-
-async def test_a_web_server_on_the_port_is_not_taken_for_a_model_server():
-    with FakeModels(kind="web") as web:
-        assert (await choose(local=web)).name == "offline"
-
-
-async def test_a_key_in_the_environment_is_used_with_its_providers_own_model():
-    chosen = await choose({"OPENAI_API_KEY": "sk-x"})
-
-    assert isinstance(chosen.provider, CustomProvider)
-    assert (chosen.name, chosen.reason) == ("openai", "OPENAI_API_KEY is set in the environment")
-    assert "/" not in chosen.model
-
-
-async def test_anthropic_goes_through_litellm_without_its_name_before_the_model():
-    chosen = await choose({"ANTHROPIC_API_KEY": "sk-ant-x"})
-
-    assert isinstance(chosen.provider, LiteLLMProvider)
-    assert chosen.model == "claude-opus-4-5"
-
-
-async def test_a_key_in_the_config_is_the_reason():
-    chosen = await choose(providers={"openrouter": {"apiKey": "sk-or-x"}})
-
-    assert (chosen.name, chosen.model) == ("openrouter", "anthropic/claude-opus-4-5")
-    assert "providers.openrouter.apiKey in config.json" in chosen.reason
-
-
-@pytest.mark.parametrize(
-    ("model", "environ", "key"),
-    [
-        ("anthropic/claude-sonnet-4-5", {}, "ANTHROPIC_API_KEY"),
-        ("claude-sonnet-4-5", {"OPENAI_API_KEY": "sk-x"}, "providers.anthropic.apiKey"),
-        ("deepseek-chat", {}, "DEEPSEEK_API_KEY"),
-    ],
-)
-async def test_a_model_that_was_named_is_never_swapped_for_another(model, environ, key):
-    with pytest.raises(ConfigError, match=key):
-        await choose(environ, agents={"defaults": {"model": model}})
-
-
-async def test_a_provider_that_was_named_but_has_no_key_says_which_to_set():
-    with pytest.raises(ConfigError, match=r"providers\.groq\.apiKey.*GROQ_API_KEY"):
-        await choose(**using("groq", "llama-3.3-70b-versatile"))
-
-
-async def test_a_custom_endpoint_gets_model_headers_body_and_limits_of_the_config(tmp_path):
-    with FakeModels(api_key="k") as server:
-        section = {"apiKey": "k", "apiBase": server.v1, "extraHeaders": {"X-A": "b"}, "extraBody": {"seed": 1}}
-        config = Config(**using("custom", "z-ai/glm:free", **section))
-        chosen = await choose_provider(config, environ={}, state_dir=tmp_path)
-        await chosen.provider.chat(HELLO)
-        await chosen.provider.close()
-
-    request = server.chats[0]
-    assert (request.json["model"], request.json["seed"], request.headers["x-a"]) == ("z-ai/glm:free", 1, "b")
-
-
-async def test_a_custom_endpoint_without_an_address_says_which_key_to_set():
-    with pytest.raises(ConfigError, match=r"providers\.custom\.apiBase"):
-        await choose(**using("custom", "m", apiKey="k"))
-
-
-async def test_responses_over_litellm_are_refused_with_the_setting_to_change():
-    with pytest.raises(ConfigError, match="backend to direct"):
-        await choose(**using("anthropic", "claude-opus-4-5", apiKey="k", apiType="responses"))
-
-
-async def test_the_backend_may_be_chosen_by_hand():
-    through = await choose(**using("openai", "gpt-4.1", apiKey="sk-x", backend="litellm"))
-
-    assert isinstance(through.provider, LiteLLMProvider)
-
-
-async def test_a_local_server_that_was_named_but_does_not_answer_is_an_error_that_says_so():
-    with pytest.raises(ConfigError, match="Ollama does not answer"):
-        await choose(**using("ollama", apiBase="http://127.0.0.1:1/v1"))
 
 
 async def test_a_provider_of_an_installed_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -163,26 +225,6 @@ def test_a_limit_of_the_config_replaces_one_of_the_preset_and_a_first_token_set_
     assert limits_of(ProviderConfig(), Timeouts.standard()) == Timeouts.standard()
 
 
-async def test_limits_of_the_config_go_before_those_of_the_model():
-    with FakeModels(default=Hang()) as server:
-        section = {"apiKey": "k", "apiBase": server.v1, "firstTokenTimeoutS": 0.05}
-        chosen = await choose(**using("custom", "o3", **section))
-        with pytest.raises(ProviderTimeoutError, match=r"waited 0\.05 s for the first token"):
-            await chosen.provider.chat(HELLO)
-        await chosen.provider.close()
-
-
-def test_choosing_a_provider_loads_no_client_and_no_sdk():
-    script = (
-        "import sys, nanobot.providers.factory, nanobot.providers.custom_provider, nanobot.providers.offline_provider;"
-        "print(sorted({'httpx', 'litellm', 'openai', 'json_repair'} & set(sys.modules)))"
-    )
-
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-
-    assert told.strip() == "[]"
-
-
 @pytest.fixture
 def logged_in(tmp_path):
     """A state folder in which you are logged in to both accounts."""
@@ -198,34 +240,28 @@ async def choose_here(state_dir, environ=None, **config):
     return chosen
 
 
-@pytest.mark.parametrize("name", ["openaiCodex", "openai-codex", "openai_codex"])
-async def test_an_account_is_chosen_in_every_spelling_with_its_own_model(logged_in, name):
-    chosen = await choose_here(logged_in, agents={"defaults": {"provider": name}})
+@pytest.mark.parametrize(
+    ("environ", "defaults", "name", "model"),
+    [
+        *(({}, {"provider": name}, "openai_codex", "gpt-5.1-codex") for name in ("openaiCodex", "openai-codex")),
+        ({}, {"model": "github-copilot/gpt-4o"}, "github_copilot", "gpt-4o"),
+        ({}, {}, "openai_codex", "gpt-5.1-codex"),
+        ({"OPENAI_API_KEY": "sk-x"}, {}, "openai", "gpt"),
+        ({}, {"model": "my-own"}, "offline", "offline"),
+    ],
+)
+async def test_an_account_is_chosen_by_name_or_prefix_or_where_nothing_else_is_set_up(
+    logged_in, environ, defaults, name, model
+):
+    chosen = await choose_here(logged_in, environ, agents={"defaults": defaults})
 
-    assert isinstance(chosen.provider, OpenAICodexProvider)
-    assert (chosen.name, chosen.model) == ("openai_codex", "gpt-5.1-codex")
+    assert chosen.name == name and chosen.model.startswith(model)
 
 
-async def test_an_account_is_chosen_by_the_prefix_of_a_model(logged_in):
-    chosen = await choose_here(logged_in, agents={"defaults": {"model": "github-copilot/gpt-4o"}})
-
-    assert isinstance(chosen.provider, CopilotProvider)
-    assert (chosen.name, chosen.model) == ("github_copilot", "gpt-4o")
-
-
-async def test_an_account_nobody_is_logged_in_to_says_what_to_run(tmp_path):
+async def test_an_account_nobody_is_logged_in_to_says_what_to_run_and_litellm_has_only_copilot(logged_in, tmp_path):
     for provider, command in (("openaiCodex", "openai-codex"), ("githubCopilot", "github-copilot")):
         with pytest.raises(ConfigError, match=f"Run `nanobot provider login {command}`"):
-            await choose_here(tmp_path, agents={"defaults": {"provider": provider}})
-
-
-async def test_where_nothing_else_is_set_up_the_account_answers(logged_in):
-    assert (await choose_here(logged_in)).name == "openai_codex"
-    assert (await choose_here(logged_in, {"OPENAI_API_KEY": "sk-x"})).name == "openai"
-    assert (await choose_here(logged_in, agents={"defaults": {"model": "my-own"}})).name == "offline"
-
-
-async def test_copilot_goes_through_litellm_for_whoever_asks_for_it(logged_in):
+            await choose_here(tmp_path / "new", agents={"defaults": {"provider": provider}})
     chosen = await choose_here(logged_in, **using("githubCopilot", backend="litellm"))
 
     assert isinstance(chosen.provider, LiteLLMProvider)

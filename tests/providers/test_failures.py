@@ -1,16 +1,13 @@
 """Each vendor's refusal becomes the right error, and no key is in it."""
 
 import json
-import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import nanobot
 from nanobot.providers import errors
 from nanobot.providers.accounts import oauth, store  # noqa: F401 their classes are checked too
 from nanobot.providers.endpoint import Endpoint
@@ -69,6 +66,16 @@ REFUSALS = [
     (529, anthropic("overloaded_error"), errors.ModelOverloadedError),
     (400, openai("messages: at least one message is required"), errors.InvalidRequestError),
     (422, {"detail": [{"loc": ["body", "messages"], "msg": "field required"}]}, errors.InvalidRequestError),
+    (429, openai("no", kind="usage_limit_reached"), errors.QuotaExceededError),
+    (429, openai("not in your plan", kind="usage_not_included"), errors.QuotaExceededError),
+    (400, openai("The 'x' model is not supported when using Codex with an account."), errors.ModelNotFoundError),
+    (503, openai("busy", "server_is_overloaded"), errors.ModelOverloadedError),
+    (400, openai("no", "cyber_policy"), errors.ContentFilteredError),
+    (0, openai("no", "rate_limit_exceeded"), errors.RateLimitedError),  # in the middle of a stream
+    (0, openai("no", "insufficient_quota"), errors.QuotaExceededError),
+    (0, openai("no", "context_length_exceeded"), errors.ContextOverflowError),
+    (0, openai("no", "server_error"), errors.ModelOverloadedError),
+    (429, {"detail": "Too many tokens, please wait before trying again."}, errors.RateLimitedError),
     (302, "", errors.MalformedResponseError),
 ]
 
@@ -123,12 +130,6 @@ def test_too_long_is_understood_in_every_wording_and_no_fault_of_a_field(status,
     assert fixup_for(refusal, [*SENT, "tools"]) is None
 
 
-def test_too_many_tokens_a_minute_is_no_overflow():
-    refusal = parse_error_response(429, json.dumps(openai("Too many tokens, please wait before trying again.")))
-
-    assert type(ENDPOINT.error_of(refusal, "m-1")) is errors.RateLimitedError
-
-
 @pytest.mark.parametrize(("status", "body", "kind"), REFUSALS)
 def test_a_refusal_becomes_the_error_that_it_means(status, body, kind):
     text = body if isinstance(body, str) else json.dumps(body)
@@ -138,37 +139,26 @@ def test_a_refusal_becomes_the_error_that_it_means(status, body, kind):
     assert type(error) is kind
 
 
-def test_an_error_names_provider_base_url_model_and_config_key():
-    said = str(ENDPOINT.error_of(parse_error_response(401, json.dumps(openai("Incorrect API key provided"))), "m-1"))
+def test_an_error_names_who_was_asked_and_the_key_in_one_line_and_a_redirect_is_not_followed_with_it():
+    rejected = str(ENDPOINT.error_of(parse_error_response(401, json.dumps(openai("Incorrect API key"))), "m-1"))
+    moved = str(ENDPOINT.error_of(parse_error_response(307, b"moved", {"location": "http://elsewhere/"})))
 
-    assert all(word in said for word in ("acme", "m-1", "https://api.acme.test/v1", "providers.acme.apiKey", "401"))
-    assert "\n" not in said
-
-
-def test_a_redirect_says_where_to_and_that_no_key_goes_there():
-    response = parse_error_response(307, b"moved", {"location": "http://elsewhere/"})
-
-    assert "a redirect to http://elsewhere/, not followed with a key" in str(ENDPOINT.error_of(response))
+    parts = ("acme", "m-1", "https://api.acme.test/v1", "providers.acme.apiKey", "401")
+    assert all(part in rejected for part in parts) and "\n" not in rejected
+    assert "a redirect to http://elsewhere/, not followed with a key" in moved
 
 
-@pytest.mark.parametrize("wait", ["inf", "nan", "1e400", "-1"])
-def test_a_wait_that_is_no_time_is_ignored(wait):
-    headers = {"Retry-After-Ms": wait}
-    body = b'{"error": {"code": "usage_limit_reached", "resets_in_seconds": Infinity}}'
-
-    assert retry_after_s(headers) is None
-    assert "fallbackModels" in str(ENDPOINT.error_of(parse_error_response(503, b"", headers), "m-1"))
-    assert parse_error_response(429, body).retry_after_s is None
-
-
-def test_retry_after_is_read_as_seconds_milliseconds_or_a_date():
+def test_a_wait_is_read_as_seconds_milliseconds_or_a_date_and_what_is_no_time_is_ignored():
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    lasts = b'{"error": {"code": "usage_limit_reached", "resets_in_seconds": 7300}}'
 
     assert retry_after_s({"Retry-After": "7"}) == 7
     assert retry_after_s({"retry-after-ms": "1500"}) == 1.5
     assert 25 < (retry_after_s({"retry-after": soon}) or 0) <= 30
     assert [retry_after_s({"retry-after": value}) for value in ("", "soon", "-1", "nan", "inf")] == [None] * 5
-    assert retry_after_s({}) is None
+    assert [retry_after_s({"Retry-After-Ms": value}) for value in ("inf", "nan", "1e400", "-1")] == [None] * 4
+    assert parse_error_response(429, lasts.replace(b"7300", b"Infinity")).retry_after_s is None
+    assert "again in 3 h" in str(ENDPOINT.error_of(parse_error_response(429, lasts)))
 
 
 @given(st.integers(100, 599), st.binary(max_size=200))
@@ -250,18 +240,6 @@ def subclasses(kind: type[Exception]) -> list[type[Exception]]:
 
 
 @pytest.mark.parametrize("kind", subclasses(errors.ModelCallError))
-def test_an_error_is_a_message_to_a_person_and_never_the_description_of_its_class(kind: type[errors.ModelCallError]):
-    words = " ".join((kind.__doc__ or "").split()).rstrip(".")
-
-    text = str(kind())
-
-    assert not words or words.partition(". ")[0] not in text
+def test_an_error_is_a_message_to_a_person(kind: type[errors.ModelCallError]):
     assert kind is errors.ModelCallError or kind.what != errors.ModelCallError.what
-    assert text.endswith((".", "!", "?"))
-
-
-def test_no_module_reads_docstrings_to_print_them():
-    of_the_users = "functions.py"  # of the SDK: a function's docstring describes it to the model
-    sources = [path for path in Path(nanobot.__file__).parent.rglob("*.py") if path.name != of_the_users]
-
-    assert [path.name for path in sources if re.search(r"__doc__|getdoc\(", path.read_text(encoding="utf-8"))] == []
+    assert str(kind()).endswith((".", "!", "?"))

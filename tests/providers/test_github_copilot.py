@@ -44,46 +44,30 @@ async def copilot() -> AsyncIterator[Copilot]:
         await copilot.provider.close()
 
 
-async def test_a_token_is_got_and_the_call_goes_where_it_says(copilot):
-    response = await copilot.ask(None, Say("hello"))
-
-    kept = copilot.server.accounts.load("github_copilot")
-    assert response.content == "hello"
-    assert copilot.server.chats[0].path == "/copilot/chat/completions"
-    assert copilot.headers["authorization"] == f"Bearer {kept.access_token}"
-    assert copilot.headers["editor-version"].startswith("vscode/")
-    assert copilot.server.chats[0].json["model"] == "gpt-4.1"
-
-
-async def test_a_token_serves_many_calls_and_the_next_process(copilot):
+async def test_a_token_is_got_once_serves_many_calls_and_the_next_process_and_says_where_they_go(copilot):
     await asyncio.gather(*(copilot.ask() for _ in range(8)))
     again = CopilotProvider(copilot.server.accounts, "gpt-4.1")
     await again.chat(HELLO)
     await again.close()
 
+    kept = copilot.server.accounts.load("github_copilot")
     assert copilot.server.renewals == 1
+    assert {request.path for request in copilot.server.chats} == {"/copilot/chat/completions"}
+    assert copilot.headers["authorization"] == f"Bearer {kept.access_token}"
+    assert copilot.headers["editor-version"].startswith("vscode/")
 
 
-async def test_the_agent_s_own_steps_are_not_a_person_s_requests(copilot):
-    response = await copilot.ask(None, Calls(("list_dir", {"path": "."}), ids=["c"]))
-    assert copilot.headers["x-initiator"] == "user"
+async def test_the_agent_s_own_steps_are_not_a_person_s_requests_and_pictures_are_announced(copilot, tmp_path):
+    (tmp_path / "dot.png").write_bytes(b"png")
+    look: list[ChatMessage] = [{"role": "user", "content": "look", "media": [str(tmp_path / "dot.png")]}]
+    response = await copilot.ask(look, Calls(("list_dir", {"path": "."}), ids=["c"]))
+    assert (copilot.headers["x-initiator"], copilot.headers["copilot-vision-request"]) == ("user", "true")
 
     calls: ChatMessage = {"role": "assistant", "content": None, "tool_calls": [response.tool_calls[0].to_message()]}
     results: list[ChatMessage] = [*HELLO, calls, {"role": "tool", "tool_call_id": "c", "content": "a"}]
-    await copilot.ask(results, Say("a"))
-    assert copilot.headers["x-initiator"] == "agent"
-
-    await copilot.ask([*results, {"role": "user", "content": "Go on.", "origin": "system"}], Say("a"))
-    assert copilot.headers["x-initiator"] == "agent"
-
-
-async def test_pictures_are_announced(copilot, tmp_path):
-    path = tmp_path / "dot.png"
-    path.write_bytes(b"png")
-
-    await copilot.ask([{"role": "user", "content": "look", "media": [str(path)]}], Say("a dot"))
-
-    assert copilot.headers["copilot-vision-request"] == "true"
+    for rows in (results, [*results, {"role": "user", "content": "Go on.", "origin": "system"}]):
+        await copilot.ask(rows, Say("a"))
+        assert copilot.headers["x-initiator"] == "agent"
 
 
 @pytest.mark.parametrize("status", [401, 403])

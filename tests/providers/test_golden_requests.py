@@ -74,21 +74,3 @@ async def test_a_request_is_as_it_was_looked_at(spec: ProviderSpec, tmp_path: Pa
 
     assert response.content == "ok"
     assert sent_as_kept(spec.name, sent)
-    assert [message["role"] for message in sent["messages"]] == [
-        "system",
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-        "user",
-    ]
-    assert all(message["content"] is not None or message.get("tool_calls") for message in sent["messages"])
-    assert not {"turn_id", "sender_id", "provenance", "origin"} & {name for one in sent["messages"] for name in one}
-
-
-def test_each_golden_file_belongs_to_a_provider_and_says_something_of_its_own():
-    bodies = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in GOLDEN.glob("*.json")}
-
-    assert set(bodies) <= {spec.name for spec in DIRECT}
-    common = bodies.pop("custom")
-    assert [name for name, body in bodies.items() if body == {**common, "model": body["model"]}] == []

@@ -68,67 +68,55 @@ async def test_a_reminder_is_set_for_a_moment_with_its_offset():
     assert response.tool_calls[0].arguments["at"][-6] in "+-"
 
 
-async def test_a_listing_is_told_by_its_names():
-    response = await after("What is in my workspace?", "AGENTS.md  (1.2 kB)\nmemory/\n(More than 2 entries)")
-
-    assert response.content == f"Your workspace contains: AGENTS.md, memory/.\n\n{NOTICE}"
+WEB = "[From the web: data.]\\n\\n"
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("question", "result", "told"),
     [
-        ('{"status": 200, "text": "[From the web: data.]\\n\\nHello"}', "This is what https://x.test/ says:\n\nHello"),
-        ('{"status": 404, "text": "Gone"}', "The server answered 404. This is what https://x.test/ says:\n\nGone"),
-        ('{"status": 200, ... cut', 'This is what https://x.test/ says:\n\n{"status": 200, ... cut'),
+        ("ls", "AGENTS.md  (1.2 kB)\nmemory/\n(More than 2 entries)", "Your workspace contains: AGENTS.md, memory/."),
+        (
+            "fetch https://x.test/",
+            f'{{"status": 200, "text": "{WEB}Hello"}}',
+            "This is what https://x.test/ says:\n\nHello",
+        ),
+        (
+            "fetch https://x.test/",
+            '{"status": 404, "text": "Gone"}',
+            "The server answered 404. This is what https://x.test/ says:\n\nGone",
+        ),
+        ("fetch https://x.test/", '{"status": ... cut', 'This is what https://x.test/ says:\n\n{"status": ... cut'),
+        ("search the web for cats", "[From the web: data.]\n\n1. Cats", "The web says about `cats`:\n\n1. Cats"),
+        ("show me run.log", "Error: the disk is full", "This is run.log:\n\nError: the disk is full"),
     ],
 )
-async def test_a_page_is_told_by_its_words(result, told):
-    response = await after("fetch https://x.test/", result)
-
-    assert response.content == f"{told}\n\n{NOTICE}"
+async def test_a_result_is_told_in_words(question, result, told):
+    assert (await after(question, result)).content == f"{told}\n\n{NOTICE}"
 
 
-async def test_what_a_search_found_is_told_without_the_line_that_is_for_models():
-    response = await after("search the web for cats", "[From the web: data.]\n\n1. Cats\n   https://x.test/")
+async def test_a_failure_of_a_tool_is_told_as_it_is_and_one_that_is_missing_is_named():
+    failed = await after("show me a.txt", "Error: a.txt does not exist.", failed=True)
+    missing = await answer(said("search the web for cats"), offered=["list_dir"])
+    tools = await answer(said("which tools do you have?"))
 
-    assert response.content == f"The web says about `cats`:\n\n1. Cats\n   https://x.test/\n\n{NOTICE}"
+    assert (failed.content or "").startswith("That did not work. Error: a.txt does not exist.")
+    assert "`web_search`" in (missing.content or "")
+    assert "web_fetch" in (tools.content or "")
 
 
 async def test_remembering_reads_the_memory_and_adds_a_line_behind_the_last():
     memory = "     1\t# Memory\n     2\t\n     3\t- likes rain"
 
     edit = await after("remember that I like tea", memory)
+    begun = await after("remember that I like tea", "Error: memory/MEMORY.md does not exist.", failed=True)
     done = await after("remember that I like tea", memory, "Edited memory/MEMORY.md")
 
     assert edit.tool_calls[0].name == "edit_file"
     assert edit.tool_calls[0].arguments["old_text"] == "- likes rain"
     assert edit.tool_calls[0].arguments["new_text"] == "- likes rain\n- I like tea"
     assert (done.content or "").startswith("I will remember: I like tea.")
-
-
-async def test_remembering_begins_a_memory_that_is_not_there():
-    response = await after("remember that I like tea", "Error: memory/MEMORY.md does not exist.", failed=True)
-
-    assert response.tool_calls[0].name == "write_file"
-    assert "- I like tea" in response.tool_calls[0].arguments["content"]
-
-
-async def test_a_failure_of_a_tool_is_told_as_it_is():
-    response = await after("show me a.txt", "Error: a.txt does not exist.", failed=True)
-
-    assert (response.content or "").startswith("That did not work. Error: a.txt does not exist.")
-
-
-async def test_a_file_that_tells_of_an_error_is_no_failure():
-    response = await after("show me run.log", "     1\tError: the disk is full", "Error: the disk is full")
-
-    assert (response.content or "").startswith("This is run.log:")
-
-
-async def test_a_tool_that_is_not_offered_is_named():
-    response = await answer(said("search the web for cats"), offered=["list_dir"])
-
-    assert "`web_search`" in (response.content or "")
+    assert begun.tool_calls[0].name == "write_file"
+    assert "- I like tea" in begun.tool_calls[0].arguments["content"]
 
 
 @pytest.mark.parametrize(
@@ -140,10 +128,6 @@ async def test_every_answer_says_that_no_model_is_set_up_and_what_to_type(questi
     assert (response.content or "").endswith(NOTICE)
     assert "nanobot onboard" in NOTICE
     assert "\n" not in NOTICE
-
-
-async def test_tools_are_named_when_asked_for():
-    assert "web_fetch" in ((await answer(said("which tools do you have?"))).content or "")
 
 
 async def test_our_own_words_to_the_model_are_not_taken_for_a_question():

@@ -129,16 +129,6 @@ def test_calls_in_one_fence_at_the_end_are_all_read():
     assert (text.strip(), len(calls)) == ("Both.", 2)
 
 
-def test_a_long_call_is_read_in_time_that_grows_with_its_length():
-    written = json.dumps({"name": "write_file", "arguments": {"path": "a", "content": "x = {1}\n" * 20_000}})
-    started = time.monotonic()
-
-    calls = read([written[at : at + 4] for at in range(0, len(written), 4)])[1]
-
-    assert len(calls) == 1
-    assert time.monotonic() - started < 5
-
-
 @given(
     st.lists(
         st.sampled_from([*WRITTEN.values(), *EXPLAINED.values(), *ORDINARY, "\n", " ", "Well: ", "`", "```\n"]),
@@ -158,43 +148,44 @@ def test_no_text_makes_it_raise_or_differ_by_its_cut(text, places):
 IN_MARKUP = [written for written in WRITTEN.values() if written.startswith(("<", "[TOOL_CALLS]"))]
 
 
-@given(st.sampled_from(IN_MARKUP), st.lists(st.integers(0, 10_000), max_size=30))
-def test_no_piece_of_a_call_in_markup_is_ever_shown(written, places):
-    assert shown(cut(f"Looking.\n{written}", places)) == "Looking.\n"
+@given(st.sampled_from(IN_MARKUP), st.sampled_from([*WRITTEN.values()]), st.lists(st.integers(0, 10_000), max_size=30))
+def test_no_piece_of_a_call_is_ever_shown_in_markup_or_as_the_whole_answer(in_markup, whole, places):
+    assert shown(cut(f"Looking.\n{in_markup}", places)) == "Looking.\n"
+    assert shown(cut(whole, places)) == ""
 
 
-@given(st.sampled_from([*WRITTEN.values()]), st.lists(st.integers(0, 10_000), max_size=30))
-def test_no_piece_of_a_call_that_is_the_whole_answer_is_ever_shown(written, places):
-    assert shown(cut(written, places)) == ""
+LONG_CALL = json.dumps({"name": "write_file", "arguments": {"path": "a", "content": "x = {1}\n" * 20_000}})
+LONG_JSON = "[\n" + ",\n".join('{"id": 1, "name": "alice"}' for _ in range(5_000))
 
 
-@pytest.mark.parametrize("end", ["]", "", '{"id": '])
-def test_long_json_that_is_no_call_takes_no_time(end):
-    written = "[\n" + ",\n".join('{"id": 1, "name": "alice"}' for _ in range(5_000)) + end
-    started = time.monotonic()
+@pytest.mark.parametrize(
+    ("written", "piece", "calls"), [(LONG_CALL, 4, 1), (LONG_JSON + "]", 1000, 0), (LONG_JSON + '{"id": ', 1000, 0)]
+)
+def test_a_long_answer_is_read_in_time_that_grows_with_its_length(written, piece, calls):
+    started = time.process_time()
 
-    assert read([written[at : at + 1000] for at in range(0, len(written), 1000)]) == (written, [])
-    assert time.monotonic() - started < 5
+    text, found = read([written[at : at + piece] for at in range(0, len(written), piece)])
 
-
-def test_several_calls_in_a_row_are_all_read():
-    text, calls = read([WRITTEN["hermes"] + "\n" + WRITTEN["hermes"] + WRITTEN["invoke"]])
-
-    assert [name for name, _ in calls] == ["list_dir"] * 3
-    assert text == ""
+    assert (len(found), bool(text)) == (calls, not calls)
+    assert time.process_time() - started < 5
 
 
-def test_values_in_tags_take_the_type_of_the_schema():
-    _, calls = read(['<invoke name="wait"><parameter name="seconds">5</parameter></invoke>'])
-
-    assert calls == [("wait", {"seconds": 5})]
+CONTENT = "<parameter=content>\nx = 1\n\ny &lt; 2\n</parameter>"
 
 
-def test_text_in_tags_keeps_its_lines():
-    content = "<parameter=content>\nx = 1\n\ny &lt; 2\n</parameter>"
-    body = f"<function=write_file><parameter=path>a</parameter>{content}</function>"
-
-    assert read([body])[1] == [("write_file", {"path": "a", "content": "x = 1\n\ny < 2"})]
+@pytest.mark.parametrize(
+    ("written", "calls"),
+    [
+        (WRITTEN["hermes"] + "\n" + WRITTEN["hermes"] + WRITTEN["invoke"], [("list_dir", {"path": "."})] * 3),
+        ('<invoke name="wait"><parameter name="seconds">5</parameter></invoke>', [("wait", {"seconds": 5})]),
+        (
+            f"<function=write_file><parameter=path>a</parameter>{CONTENT}</function>",
+            [("write_file", {"path": "a", "content": "x = 1\n\ny < 2"})],
+        ),
+    ],
+)
+def test_markup_holds_several_calls_values_of_their_type_and_lines(written, calls):
+    assert read([written]) == ("", calls)
 
 
 @pytest.mark.parametrize(

@@ -13,25 +13,21 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import TurnOutcome
-from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.testing.model_server import (
     Calls,
     CutStream,
     Fail,
     FakeModels,
-    Garbage,
     Hang,
     Plain,
-    Reset,
     Say,
-    Slow,
     Step,
 )
 from nanobot.testing.protocol_rules import encrypted
 from tests.support.home import Home, using
 from tests.support.sample_requests import results
 
-LITELLM = pytest.mark.xdist_group("litellm")
+LITELLM = [pytest.mark.xdist_group("litellm"), pytest.mark.timeout(180)]  # a busy machine takes long to import it
 LIMITS = {"connectTimeoutS": 2, "firstTokenTimeoutS": 1, "idleTimeoutS": 1, "totalTimeoutS": 1.5}
 
 
@@ -77,14 +73,6 @@ def server() -> Iterator[FakeModels]:
         yield running
 
 
-async def load_litellm(server: FakeModels) -> None:
-    """Its first call in a process takes seconds, which is no matter of a server's limits."""
-    provider = LiteLLMProvider("sk-ant-right", server.url, "claude-opus-4-5", litellm_prefix="anthropic")
-    await provider.chat([{"role": "user", "content": "hello"}])
-    await provider.close()
-    server.requests.clear()
-
-
 SIX_STEPS: list[Step] = [
     Calls(("list_dir", {"path": "."}), ("read_file", {"path": "AGENTS.md"}), reasoning="First I look around."),
     Calls(("write_file", '{"path": "plan.txt", "content": "one\\ntwo"'), text="I write the plan."),
@@ -120,119 +108,6 @@ async def test_a_task_of_six_steps_with_all_that_models_do_wrong(tmp_path: Path,
     assert result.usage.completion_tokens == 5 * 6
 
 
-SOME = {"401", "429", "a silence in the middle"}
-"""Troubles that are by default tried on all wires; how each provider reads the others is in `tests/providers`."""
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """A way for a model to fail, what the one line says, and how long it may take."""
-
-    step: Step
-    says: str
-    patience: bool = False
-    """Whether it takes a limit of ours to end it."""
-    retried: bool = False
-    """Whether it may be over in a moment, so that it is tried again."""
-
-
-TROUBLES = {
-    "401": Trouble(Fail(401, "Incorrect API key provided: sk-wrong.", "invalid_api_key"), "The API key was rejected"),
-    "403": Trouble(Fail(403, "Your key may not use this"), "The API key was rejected"),
-    "404, no such model": Trouble(
-        Fail(404, "The model does not exist", "model_not_found"), "The provider does not know this model"
-    ),
-    "402, no money": Trouble(Fail(402, "Insufficient Balance"), "The account has no money or quota left"),
-    "429": Trouble(Fail(429, "Rate limit reached", retry_after=30), "Too many requests for this key", retried=True),
-    "429, no quota": Trouble(
-        Fail(429, "You exceeded your current quota", "insufficient_quota"), "The account has no money or quota left"
-    ),
-    "400": Trouble(Fail(400, "the request is odd"), "The provider rejected the request"),
-    "413": Trouble(Fail(413, "too large", "request_too_large"), "longer than the model's context window"),
-    "500": Trouble(Fail(500, "Internal error"), "The provider is overloaded or failing", retried=True),
-    "529": Trouble(
-        Fail(529, "Overloaded", kind="overloaded_error"), "The provider is overloaded or failing", retried=True
-    ),
-    "reset": Trouble(Reset(), "The provider cannot be reached", retried=True),
-    "a web page": Trouble(Garbage(), "The response cannot be parsed", retried=True),
-    "nothing at all": Trouble(Garbage(b"", "application/json"), "The response cannot be parsed", retried=True),
-    "an endless silence": Trouble(Hang(), "The model did not answer in time", patience=True),
-    "a silence in the middle": Trouble(Hang(after="Half of"), "The model did not answer in time", patience=True),
-    "an endless answer": Trouble(
-        Slow(Say("la " * 300, pieces=300), each_s=0.05), "The model did not answer in time", patience=True
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("config", "trouble"),
-    [
-        pytest.param(
-            config,
-            trouble,
-            marks=[
-                *([LITELLM] if config is anthropic else []),
-                *([] if config is openai or name in SOME else [pytest.mark.slow]),
-            ],
-            id=f"{config.__name__}-{name}",
-        )
-        for config in (openai, responses, anthropic)
-        for name, trouble in TROUBLES.items()
-    ],
-)
-async def test_each_failure_is_one_line_within_its_limit_and_the_next_message_works(
-    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]], trouble: Trouble
-):
-    home = Home(tmp_path, **config(server, **(LIMITS if trouble.patience else {})))
-    name = "anthropic" if config is anthropic else "openai"
-    if config is anthropic:
-        await load_litellm(server)
-    async with home.hasty() as bot:
-        server.script(*[trouble.step] * (4 if trouble.retried else 1))
-        started = time.monotonic()
-
-        told = await bot.say("this fails")
-        seconds = time.monotonic() - started
-        following = await bot.say("and this?")
-
-    result = told.result
-    print(f"{name}: {seconds:.3f} s: {result.text}")
-    assert result.outcome is TurnOutcome.FAILED
-    assert "\n" not in result.text and trouble.says in result.text
-    assert name in result.text and server.url in result.text and str(config(server)["agents"]["defaults"]["model"])
-    assert "sk-right" not in result.text and "sk-ant-right" not in result.text
-    assert seconds < 5, "a machine may be busy; alone it takes a tenth of a second, or its limit"
-    assert following.result.text == "ok"
-    assert server.problems == []
-    assert len(server.chats) == (5 if trouble.retried else 2), "what cannot help is not asked for twice"
-    assert len(told.notices) == (3 if trouble.retried else 0), told.notices
-
-
-@pytest.mark.parametrize(
-    "config",
-    [pytest.param(openai, id="openai"), pytest.param(anthropic, id="anthropic", marks=LITELLM)],
-)
-async def test_nobody_at_the_address_is_said(tmp_path: Path, config: Callable[..., dict[str, Any]]):
-    with FakeModels() as gone:
-        settings = config(gone)
-        port = gone.port
-    home = Home(tmp_path, **settings)
-    started = time.monotonic()
-
-    async with home.hasty() as bot:
-        told = await bot.say("hi")
-        seconds = time.monotonic() - started
-        with FakeModels(port=port) as back:
-            following = await bot.say("and now?")
-
-    print(f"{config.__name__}: {seconds:.3f} s: {told.result.text}")
-    assert told.result.outcome is TurnOutcome.FAILED
-    assert "The provider cannot be reached" in told.result.text
-    assert "Is the server running?" in told.result.text and "apiBase" in told.result.text
-    assert following.result.text == "ok"
-    assert back.problems == []
-
-
 async def test_a_failure_in_the_middle_of_a_task_keeps_what_was_done(tmp_path: Path, server: FakeModels):
     home = Home(tmp_path, **openai(server, **LIMITS))
     server.script(Calls(("write_file", {"path": "a.txt", "content": "kept"})), Hang(after="I wrote"))
@@ -249,40 +124,40 @@ async def test_a_failure_in_the_middle_of_a_task_keeps_what_was_done(tmp_path: P
     assert server.problems == []
 
 
-@pytest.mark.parametrize(
-    "config",
-    [openai, responses, pytest.param(anthropic, marks=LITELLM)],
-)
-async def test_the_rest_of_an_answer_that_broke_off_is_asked_for_once_and_said(
+@pytest.mark.parametrize("config", [openai, responses, pytest.param(anthropic, marks=LITELLM)])
+async def test_the_rest_of_an_answer_that_broke_off_is_asked_for_once_of_the_same_model(
     tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
 ):
-    home = Home(tmp_path, **config(server))
+    settings = config(server)
     server.script(CutStream("Half of"), Say(" the answer."), CutStream("Half of"), CutStream(" the"), Say("ok"))
 
-    async with home.open() as bot:
-        mended = await bot.run("first")
-        failed = await bot.run("second")
-        following = await bot.run("third")
+    with FakeModels() as other:
+        settings["agents"]["defaults"]["fallbackModels"] = [{"model": "deepseek-chat", "provider": "deepseek"}]
+        settings["providers"]["deepseek"] = {"apiKey": "k", "apiBase": other.v1}
+        async with Home(tmp_path, **settings).open() as bot:
+            mended = await bot.run("first")
+            failed = await bot.run("second")
+            following = await bot.run("third")
 
     assert (mended.outcome, mended.text) == (TurnOutcome.ANSWERED, "Half of the answer.")
     assert failed.outcome is TurnOutcome.FAILED
     assert "The answer broke off in the middle" in failed.text
     assert following.text == "ok"
-    assert len(server.chats) == 5
+    assert (len(server.chats), other.chats) == (5, []), "nobody is switched in silence"
     assert server.problems == []
 
 
-LISTENING = ("refused", "401", "404, no such model", "an endless silence")
-
-
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == "refused" else []) for name in LISTENING],  # it waits 7 s
+    ("name", "step"),
+    [
+        ("401", Fail(401, "Incorrect API key provided: sk-wrong.", "invalid_api_key")),
+        ("silence", Hang()),
+        pytest.param("refused", Say("ok"), marks=pytest.mark.slow),  # it waits 7 s
+    ],
 )
-def test_the_command_ends_with_one_line_and_exit_code_1_and_its_session_goes_on(tmp_path: Path, name: str):
-    with FakeModels(default=TROUBLES[name].step if name in TROUBLES else Say("ok")) as server:
-        limits = LIMITS if name == "an endless silence" else {}
-        home = Home(tmp_path, **openai(server, **limits))
+def test_the_command_ends_with_one_line_and_exit_code_1_and_its_session_goes_on(tmp_path: Path, name: str, step: Step):
+    with FakeModels(default=step) as server:
+        home = Home(tmp_path, **openai(server, **(LIMITS if name == "silence" else {})))
         if name == "refused":
             home.configure(**using("openai", "gpt-4.1", apiKey="sk-right", apiBase="http://127.0.0.1:9/v1"))
 
@@ -299,7 +174,7 @@ def test_the_command_ends_with_one_line_and_exit_code_1_and_its_session_goes_on(
     assert line.startswith("Error: ")
     assert "openai" in line and "gpt-4.1" in line
     assert len(tries) == (3 if name == "refused" else 0), "who waits is told why, a line a wait"
-    assert seconds < (13 if name == "refused" else 6)
+    assert seconds < 30, "a machine may be busy; the default limit is a minute"
     assert (following.code, following.out, following.aside) == (0, "ok\n", "")
     said = [str(row["content"]).split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
     assert said == ["first", "second"]
@@ -335,21 +210,6 @@ def test_the_command_reaches_anthropic_through_litellm(tmp_path: Path, server: F
 
     assert (done.code, done.out, done.aside) == (0, "I write the plan.\n\nThe plan has two lines.\n", "")
     assert server.problems == []
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("litellm")
-def test_the_command_says_the_failures_of_anthropic_in_one_line(tmp_path: Path, server: FakeModels):
-    home = Home(tmp_path, **anthropic(server))
-    server.script(Fail(401, "invalid x-api-key"))
-
-    failed = home.ask("Write me a plan")
-
-    assert failed.code == 1
-    (line,) = failed.aside.splitlines()
-    assert "providers.anthropic.apiKey" in line
-    assert server.problems == []
-    assert server.chats[-1].json["messages"][0]["content"] != ""
 
 
 async def test_a_server_that_says_how_small_it_is_answers_the_first_message(tmp_path: Path, server: FakeModels):

@@ -40,14 +40,15 @@ FAILURES = {
     "429 without, once": Failure(Fail(429, "slow"), (1,), "A", "Retry 1 of 3 in 1 s", once=True),
     "500, once": Failure(Fail(500), (1,), "A", "the provider is overloaded or failing (HTTP 500)", once=True),
     "reset, once": Failure(Reset(), (1,), "A", "the provider cannot be reached", once=True),
-    "429 without, for good": Failure(Fail(429, "slow"), (1, 2, 4), says="too many requests for this key (HTTP 429)"),
-    "429 with Retry-After 3, for good": Failure(Fail(429, "slow", retry_after=3), (3, 3, 3), says="too many requests"),
+    "429 without, for good": Failure(Fail(429, "slow"), (1, 2, 4), says="too many requests for this key"),
+    "429 with Retry-After 5, for good": Failure(
+        Fail(429, "slow", retry_after=5), (5, 5), says="too many requests", alone=(5, 5, 5)
+    ),
     "429 with Retry-After 30": Failure(
         Fail(429, "slow", retry_after=30), says="too many requests for this key", alone=(30, 30, 30)
     ),
     "429 with Retry-After 1 h": Failure(Fail(429, "slow", retry_after=3600), says="too many requests for this key"),
-    "500": Failure(Fail(500), (1, 2, 4), says="the provider is overloaded or failing (HTTP 500)"),
-    "503": Failure(Fail(503), (1, 2, 4), says="the provider is overloaded or failing (HTTP 503)"),
+    "500": Failure(Fail(500), (1, 2, 4), says="the provider is overloaded or failing"),
     "529": Failure(Fail(529, "Overloaded", kind="overloaded_error"), (1, 2, 4), says="overloaded or failing"),
     "refused": Failure(None, (1, 2, 4), says="the provider cannot be reached"),
     "reset": Failure(Reset(), (1, 2, 4), says="the provider cannot be reached"),

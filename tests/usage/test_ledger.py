@@ -1,34 +1,20 @@
 """The ledger: a row a request, whoever writes, whatever happens to the disk."""
 
 import os
+import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from nanobot.usage.ledger import SCHEMA, Ledger
+from nanobot.usage.ledger import SCHEMA, Ledger, write_calls
+from nanobot.usage.sums import UsageSum, format_sum, sum_up
 from nanobot.utils.database import Database
 from tests.support.ledger_rows import row, rows_in
-
-DIES = """
-import asyncio, os, sys
-from pathlib import Path
-from nanobot.usage.ledger import SCHEMA, Ledger
-from nanobot.utils.database import Database
-from tests.support.ledger_rows import row
-
-async def main():
-    ledger = Ledger(Database(Path(sys.argv[1]), SCHEMA))
-    for turn in "ab":
-        await ledger.write(row(id=turn, turn=turn, outcome="unfinished"))
-    await ledger.write(row(id="a", turn="a"))
-    os._exit(9)
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
@@ -43,46 +29,10 @@ async def ledger(file: Path) -> AsyncIterator[Ledger]:
     await ledger.database.close()
 
 
-async def test_row_is_read_back_as_it_was_written(ledger: Ledger, file: Path):
-    november, december = row(session="飞书:1"), row("2026-12-01T00:00:00.000+00:00", usd=None, estimated=True)
-
-    await ledger.write(december)
-    await ledger.write(november)
-
-    assert rows_in(file) == [november, december]
-
-
-async def test_row_with_the_same_id_is_updated(ledger: Ledger, file: Path):
-    await ledger.write(row(id="x", outcome="unfinished", usd=None))
-    await ledger.write(row(id="x", outcome="ok", usd=0.25))
-
-    assert [(found["outcome"], found["usd"]) for found in rows_in(file)] == [("ok", 0.25)]
-
-
-async def test_nothing_is_created_before_the_first_row(ledger: Ledger, tmp_path: Path, file: Path):
-    assert rows_in(file) == []
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-async def test_only_the_owner_may_read_it(ledger: Ledger, file: Path):
-    await ledger.write(row())
-
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-
-
 async def test_text_that_is_no_unicode_is_written_escaped(ledger: Ledger, file: Path):
     await ledger.write(row(session="cli:\ud800"))
 
     assert [found["session"] for found in rows_in(file)] == ["cli:\\ud800"]
-
-
-def test_killed_process_leaves_the_rows_of_its_calls(file: Path):
-    died = subprocess.run([sys.executable, "-c", DIES, str(file)], check=False)
-
-    assert died.returncode == 9
-    assert [(found["turn"], found["outcome"]) for found in rows_in(file)] == [("a", "ok"), ("b", "unfinished")]
 
 
 async def test_disk_that_fails_costs_no_call_and_is_logged_once(
@@ -98,5 +48,28 @@ async def test_disk_that_fails_costs_no_call_and_is_logged_once(
     await ledger.write(row(turn="3"))
 
     assert logged == 1
+    if os.name != "nt":
+        assert [stat.S_IMODE(path.stat().st_mode) for path in (file, file.parent)] == [0o600, 0o700]
     assert caplog.messages[-1] == "Model usage is written again"
     assert [found["turn"] for found in rows_in(file)] == ["1", "2", "3"]
+
+
+def test_days_and_months_are_the_owner_s_when_the_request_was_sent():
+    shanghai = datetime(2026, 11, 23, 0, 30, tzinfo=ZoneInfo("Asia/Shanghai"))
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        write_calls(db, [row("2026-11-01T07:30:00.000+08:00", usd=1.0)])  # October in UTC
+        write_calls(db, [row("2026-11-22T23:59:00.000+08:00", usd=2.0)])
+        write_calls(db, [row("2026-11-23T00:01:00.000+08:00", usd=4.0)])  # the 22nd in UTC
+        found = sum_up(db, shanghai)
+
+    assert (found.today.spent, found.month.spent) == (4.0, 7.0)
+
+
+def test_usage_in_a_line():
+    used = UsageSum(
+        calls=3, failed=1, prompt_tokens=1000, cached_tokens=250, completion_tokens=20, spent=0.0123, unpriced=1
+    )
+
+    assert format_sum(used) == ("3 calls (1 failed), 1,000 in (25% cached), 20 out, $0.012 (and 1 of unknown price)")
+    assert format_sum(UsageSum(calls=1, unpriced=1)) == "1 call, 0 in, 0 out, price unknown"

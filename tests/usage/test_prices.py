@@ -5,47 +5,43 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nanobot.usage.prices import FREE, PriceTable, litellm_table
+from nanobot.usage.prices import FREE, Price, PriceTable, litellm_table
 from nanobot.usage.types import Tokens, format_dollars
 
-TABLE = {
+TABLE: dict[str, Any] = {
     "sample_spec": {"mode": "one of: chat, embedding", "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
     "big-model-4-5": {
-        "mode": "chat",
-        "input_cost_per_token": 4e-06,
-        "cache_read_input_token_cost": 1e-06,
-        "cache_creation_input_token_cost": 5e-06,
-        "output_cost_per_token": 2e-05,
-        "output_cost_per_token_batches": 1e-05,
-        "input_cost_per_token_above_200k_tokens": 8e-06,
+        "mode": "chat", "max_input_tokens": 1_000_000,
+        "input_cost_per_token": 4e-06, "output_cost_per_token": 2e-05, "output_cost_per_token_batches": 1e-05,
+        "cache_read_input_token_cost": 1e-06, "cache_creation_input_token_cost": 5e-06,
+        "input_cost_per_token_above_200k_tokens": 8e-06, "output_cost_per_token_above_200k_tokens": 3e-05,
         "input_cost_per_token_above_200k_tokens_priority": 9e-06,
-        "output_cost_per_token_above_200k_tokens": 3e-05,
-        "max_input_tokens": 1_000_000,
     },
     "old": {"input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06, "max_tokens": 8000},
     "house/small": {"mode": "chat", "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06, "max_tokens": 8000},
+    "small": {"mode": "chat", "input_cost_per_token": 9e-06, "output_cost_per_token": 9e-06},
     "dated-2026-01-01": {"mode": "chat", "input_cost_per_token": 1e-06, "output_cost_per_token": 1e-06},
     "dated-2026-06-01": {"mode": "chat", "input_cost_per_token": 2e-06, "output_cost_per_token": 2e-06},
-    "east/tiered": {
-        "mode": "chat",
-        "tiered_pricing": [
-            {"range": [0, 1000.0], "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06},
-            {
-                "range": [1000.0, 9000.0],
-                "input_cost_per_token": 3e-06,
-                "output_cost_per_token": 4e-06,
-                "output_cost_per_reasoning_token": 5e-06,
-            },
-        ],
-    },
+    "east/tiered": {"mode": "chat", "tiered_pricing": [
+        {"range": [0, 1000.0], "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06},
+        {"range": [1000.0, 9000.0], "input_cost_per_token": 3e-06, "output_cost_per_token": 4e-06,
+         "output_cost_per_reasoning_token": 5e-06},
+    ]},
     "painter": {"mode": "image_generation", "input_cost_per_token": 1e-06, "output_cost_per_token": 1e-06},
     "half": {"mode": "chat", "input_cost_per_token": 1e-06},
     "odd": {"mode": "chat", "input_cost_per_token": "cheap", "output_cost_per_token": True},
     "no-entry": 7,
-}
+}  # fmt: skip
+
+
+def found(prices: PriceTable, model: str, *prefixes: str) -> Price:
+    price = prices.find(model, *prefixes)
+    assert price is not None
+    return price
 
 
 @pytest.fixture
@@ -75,29 +71,15 @@ def prices(source: Path) -> PriceTable:
     ],
 )
 def test_a_model_is_found_however_it_is_written(prices: PriceTable, model: str, prefixes: tuple[str, ...]):
-    price = prices.find(model, *prefixes)
+    price = found(prices, model, *prefixes)
 
-    assert price is not None
-    assert price.rates[0].input == 4e-06
-    assert price.window == 1_000_000
-    assert prices.find("old") is not None  # no mode, as old rows of the table
+    assert (price.rates[0].input, price.window) == (4e-06, 1_000_000)
 
 
-def test_the_provider_s_own_row_comes_first(source: Path):
-    table = TABLE | {"small": {"mode": "chat", "input_cost_per_token": 9e-06, "output_cost_per_token": 9e-06}}
-    source.write_text(json.dumps(table), encoding="utf-8")
+def test_the_provider_s_own_row_comes_first_and_without_a_date_the_newest(prices: PriceTable):
+    names = [("small", "house"), ("small",), ("dated",), ("old",)]  # the last has no mode, as old rows of the table
 
-    price = PriceTable(None, source).find("small", "house")
-
-    assert price is not None
-    assert price.rates[0].input == 1e-06
-
-
-def test_without_a_date_the_newest_one_holds(prices: PriceTable):
-    price = prices.find("dated")
-
-    assert price is not None
-    assert price.rates[0].input == 2e-06
+    assert [found(prices, *name).rates[0].input for name in names] == [1e-06, 9e-06, 2e-06, 1e-06]
 
 
 @pytest.mark.parametrize(
@@ -107,31 +89,24 @@ def test_what_the_table_does_not_tell_has_no_price(prices: PriceTable, model: st
     assert prices.find(model, "house") is None
 
 
-def test_each_kind_of_token_has_its_price(prices: PriceTable):
-    price = prices.find("big-model-4-5")
-    assert price is not None
-
-    cost = price.cost(Tokens(prompt=1000, cached=600, cache_written=100, completion=50, reasoning=20))
-
-    assert cost == pytest.approx(300 * 4e-06 + 600 * 1e-06 + 100 * 5e-06 + 50 * 2e-05)
-
-
-def test_a_long_request_costs_more_all_of_it(prices: PriceTable):
-    big, tiered = prices.find("big-model-4-5"), prices.find("tiered", "east")
-    assert big is not None
-    assert tiered is not None
-
-    assert big.cost(Tokens(prompt=200_000)) == pytest.approx(0.8)
-    assert big.cost(Tokens(prompt=200_001, cached=200_001, completion=1)) == pytest.approx(200_001e-06 + 3e-05)
-    assert tiered.cost(Tokens(prompt=1000, completion=10)) == pytest.approx(1020e-06)
-    assert tiered.cost(Tokens(prompt=2000, completion=10, reasoning=4)) == pytest.approx(6000e-06 + 24e-06 + 20e-06)
+@pytest.mark.parametrize(
+    ("name", "tokens", "usd"),
+    [
+        (("big-model-4-5",), Tokens(prompt=1000, cached=600, cache_written=100, completion=50, reasoning=20),
+         300 * 4e-06 + 600 * 1e-06 + 100 * 5e-06 + 50 * 2e-05),
+        # a long request costs more, all of it
+        (("big-model-4-5",), Tokens(prompt=200_000), 0.8),
+        (("big-model-4-5",), Tokens(prompt=200_001, cached=200_001, completion=1), 200_001e-06 + 3e-05),
+        (("tiered", "east"), Tokens(prompt=1000, completion=10), 1020e-06),
+        (("tiered", "east"), Tokens(prompt=2000, completion=10, reasoning=4), 6000e-06 + 24e-06 + 20e-06),
+    ],
+)  # fmt: skip
+def test_each_kind_of_token_has_its_price(prices: PriceTable, name: tuple[str, ...], tokens: Tokens, usd: float):
+    assert found(prices, *name).cost(tokens) == pytest.approx(usd)
 
 
 def test_no_call_costs_more_than_the_most(prices: PriceTable):
-    price = prices.find("big-model-4-5")
-    assert price is not None
-
-    dearest = Tokens(prompt=1000, cache_written=1000, completion=100, reasoning=100)
+    dearest, price = Tokens(1000, cache_written=1000, completion=100, reasoning=100), found(prices, "big-model-4-5")
 
     assert price.cost(dearest) == pytest.approx(price.max_cost(1000, 100))
     assert FREE.max_cost(10**6, 10**6) == 0
@@ -140,41 +115,29 @@ def test_no_call_costs_more_than_the_most(prices: PriceTable):
 def test_the_copy_is_read_until_the_table_changes(tmp_path: Path, source: Path):
     copy = tmp_path / "state" / "prices.json"
     PriceTable(copy, source).load()
-    made = copy.read_bytes()
+    made = json.loads(copy.read_bytes())["models"]["house/small"]
     os.utime(copy, ns=(1, 1))
 
-    again = PriceTable(copy, source).find("small", "house")
+    again = found(PriceTable(copy, source), "small", "house")
     untouched = copy.stat().st_mtime_ns == 1
-    source.write_text(json.dumps({"small": TABLE["house/small"] | {"input_cost_per_token": 7e-06}}), encoding="utf-8")  # type: ignore[operator]
-    changed = PriceTable(copy, source).find("small", "house")
+    source.write_text(json.dumps({"small": TABLE["house/small"] | {"input_cost_per_token": 7e-06}}), encoding="utf-8")
+    changed = found(PriceTable(copy, source), "small", "house")
 
-    assert json.loads(made)["models"]["house/small"] == {
-        "rates": [[0, 1e-06, 1e-06, 1e-06, 2e-06, 2e-06]],
-        "window": 8000,
-    }
-    assert untouched
-    assert again is not None
-    assert changed is not None
-    assert (again.rates[0].input, changed.rates[0].input) == (1e-06, 7e-06)
+    assert made == {"rates": [[0, 1e-06, 1e-06, 1e-06, 2e-06, 2e-06]], "window": 8000}
+    assert (untouched, again.rates[0].input, changed.rates[0].input) == (True, 1e-06, 7e-06)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"made_of": [], "models": 7}'])
-def test_a_damaged_copy_is_made_anew(tmp_path: Path, source: Path, damage: bytes):
-    copy = tmp_path / "prices.json"
-    copy.write_bytes(damage)
-
-    assert PriceTable(copy, source).find("big-model-4-5") is not None
-
-
-def test_half_a_copy_that_a_kill_left_is_made_anew(tmp_path: Path, source: Path):
+def test_a_damaged_copy_is_made_anew_and_one_that_cannot_be_kept_costs_nothing(tmp_path: Path, source: Path):
     copy = tmp_path / "prices.json"
     PriceTable(copy, source).load()
     whole = copy.read_bytes()
 
-    for length in range(0, len(whole), 7):
-        copy.write_bytes(whole[:length])
+    for damage in (b"[]", b'{"made_of": [], "models": 7}', *(whole[:length] for length in range(0, len(whole), 7))):
+        copy.write_bytes(damage)
         assert PriceTable(copy, source).find("big-model-4-5") is not None
         assert copy.read_bytes() == whole
+    (tmp_path / "state").write_text("no folder", encoding="utf-8")
+    assert PriceTable(tmp_path / "state" / "prices.json", source).find("big-model-4-5") is not None
 
 
 @pytest.mark.parametrize("row", [7, [], {}, {"input": 1}, {"input": 1, "output": 1, "longer": {"far": {}}}])
@@ -189,12 +152,6 @@ def test_a_damaged_row_of_the_copy_is_a_price_not_known(tmp_path: Path, source: 
 
     assert prices.find("big-model-4-5") is None
     assert prices.find("small", "house") is not None
-
-
-def test_a_copy_that_cannot_be_kept_costs_nothing(tmp_path: Path, source: Path):
-    (tmp_path / "state").write_text("no folder", encoding="utf-8")
-
-    assert PriceTable(tmp_path / "state" / "prices.json", source).find("big-model-4-5") is not None
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]"])

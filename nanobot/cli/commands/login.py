@@ -19,16 +19,11 @@ from nanobot.config.schema import Config
 from nanobot.errors import UsageError
 from nanobot.net.pools import HttpPools
 from nanobot.providers.accounts import github, openai
-from nanobot.providers.accounts.github import GitHubAuthority
 from nanobot.providers.accounts.oauth import LoginScreen, address_problem
-from nanobot.providers.accounts.openai import OpenAIAuthority
 from nanobot.providers.accounts.store import Account, AccountStore, command_name
 
 LoginFunction = Callable[[str, HttpPools, LoginScreen], Awaitable[Account]]
-LOGINS: dict[str, LoginFunction] = {
-    openai.PROVIDER: lambda address, pools, screen: openai.log_in(OpenAIAuthority.at(address), pools, screen),
-    github.PROVIDER: lambda address, pools, screen: github.log_in(GitHubAuthority.at(address), pools, screen),
-}
+LOGINS: dict[str, LoginFunction] = {openai.PROVIDER: openai.log_in, github.PROVIDER: github.log_in}
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The provider: openai-codex or github-copilot.")]
 
 

@@ -16,7 +16,7 @@ do not count as user requests) and whether there are images (`Copilot-Vision-Req
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from nanobot.messages.types import is_synthetic
@@ -47,53 +47,31 @@ _EXPIRY_MARGIN_S = 60.0
 """How much longer a token is valid than `refresh_in`, after which it should be renewed."""
 
 
-@dataclass(frozen=True, slots=True)
-class GitHubAuthority:
-    """A GitHub server, and our client registration there."""
-
-    host: str = HOST
-    client_id: str = "Iv1.b507a08c87ecfe98"
-    scope: str = "read:user"
-
-    @classmethod
-    def at(cls, host: str) -> "GitHubAuthority":
-        """The server at this address; public GitHub if it is empty."""
-        return cls(host.rstrip("/") or HOST)
-
-    @property
-    def api(self) -> str:
-        parts = urlsplit(self.host)
-        name = parts.hostname or ""
-        if name == "github.com" or name.endswith(".ghe.com"):
-            return f"{parts.scheme}://api.{name}"
-        return f"{self.host}/api/v3"
-
-    @property
-    def device_url(self) -> str:
-        return f"{self.host}/login/device/code"
-
-    @property
-    def token_url(self) -> str:
-        return f"{self.host}/login/oauth/access_token"
-
-    @property
-    def copilot_url(self) -> str:
-        return f"{self.api}/copilot_internal/v2/token"
+def api_url(host: str) -> str:
+    """The API of a GitHub server."""
+    parts = urlsplit(host)
+    name = parts.hostname or ""
+    if name == "github.com" or name.endswith(".ghe.com"):
+        return f"{parts.scheme}://api.{name}"
+    return f"{host}/api/v3"
 
 
-async def log_in(
-    authority: GitHubAuthority, pools: HttpPools, screen: LoginScreen, sleep: Sleep = asyncio.sleep
-) -> Account:
-    """Log in with a code typed on a GitHub page. Raises LoginFailedError, or a ModelCallError."""
-    server = SignInServer(pools, PROVIDER, authority.host)
-    form = {"client_id": authority.client_id, "scope": authority.scope}
-    grant = await device_login(server, screen, authority.device_url, authority.token_url, form, sleep)
+async def log_in(host: str, pools: HttpPools, screen: LoginScreen, sleep: Sleep = asyncio.sleep) -> Account:
+    """Log in with a code typed on a GitHub page; at public GitHub if `host` is empty. Raises LoginFailedError, or a
+    ModelCallError.
+    """
+    host = host.rstrip("/") or HOST
+    server = SignInServer(pools, PROVIDER, host)
+    form = {"client_id": "Iv1.b507a08c87ecfe98", "scope": "read:user"}
+    grant = await device_login(
+        server, screen, f"{host}/login/device/code", f"{host}/login/oauth/access_token", form, sleep
+    )
     try:
-        account = await renew(Account(PROVIDER, authority.host, grant), pools)
+        account = await renew(Account(PROVIDER, host, grant), pools)
     except LoginNeededError as error:
         raise LoginFailedError(f"This GitHub account has no Copilot here: {error.detail}") from None
     with suppress(ModelCallError):  # the name is only shown
-        user = await server.get(f"{authority.api}/user", {"Authorization": f"token {grant}"})
+        user = await server.get(f"{api_url(host)}/user", {"Authorization": f"token {grant}"})
         account = replace(account, name=user.text("login"))
     return account
 
@@ -102,7 +80,7 @@ async def renew(account: Account, pools: HttpPools) -> Account:
     """The account with a new Copilot token. Raises what `AccountTokens` says."""
     server = SignInServer(pools, PROVIDER, account.authority)
     headers = {"Authorization": f"token {account.grant}", **EDITOR_HEADERS}
-    response = await server.get(GitHubAuthority(account.authority).copilot_url, headers)
+    response = await server.get(f"{api_url(account.authority)}/copilot_internal/v2/token", headers)
     if response.status != 200:
         raise server.error_for(response)
     if not (token := response.text("token")):

@@ -25,6 +25,7 @@ from nanobot.providers.errors import (
     ModelOverloadedError,
     ProviderTimeoutError,
     RateLimitedError,
+    kind_of_status,
 )
 from nanobot.providers.limits import Timeouts
 from nanobot.security.secrets import learn_secrets
@@ -129,13 +130,9 @@ class SignInServer:
 
     def error_for(self, response: OAuthResponse) -> ModelCallError:
         """The typed error of a response that reports one or lacks the expected data."""
-        kind: type[ModelCallError] = LoginNeededError
-        if response.status == 429:
-            kind = RateLimitedError
-        elif response.status >= 500 or response.status == 408:
-            kind = ModelOverloadedError
-        elif response.status < 400:
-            kind = AuthorityAnswerError
+        kind = kind_of_status(response.status)
+        if kind not in (RateLimitedError, ModelOverloadedError):
+            kind = LoginNeededError if response.status >= 400 else AuthorityAnswerError
         error = self._endpoint.error(kind, response.reason, status=response.status)
         error.retry_after_s = response.retry_after_s
         return error
@@ -164,9 +161,6 @@ _SLOW_DOWN_S = 5.0
 _DEVICE_ERRORS = {
     "access_denied": "The login was refused on the page.",
     "expired_token": "The code expired before it was typed.",
-    "token_expired": "The code expired before it was typed.",
-    "incorrect_device_code": "The server does not know its own code.",
-    "device_flow_disabled": "This server does not allow apps to log in with a code.",
 }
 
 
@@ -195,25 +189,20 @@ async def device_login(
     interval_s = started.number("interval")
     interval_s = 5.0 if interval_s is None else interval_s
     deadline = time.monotonic() + (started.number("expires_in") or 900.0)
+    failure = _DEVICE_ERRORS["expired_token"]
     while time.monotonic() < deadline:
         await sleep(interval_s)
-        try:
-            response = await server.post(token_url, poll)
-        except AuthorityUnreachableError:  # no network for a moment; RFC 8628 asks for a longer interval
-            interval_s *= 2
-            continue
+        response = await server.post(token_url, poll)
         if token := response.text("access_token"):
             return token
         if response.error == "slow_down":
             interval_s = response.number("interval") or interval_s + _SLOW_DOWN_S
-        elif response.error in _DEVICE_ERRORS:
-            raise LoginFailedError(f"{_DEVICE_ERRORS[response.error]} Run the command again.")
         elif response.error != "authorization_pending":
-            error = server.error_for(response)
-            if not isinstance(error, ModelOverloadedError | RateLimitedError):
-                raise LoginFailedError(f"The login was not completed: {error.detail}. Run the command again.")
-            interval_s += _SLOW_DOWN_S
-    raise LoginFailedError(f"{_DEVICE_ERRORS['expired_token']} Run the command again.")
+            failure = _DEVICE_ERRORS.get(response.error) or (
+                f"The login was not completed: {server.error_for(response).detail}."
+            )
+            break
+    raise LoginFailedError(f"{failure} Run the command again.")
 
 
 _MAX_REQUEST_BYTES = 32 * 1024

@@ -14,7 +14,8 @@ import hashlib
 import json
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -38,72 +39,53 @@ BACKEND = "https://chatgpt.com/backend-api/codex"
 PROVIDER = "openai_codex"
 ISSUER = "https://auth.openai.com"
 CLIENT_ID = "app_EMoamEEZ73f0CkXaXp7hrann"
+_REDIRECT_PATH = "/auth/callback"
 _AUTH_CLAIMS = "https://api.openai.com/auth"
 _PROFILE_CLAIMS = "https://api.openai.com/profile"
 
 
-@dataclass(frozen=True, slots=True)
-class Pkce:
-    """A local secret and its hash, which is sent with the authorization request (RFC 7636, method S256)."""
-
-    verifier: str = field(repr=False)
-    challenge: str
-
-    @classmethod
-    def new(cls) -> "Pkce":
-        """86 random characters; the RFC requires 43 to 128."""
-        verifier = secrets.token_urlsafe(64)
-        digest = hashlib.sha256(verifier.encode("ascii")).digest()
-        return cls(verifier, base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii"))
+def redirect_ports(issuer: str) -> tuple[int, ...]:
+    """The ports for the callback: the two that OpenAI has registered. Other servers accept any (RFC 8252, 7.3)."""
+    return (1455, 1457) if issuer == ISSUER else (1455, 1457, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAIAuthority:
-    """The OAuth server of ChatGPT accounts, and our client registration there."""
-
-    issuer: str = ISSUER
-    client_id: str = CLIENT_ID
-    scope: str = "openid profile email offline_access"
-    ports: tuple[int, ...] = (1455, 1457)
-    """Registered redirect ports. Other servers accept any port (RFC 8252, 7.3)."""
-    redirect_path: str = "/auth/callback"
-    timeout_s: float = 600.0
-    """How long the user has to log in."""
-
-    @classmethod
-    def at(cls, issuer: str) -> "OpenAIAuthority":
-        """The server at this address; OpenAI's own if it is empty."""
-        issuer = issuer.rstrip("/")
-        return cls() if not issuer or issuer == ISSUER else cls(issuer, ports=(1455, 1457, 0))
-
-    @property
-    def token_url(self) -> str:
-        return f"{self.issuer}/oauth/token"
-
-    def authorization_url(self, redirect_uri: str, pkce: Pkce, state: str) -> str:
-        """The URL that the user opens to log in."""
-        params = {
-            "response_type": "code",
-            "client_id": self.client_id,
-            "redirect_uri": redirect_uri,
-            "scope": self.scope,
-            "code_challenge": pkce.challenge,
-            "code_challenge_method": "S256",
-            "state": state,
-            "id_token_add_organizations": "true",  # so that the token names the account
-            "codex_cli_simplified_flow": "true",
-            "originator": "nanobot",
-        }
-        return f"{self.issuer}/oauth/authorize?{urlencode(params, quote_via=quote)}"
+def _authorization_url(issuer: str, redirect_uri: str, verifier: str, state: str) -> str:
+    """The URL that the user opens to log in. It holds a hash of the verifier (RFC 7636, method S256)."""
+    digest = hashlib.sha256(verifier.encode("ascii")).digest()
+    params = {
+        "response_type": "code",
+        "client_id": CLIENT_ID,
+        "redirect_uri": redirect_uri,
+        "scope": "openid profile email offline_access",
+        "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii"),
+        "code_challenge_method": "S256",
+        "state": state,
+        "id_token_add_organizations": "true",  # so that the token names the account
+        "codex_cli_simplified_flow": "true",
+        "originator": "nanobot",
+    }
+    return f"{issuer}/oauth/authorize?{urlencode(params, quote_via=quote)}"
 
 
-async def log_in(authority: OpenAIAuthority, pools: HttpPools, screen: LoginScreen) -> Account:
-    """Log in with a local browser, or a remote one whose final address the user pastes. Raises LoginFailedError."""
-    pkce, state = Pkce.new(), secrets.token_urlsafe(32)
+async def log_in(
+    issuer: str,
+    pools: HttpPools,
+    screen: LoginScreen,
+    *,
+    ports: Sequence[int] | None = None,
+    timeout_s: float = 600.0,
+) -> Account:
+    """Log in with a local browser, or a remote one whose final address the user pastes. Raises LoginFailedError.
+
+    `issuer`: the OAuth server; OpenAI's own if it is empty. `timeout_s`: how long the user has.
+    """
+    issuer = issuer.rstrip("/") or ISSUER
+    ports = redirect_ports(issuer) if ports is None else ports
+    verifier, state = secrets.token_urlsafe(64), secrets.token_urlsafe(32)
     returned: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    async with callback_server(authority.redirect_path, state, authority.ports, returned) as port:
-        redirect_uri = f"http://localhost:{port or authority.ports[0]}{authority.redirect_path}"
-        url = authority.authorization_url(redirect_uri, pkce, state)
+    async with callback_server(_REDIRECT_PATH, state, ports, returned) as port:
+        redirect_uri = f"http://localhost:{port or ports[0]}{_REDIRECT_PATH}"
+        url = _authorization_url(issuer, redirect_uri, verifier, state)
         screen.show(
             "Log in with your ChatGPT account at this address:",
             url,
@@ -112,17 +94,14 @@ async def log_in(authority: OpenAIAuthority, pools: HttpPools, screen: LoginScre
         screen.open(url)
         pasted = asyncio.create_task(_read_pasted(state, screen))
         try:
-            done, _ = await asyncio.wait(
-                (returned, pasted), timeout=authority.timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait((returned, pasted), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if not done:
-                minutes = round(authority.timeout_s / 60) or 1
-                raise LoginFailedError(f"No login within {minutes} minutes. Run the command again.")
+                raise LoginFailedError(f"No login within {round(timeout_s / 60) or 1} minutes. Run the command again.")
             code = (returned if returned in done else pasted).result()
         finally:
             pasted.cancel()
             await asyncio.gather(pasted, return_exceptions=True)
-    return await exchange_code(authority, pools, code, pkce, redirect_uri)
+    return await _exchange_code(issuer, pools, code, verifier, redirect_uri)
 
 
 async def _read_pasted(state: str, screen: LoginScreen) -> str:
@@ -135,26 +114,24 @@ async def _read_pasted(state: str, screen: LoginScreen) -> str:
             screen.say(f"That address does not belong to this login. {error} Paste the whole address.")
 
 
-async def exchange_code(
-    authority: OpenAIAuthority, pools: HttpPools, code: str, pkce: Pkce, redirect_uri: str
-) -> Account:
+async def _exchange_code(issuer: str, pools: HttpPools, code: str, verifier: str, redirect_uri: str) -> Account:
     """Exchange the code for an account. Raises LoginFailedError, or a ModelCallError if the server does not respond."""
     form = {
         "grant_type": "authorization_code",
-        "client_id": authority.client_id,
+        "client_id": CLIENT_ID,
         "code": code,
-        "code_verifier": pkce.verifier,
+        "code_verifier": verifier,
         "redirect_uri": redirect_uri,
     }
-    learn_secrets({code: "a login", pkce.verifier: "a login"})
-    server = SignInServer(pools, PROVIDER, authority.issuer)
-    response = await server.post(authority.token_url, form)
+    learn_secrets({code: "a login", verifier: "a login"})
+    server = SignInServer(pools, PROVIDER, issuer)
+    response = await server.post(f"{issuer}/oauth/token", form)
     if response.status != 200:
         error = server.error_for(response)
         if response.status in (400, 401, 403):
             raise LoginFailedError(f"The login was not completed: {error.detail or 'refused'}. Start it again.")
         raise error
-    account = _parse_account(response, Account(PROVIDER, authority.issuer, grant=""))
+    account = _parse_account(response, Account(PROVIDER, issuer, grant=""))
     if not account.grant or not account.access_token:
         raise server.answer_error("the server returned no tokens")
     if not account.account_id:
@@ -168,7 +145,7 @@ async def renew(account: Account, pools: HttpPools) -> Account:
     """The account with a new token, and a new refresh token if the server sent one. Raises as `AccountTokens` says."""
     form = {"grant_type": "refresh_token", "client_id": CLIENT_ID, "refresh_token": account.grant}
     server = SignInServer(pools, PROVIDER, account.authority)
-    response = await server.post(OpenAIAuthority(account.authority).token_url, form)
+    response = await server.post(f"{account.authority}/oauth/token", form)
     if response.status == 200:
         renewed = _parse_account(response, account)
         if renewed.access_token == account.access_token:

@@ -114,9 +114,6 @@ class ChatReader(Reader):
                     self._add_call(call, position, out)
             if isinstance(delta.get("function_call"), dict):
                 self._add_call({"index": 0, "function": delta["function_call"]}, 0, out)
-        elif isinstance(choice.get("text"), str):
-            self.began = True
-            self.emit(self._splitter.feed(choice["text"]), out)
         if choice.get("finish_reason"):
             self._finish_reason = str(choice["finish_reason"])
 
