@@ -67,7 +67,8 @@ class FakeAuthority(FakeModels):
         self.token_life_s = token_life_s
         self.consent = consent
         self.polls: deque[str] = deque()
-        """What the next questions of the device flow are answered: "pending", "slow_down", or an error; then yes."""
+        """What the next questions of the device flow are answered: "pending", "slow_down", "unavailable", or an error;
+        then yes."""
         self.interval_s = 0.01
         self.code_life_s = 60.0
         self.token_answers: deque[Answer] = deque()
@@ -313,6 +314,8 @@ class FakeAuthority(FakeModels):
         if said == "slow_down":
             self.interval_s *= 3
             return 200, {"error": "slow_down", "interval": self.interval_s}, {}
+        if said == "unavailable":
+            return 503, "try again", {}
         if said != "yes":
             error = "authorization_pending" if said == "pending" else said
             return 200, {"error": error, "error_description": f"{said}: {words['device_code']}"}, {}

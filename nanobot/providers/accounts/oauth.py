@@ -192,10 +192,14 @@ async def device_login(
     failure = _DEVICE_ERRORS["expired_token"]
     while time.monotonic() < deadline:
         await sleep(interval_s)
-        response = await server.post(token_url, poll)
+        try:
+            response = await server.post(token_url, poll)
+        except AuthorityUnreachableError:  # no network for a moment; RFC 8628 asks for a longer interval
+            interval_s *= 2
+            continue
         if token := response.text("access_token"):
             return token
-        if response.error == "slow_down":
+        if response.error == "slow_down" or response.status == 429 or response.status >= 500:
             interval_s = response.number("interval") or interval_s + _SLOW_DOWN_S
         elif response.error != "authorization_pending":
             failure = _DEVICE_ERRORS.get(response.error) or (

@@ -156,8 +156,8 @@ async def test_a_renewal_that_fails_says_how_and_tells_no_token(server, pools, s
 # GitHub.
 
 
-async def test_slow_down_makes_the_pauses_longer(server, pools):
-    server.polls.extend(["pending", "slow_down", "pending"])
+async def test_slow_down_and_a_server_that_is_away_for_a_moment_make_the_pauses_longer(server, pools):
+    server.polls.extend(["pending", "slow_down", "pending", "unavailable"])
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -166,7 +166,7 @@ async def test_slow_down_makes_the_pauses_longer(server, pools):
 
     account = await github.log_in(server.url, pools, Person(browses=False), sleep)
 
-    assert waits == pytest.approx([0.01, 0.01, 0.03, 0.03])
+    assert waits == pytest.approx([0.01, 0.01, 0.03, 0.03, 5.03])
     assert (account.name, account.plan, account.api_base) == ("octocat", "free_limited_copilot", server.copilot)
     assert account.expires_at == pytest.approx(time.time() + 3600, abs=30)
 
