@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nanobot.agent.memory.commands  # noqa: F401 each child would import it anew
 from nanobot.agent.memory.due import DueTimes
 from nanobot.agent.memory.revisions import RevisionLog
 from nanobot.security.files.open import FileLocation
-from tests.support.memory import MERGED, OVER, DreamHarness, tidying
+from tests.support.memory import MERGED, OVER, remembering, tidying
 
 writes, point = 0, 0
 
@@ -36,10 +37,17 @@ kill_around(FileLocation, "replace")
 kill_around(RevisionLog, "add")
 kill_around(DueTimes, "put")
 
+
+async def dream(folder: Path) -> None:
+    global point
+    async with remembering(folder) as it:
+        point = int(folder.name)
+        await it.dream(tidying(MERGED, OVER))
+
+
 for folder in map(Path, sys.argv[1:]):
     child = os.fork()
     if not child:
-        point = int(folder.name)
-        asyncio.run(DreamHarness(folder).run(tidying(MERGED, OVER)))
+        asyncio.run(dream(folder))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -11,11 +11,11 @@ no message is lost              agent/test_consolidation (kills at each step), a
 whose memory, whose words       here, stories/test_scopes, test_three_people, test_canaries
 /memory, `nanobot memory`       here, agent/test_memory_editing (bytes, undo, budget), cli/test_memory, webui/test_views
 pins                            here, agent/test_memory_editing (any update), agent/test_dream
-/dream, -log, -restore          runtime/test_dreams (when, cost, groups), agent/test_dream (edits, restore),
-                                cli/test_dream, agent/test_dream_kills, agent/test_dream_days (any order of days)
+/dream, -log, -restore          agent/test_dream (edits, restore, groups, when), cli/test_dream, agent/test_dream_kills,
+                                agent/test_dream_days (any order of days)
 lessons                         agent/test_lessons
 /reset --all                    here, stories/test_reset
-an idle week costs nothing      gateway/test_idle_week, runtime/test_dreams
+an idle week costs nothing      gateway/test_idle_week, agent/test_dream
 """
 
 import json
@@ -33,7 +33,7 @@ from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
 from tests.support.eventually import eventually
-from tests.support.memory import Minded, archive_queue, bot_with, saving, talk
+from tests.support.memory import Minded, archive_queue, bot_with, replace_, saving, talk, tidying
 
 GROUP = "telegram:-100"
 ON_TELEGRAM = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}})
@@ -134,6 +134,24 @@ async def test_a_summariser_that_names_edits_changes_these_facts_and_no_other_by
     assert after == before.replace(b"Rome", b"Paris") + b"- Plays chess.\r\n"
     assert "It replaced: Lives in Rome." in why
     assert place.read_bytes() == before
+
+
+async def test_who_is_let_in_alone_has_their_memory_tidied_as_the_owner_they_are(tmp_path: Path):
+    """Nobody is paired as owner there: what they said is no less their own, in the log as in the facts."""
+    saved = saving("Moved.", "- Lives in Berlin.\n- Home: Berlin.")
+    clerk = Minded(saved, tidying(replace_("f1 f2", "Lives in Berlin.")))
+    telegram = {"enabled": True, "token": "1:a", "allowFrom": ["7"]}
+    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": 20}}, "channels": {"telegram": telegram}})
+    async with open_bot(tmp_path, provider=clerk, config=config) as bot:
+        bot.consolidate_after(0)
+        for number in range(10):
+            await say(bot, said(f"word {number}", "7", "7"))
+        await bot.settled()
+        await say(bot, said("/dream", "7", "7"))
+
+    memory = MemoryStore(tmp_path / "workspace")
+    assert "somebody else" not in memory.history_file.read_text(encoding="utf-8")
+    assert [line for line in memory.read_long_term().splitlines() if "Berlin" in line] == ["- Lives in Berlin."]
 
 
 async def test_what_a_subagent_writes_beside_an_editor_is_the_agent_s(tmp_path: Path):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,19 +10,18 @@ from typing import Any
 
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
-from nanobot.agent.memory.dream import Dream, DreamRun
 from nanobot.agent.memory.due import Due, DueTimes
-from nanobot.agent.memory.editor import MemoryEditor
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.retention import read_for_model, store_edits
-from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource, DreamPass
+from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.agent.status import AgentStatus
-from nanobot.config.schema import Config, DreamConfig
+from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Finished, LLMResponse, call_context
+from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import Clock, FrozenClock
@@ -85,64 +84,92 @@ def learn(memory: MemoryStore, entry: str, update: str, source: ChangeSource = U
         memory.revisions.change({"MEMORY.md": update.encode()}, ChangedBy.CONSOLIDATION, source)
 
 
-class DreamHarness:
-    """A memory with some facts that a conversation brought, and who tidies it."""
+class MemoryBot:
+    """A bot whose time is told by the test, and its memory."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        scope: Scope | None = None,
-        limits: RunLimits | None = None,
-        limit_s: float = 60.0,
-        **settings: Any,
-    ) -> None:
-        self.folder = folder
-        self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
-        self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
-        self.model = CauseRecorder()
-        self.models = Models(self.model, limits or RunLimits())
-        self.editor = MemoryEditor(self.memory, self.clock)
-        self.dream = Dream(self.memory, self.models, self.clock, DreamConfig(**settings), limit_s=limit_s)
+    def __init__(self, runtime: Runtime, provider: ScriptedProvider, clock: FrozenClock) -> None:
+        self.bot = Bot(runtime, provider)
+        self.model = provider
+        self.say = self.bot.say
+        self.dreams = runtime.memory.dreams
+        self.clock = clock
+        self.memory = MemoryStore(runtime.workspace, clock=clock, database=runtime.data_dir / "state" / "nanobot.db")
 
-    def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
-        """A consolidation brings this."""
-        learn(self.memory, entry, update, ChangeSource("cli:direct", **source))
+    def of(self, chat: str) -> MemoryStore:
+        return self.memory.of(Scope(chat))
 
-    async def run(self, *lines: Any, by_hand: bool = False) -> DreamRun:
-        self.model.script(*lines)
-        return await self.dream.run(by_hand=by_hand)
+    def learns(self, facts: str = FACTS, entry: str = "Talked of home.", chat: str = "", **source: Any) -> None:
+        """A consolidation brings these facts and this entry of the log."""
+        learn(self.of(chat) if chat else self.memory, entry, facts, ChangeSource("cli:direct", **source))
+
+    def learns_lesson(self, line: str) -> None:
+        """A failure that came again brings this line."""
+        self.memory.revisions.change({"MEMORY.md": f"{self.text}{line}".encode()}, ChangedBy.LESSON)
+
+    def writes(self, text: str) -> None:
+        """A person changes MEMORY.md in an editor."""
+        self.memory.memory_dir.mkdir(parents=True, exist_ok=True)
+        self.memory.memory_file.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+    async def dream(self, *script: Any) -> str:
+        """What `/dream` says, with these answers of the model."""
+        self.model.clear()
+        self.model.script(*script)
+        return await self.say("/dream")
 
     @asynccontextmanager
-    async def thinking(self, *lines: Any) -> AsyncIterator[asyncio.Task[DreamRun]]:
-        """A run whose model thinks, and says this when the block ends."""
+    async def thinking(self, *script: Any) -> AsyncIterator[None]:
+        """`/dream` with a model that thinks while the block runs, and then answers with this script."""
         pause = Pause()
-        self.model.script(pause, *lines)
-        work = asyncio.create_task(self.dream.run())
+        self.model.clear()
+        work = asyncio.create_task(self.dream(pause, *script))
         await pause.reached.wait()
-        yield work
+        yield
         pause.resume.set()
-        await asyncio.wait([work])
+        await work
+
+    async def dream_by_day(self, hours: float) -> int:
+        """So many hours of a gateway with nothing but Dream's timer. Return how often that woke up."""
+        end, slept = self.clock.now().timestamp() + hours * 3600, 0
+
+        async def sleep(seconds: float) -> None:
+            nonlocal slept
+            slept += 1
+            left = end - self.clock.now().timestamp()
+            self.clock.advance(min(seconds, left))
+            if seconds >= left:
+                raise asyncio.CancelledError
+
+        with suppress(asyncio.CancelledError):
+            await self.dreams.run(sleep)
+        return slept
 
     @property
     def text(self) -> str:
-        return self.memory.memory_file.read_bytes().decode()
+        return self.memory.memory_file.read_bytes().decode("utf-8", "surrogateescape")
 
     @property
     def archive(self) -> str:
-        return self.memory.archive_file.read_text(encoding="utf-8") if self.memory.archive_file.exists() else ""
+        return self.memory.file_text(self.memory.archive_file)
 
     @property
     def asked(self) -> str:
+        """What the model was shown last."""
         return str(self.model.requests[-1][1]["content"])
 
-    def passes(self) -> list[DreamPass]:
-        return self.memory.revisions.passes()
 
-    @property
-    def active(self) -> list[int]:
-        """Numbers of the passes that can be restored, newest first."""
-        return [*self.memory.revisions.active_passes()]
+@asynccontextmanager
+async def remembering(
+    home: Path, *script: Any, at: str = "2026-02-26T13:21", config: dict[str, Any] | None = None, **dream: Any
+) -> AsyncIterator[MemoryBot]:
+    """A bot with this script and these settings of Dream."""
+    clock, provider = FrozenClock(datetime.fromisoformat(at).replace(tzinfo=UTC)), ScriptedProvider(*script)
+    settings = Config.model_validate({"agents": {"defaults": {"dream": dream}}, **(config or {})})
+    async with build_runtime(
+        settings, data_dir=home, workspace=home / "workspace", provider=provider, environ={}, clock=clock
+    ) as runtime:
+        runtime.memory.consolidation.pause_s = 60.0
+        yield MemoryBot(runtime, provider, clock)
 
 
 def turn(number: int, steps: int = 0, **fields: str) -> list[ChatMessage]:
@@ -205,10 +232,10 @@ class ConsolidationHarness:
 
 
 class Minded(ScriptedProvider):
-    """Answers every turn with a word; for `save_memory` it follows its script."""
+    """Answers every turn with a word; for `save_memory` and `tidy_memory` it follows its script."""
 
     async def chat_stream(self, messages: Sequence[ChatMessage], tools: Any = None, *others: Any, **more: Any) -> Any:
-        if [tool["function"]["name"] for tool in tools or ()] == ["save_memory"]:
+        if [tool["function"]["name"] for tool in tools or ()] in (["save_memory"], ["tidy_memory"]):
             async for delta in super().chat_stream(messages, tools, *others, **more):
                 yield delta
         else:

@@ -51,6 +51,8 @@ _REPLY_TOKENS = 4_096
 _MIN_REPLY_TOKENS = 256
 _SCHEMA_TOKENS = 400
 _BACKOFF_S, _MAX_BACKOFF_S = 3600.0, 7 * 86_400.0
+_LIMIT_S = 180.0
+"""The time limit of a call."""
 _MAX_FORGOTTEN = 200
 _MAX_ENTRY_CHARS = 2_000
 """Characters shown of a log entry."""
@@ -178,8 +180,6 @@ class Dream:
     settings: DreamConfig
     model: str | None = None
     """A model or preset, None for the default one."""
-    limit_s: float = 180.0
-    """The time limit of a call."""
 
     @property
     def _due(self) -> DueTimes:
@@ -237,7 +237,7 @@ class Dream:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
                 chat = self.memory.scope.chat
                 with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
-                    async with asyncio.timeout(self.limit_s):
+                    async with asyncio.timeout(_LIMIT_S):
                         response = await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
                 dream_pass = replace(
                     dream_pass,
@@ -317,7 +317,7 @@ class Dream:
 
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
         """Record a failed pass, and back off."""
-        reason = str(error) or f"The model gave no answer within {self.limit_s:.0f} seconds."
+        reason = str(error) or f"The model gave no answer within {_LIMIT_S:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self.memory.scope.chat or "the owner", reason)
         dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
         memory, revisions = self.memory, self.memory.revisions
