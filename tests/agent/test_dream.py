@@ -1,4 +1,4 @@
-"""Dream, as a person meets it: `/dream` tidies what is new by edits that are checked, and `/dream-restore` undoes it."""
+"""Dream, as a person meets it: `/dream` tidies by edits that are checked, and `/dream-restore` undoes it."""
 
 import asyncio
 import json
@@ -343,7 +343,7 @@ async def test_restore_brings_back_nothing_forgotten_and_loses_no_later_edit(
 
 
 async def test_undo_and_restore_bring_back_every_byte_of_both_files(tmp_path: Path):
-    odd = b"\xef\xbb\xbf* Likes tea.\r\n- Plays \xff chess\r\n  and more\r\n\r\n## People\r\n- Is \xe6\x88\x91\r\n- A.\r\nText."
+    odd = b"\xef\xbb\xbf* Likes tea.\r\n- Plays \xff chess\r\n  and more\r\n\r\n- \xe6\x88\x91\r\n- A.\r\nText."
     async with remembering(tmp_path) as it:
         it.writes(odd.decode("utf-8", "surrogateescape"))
         it.memory.archive_file.write_bytes(b"- Older.")

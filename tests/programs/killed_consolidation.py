@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nanobot.agent.memory.consolidation  # noqa: F401 each child would import it anew
 from nanobot.agent.memory.revisions import RevisionLog
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.security.files.open import FileLocation
 from nanobot.session.manager import SessionManager
-from tests.support.memory import ConsolidationHarness, saving
+from tests.support.memory import Minded, bot_with, saving
 
 point = ""
 
@@ -38,13 +39,13 @@ kill_around(SessionManager, "save")
 
 
 async def consolidate(folder: Path) -> None:
-    harness = ConsolidationHarness(folder)
-    harness.model.script(saving("[2026-02-26 13:21] Talked.", "Likes tea."))
-    await harness.move()
+    global point
+    async with bot_with(folder, Minded(saving("[2026-02-26 13:21] Talked.", "Likes tea."))) as bot:
+        point = folder.name
+        await bot.say("/compact")
 
 
 for folder in map(Path, sys.argv[1:]):
-    point = folder.name
     child = os.fork()
     if not child:
         asyncio.run(consolidate(folder))

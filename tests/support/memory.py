@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.engine.spec import Model, RunLimits
-from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
@@ -17,7 +16,6 @@ from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.agent.status import AgentStatus
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Finished, LLMResponse, call_context
@@ -187,50 +185,6 @@ def saving(entry: str = "Talked.", update: str = "- Likes tea.", **more: Any) ->
     return calls(("save_memory", {"history_entry": entry, "memory_update": update, **more}))
 
 
-class ConsolidationHarness:
-    """A workspace with one session, its memory, and who consolidates it."""
-
-    def __init__(self, folder: Path, *, key: str = KEY, limits: RunLimits | None = None, **options: Any) -> None:
-        self.key = key
-        self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
-        self.sessions = SessionManager(folder)
-        self.memory = MemoryStore(folder, clock=self.clock)
-        self.model = ScriptedProvider()
-        self.models = Models(self.model, limits or RunLimits())
-        self.status = AgentStatus(self.clock)
-        self.consolidator = Consolidator(self.memory, self.sessions, self.models, self.status, self.clock, **options)
-
-    async def say(self, *rows: ChatMessage) -> None:
-        async with self.sessions.hold(self.key) as session:
-            await self.sessions.append(session, *rows)
-
-    async def talk(self, first: int, last: int) -> None:
-        await self.say(*(row for number in range(first, last) for row in turn(number)))
-
-    async def consolidate(self, keep: int = 8) -> ConsolidationResult:
-        """One call, with the session held."""
-        async with self.sessions.hold(self.key) as session:
-            return await self.consolidator.consolidate(self.key, lambda session: keep, held=session, max_calls=1)
-
-    async def move(self) -> ConsolidationResult:
-        """As many calls as are needed; turns of the session go on."""
-        return await self.consolidator.consolidate(self.key, lambda session: 8)
-
-    @property
-    def cursor(self) -> int:
-        """As another process sees it."""
-        return SessionManager(self.sessions.folder.parent).get_or_create(KEY).last_consolidated
-
-    @property
-    def asked(self) -> str:
-        """The material of the last request."""
-        return str(self.model.requests[-1][1]["content"])
-
-    @property
-    def log(self) -> str:
-        return self.memory.history_file.read_text(encoding="utf-8") if self.memory.history_file.exists() else ""
-
-
 class Minded(ScriptedProvider):
     """Answers every turn with a word; for `save_memory` and `tidy_memory` it follows its script."""
 
@@ -247,15 +201,43 @@ class Minded(ScriptedProvider):
         self.turns: list[list[ChatMessage]] = []
         self.answers = "Fine."
 
+    @property
+    def asked(self) -> str:
+        """The material of the last consolidation."""
+        return str(self.requests[-1][1]["content"])
+
 
 @asynccontextmanager
 async def bot_with(
-    home: Path, minded: Minded, pause_s: float = 0, window: int = 20, clock: Clock | None = None, **defaults: Any
+    home: Path,
+    minded: Minded,
+    pause_s: float = 0,
+    window: int = 20,
+    clock: Clock | None = None,
+    more: dict[str, Any] | None = None,
+    **defaults: Any,
 ) -> AsyncIterator[Bot]:
-    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
+    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}, **(more or {})})
     async with open_bot(home, provider=minded, config=config, clock=clock) as bot:
         bot.consolidate_after(pause_s)
         yield bot
+
+
+async def store(home: Path, *rows: ChatMessage, key: str = KEY, **metadata: Any) -> None:
+    """Have these messages in a session."""
+    sessions = SessionManager(home / "workspace")
+    async with sessions.hold(key) as session:
+        session.metadata.update(metadata)
+        await sessions.append(session, *rows)
+
+
+def turns(first: int, last: int, **fields: str) -> list[ChatMessage]:
+    return [row for number in range(first, last) for row in turn(number, **fields)]
+
+
+def cursor(home: Path, key: str = KEY) -> int:
+    """How many messages are in memory."""
+    return SessionManager(home / "workspace").get_or_create(key).last_consolidated
 
 
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
