@@ -72,10 +72,14 @@ class Models:
         return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 
 
-def learn(memory: MemoryStore, entry: str, update: str, source: ChangeSource = UNKNOWN_SOURCE) -> None:
-    """A consolidation brings this log entry and this text of MEMORY.md; the first one brings it as it is."""
-    known = read_for_model(memory.revisions)
-    if parse_facts(known):
+def learn(
+    memory: MemoryStore, entry: str, update: str, source: ChangeSource = UNKNOWN_SOURCE, seen: str | None = None
+) -> None:
+    """A consolidation brings this log entry and this text of MEMORY.md, which stood as `seen` before; the first one
+    brings it as it is.
+    """
+    known = read_for_model(memory.revisions) if seen is None else seen
+    if seen is not None or parse_facts(known):
         store_edits(memory.revisions, entry, edits_of_update(known, update), source)
     else:
         memory.append_history(entry)
@@ -96,8 +100,13 @@ class MemoryBot:
     def of(self, chat: str) -> MemoryStore:
         return self.memory.of(Scope(chat))
 
-    def learns(self, facts: str = FACTS, entry: str = "Talked of home.", chat: str = "", **source: Any) -> None:
-        """A consolidation brings these facts and this entry of the log."""
+    def learns(
+        self, facts: str = FACTS, entry: str = "Talked of home.", chat: str = "", said: str = "", **source: Any
+    ) -> None:
+        """A consolidation brings these facts and this entry of the log, from what somebody just `said`."""
+        row: Any = {"role": "user", "content": said, "turn_id": "t1", "provenance": "owner", "sender_id": "ann"}
+        row["timestamp"] = self.clock.now().isoformat()
+        source = {"rows": [row] if said else [], **source}
         learn(self.of(chat) if chat else self.memory, entry, facts, ChangeSource("cli:direct", **source))
 
     def learns_lesson(self, line: str) -> None:
