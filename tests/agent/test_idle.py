@@ -69,6 +69,12 @@ async def watched(tmp_path: Path, time: HeldTime, monkeypatch: pytest.MonkeyPatc
         yield bot
 
 
+async def talk(bot: Bot) -> None:
+    bot.provider.script(*[f"answer {number}" for number in range(10)])
+    for number in range(10):
+        await bot.say(f"question {number}")
+
+
 async def until_moved(bot: Bot, count: int) -> None:
     async with asyncio.timeout(5):
         while f"Memory: {count} messages moved" not in await bot.say("/status"):
@@ -80,10 +86,8 @@ def heads(requests: list[list[Any]]) -> list[bool]:
     return [later[: len(earlier)] == earlier for earlier, later in pairwise(requests)]
 
 
-async def test_the_person_notices_nothing_but_the_memory(watched: Bot, time: HeldTime):
-    watched.provider.script(*[f"answer {number}" for number in range(10)])
-    for number in range(10):
-        await watched.say(f"question {number}")
+async def test_idle_session_is_consolidated_and_the_person_notices_only_the_memory(watched: Bot, time: HeldTime):
+    await talk(watched)
     watched.provider.script(saving())
 
     await time.go_on(IDLE_S)
@@ -105,35 +109,12 @@ async def test_the_person_notices_nothing_but_the_memory(watched: Bot, time: Hel
     assert "Memory: 12 messages moved into memory at 2026-02-26 13:31" in status
 
 
-async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once_and_the_next_prompt_is_shorter(
+async def test_message_that_comes_during_a_compaction_is_answered_at_once_without_a_notice(
     watched: Bot, time: HeldTime
 ):
-    watched.provider.script(*["fine"] * 10)
-    for number in range(10):
-        await watched.say(f"question {number}")
-    pause = Pause()
-    watched.provider.script(pause, "here I am", saving())
-    await time.go_on(IDLE_S)
-    await pause.reached.wait()
-
-    reply = await asyncio.wait_for(watched.say("quick!"), 5)
-
-    assert reply == "here I am"
-    assert watched.session("cli:direct").last_consolidated == 0
-    pause.resume.set()
-    await until_moved(watched, 12)
-    watched.provider.script("and here")
-    await watched.say("still there?")
-    assert "question 5" not in str(watched.provider.requests[-1])
-    assert "quick!" in str(watched.provider.requests[-1])
-
-
-async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(watched: Bot, time: HeldTime):
-    watched.provider.script(*["fine"] * 10)
-    for number in range(10):
-        await watched.say(f"question {number}")
+    await talk(watched)
     pause, sink = Pause(), RecordingSink()
-    watched.provider.script(pause, "here I am")
+    watched.provider.script(pause, "here I am", saving(), "and here")
     await time.go_on(IDLE_S)
     await pause.reached.wait()
 
@@ -142,19 +123,15 @@ async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(watch
 
     assert result.text == "here I am"
     assert "notice" not in sink.types
+    assert watched.session("cli:direct").last_consolidated == 0
+    pause.resume.set()
+    await until_moved(watched, 12)
+    await watched.say("still there?")
+    assert "question 5" not in str(watched.provider.requests[-1])
+    assert "quick!" in str(watched.provider.requests[-1])
 
 
-async def test_24_idle_hours_after_a_short_talk_cost_no_token(watched: Bot, time: HeldTime):
-    watched.provider.script("hello")
-    await watched.say("hi")
-
-    for _ in range(24 * 6):
-        await time.go_on(600)
-
-    assert len(watched.provider.requests) == 1
-
-
-async def test_each_turn_begins_the_waiting_anew_and_a_silence_is_used_once(watched: Bot, time: HeldTime):
+async def test_wait_begins_anew_with_each_turn_and_a_silence_is_used_once(watched: Bot, time: HeldTime):
     watched.provider.script(*["fine"] * 20)
     for number in range(20):
         await watched.say(f"question {number}")
@@ -170,7 +147,7 @@ async def test_each_turn_begins_the_waiting_anew_and_a_silence_is_used_once(watc
     assert (spoken, len(watched.provider.requests)) == (20, 21)
 
 
-async def test_an_archived_session_whose_summary_failed_is_tried_again_later_though_nobody_speaks(
+async def test_archived_session_whose_summary_failed_is_tried_again_later_though_nobody_speaks(
     tmp_path: Path, time: HeldTime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ConsolidationScheduler, "sleep", staticmethod(time.sleep))
@@ -187,10 +164,9 @@ async def test_an_archived_session_whose_summary_failed_is_tried_again_later_tho
     assert (asked, len(bot.provider.requests)) == ([1, 2], 3)
 
 
-async def test_without_the_key_nothing_waits_and_no_idle_session_is_consolidated(tmp_path: Path, time: HeldTime):
-    async with open_bot(tmp_path, *["fine"] * 10, clock=time) as bot:
-        for number in range(10):
-            await bot.say(f"question {number}")
+async def test_without_the_setting_nothing_waits_and_no_idle_session_is_consolidated(tmp_path: Path, time: HeldTime):
+    async with open_bot(tmp_path, clock=time) as bot:
+        await talk(bot)
         names = {task.get_name() for task in asyncio.all_tasks()}
         time.advance(30 * 86_400)
         bot.provider.script("hello")
@@ -209,14 +185,17 @@ HOURLY = Config.model_validate({"agents": {"defaults": {"idleCompactAfterMinutes
 @pytest.fixture
 async def left_idle(tmp_path: Path, time: HeldTime) -> Path:
     """A conversation that another process left two hours ago."""
-    async with open_bot(tmp_path, *["fine"] * 10, config=HOURLY, clock=time) as bot:
-        for number in range(10):
-            await bot.say(f"question {number}")
+    async with open_bot(tmp_path, config=HOURLY, clock=time) as bot:
+        await talk(bot)
+        time.advance(3599)
+        bot.provider.script("not yet")
+        await bot.say("for less than an hour")
+        assert "question 0" in str(bot.provider.requests[-1])
     time.advance(2 * 3600)
     return tmp_path
 
 
-async def test_an_idle_session_is_compacted_before_its_next_prompt_and_a_command_does_not_wait_for_it(
+async def test_idle_session_is_compacted_before_its_next_prompt_and_a_command_does_not_wait_for_it(
     left_idle: Path, time: HeldTime
 ):
     async with open_bot(left_idle, saving(), "back again", "still here", config=HOURLY, clock=time) as bot:
@@ -227,28 +206,19 @@ async def test_an_idle_session_is_compacted_before_its_next_prompt_and_a_command
 
     _, first, second = bot.provider.requests
     phases = [[*event.phase_seconds] for event in bot.sink.events if isinstance(event, TurnEnded)]
-    assert history == "bot: fine"
+    assert history == "bot: not yet"
     assert asked_by_command == 0
     assert reply == "back again"
-    assert "question 5" not in str(first)
-    assert "question 6" in str(first)
+    assert "question 6" not in str(first)
+    assert "question 7" in str(first)
     assert "Likes tea." in str(first[0])
     assert second[: len(first)] == first
     assert "compact" not in phases[0]
     assert phases[1] == ["restore", "command", "compact", "build", "run", "save"]
 
 
-async def test_a_session_that_was_not_idle_for_so_long_is_left_as_it_is(left_idle: Path):
-    time = HeldTime()
-    time.advance(3599)
-    async with open_bot(left_idle, "back again", config=HOURLY, clock=time) as bot:
-        assert await bot.say("hello again") == "back again"
-
-    assert "question 0" in str(bot.provider.requests)
-
-
 @pytest.mark.parametrize("failure", [ProviderError("down"), "I saved it."])
-async def test_a_compaction_that_fails_keeps_no_answer_back(left_idle: Path, time: HeldTime, failure: Any):
+async def test_compaction_that_fails_keeps_no_answer_back(left_idle: Path, time: HeldTime, failure: Any):
     async with open_bot(left_idle, failure, "back again", config=HOURLY, clock=time) as bot:
         reply = await bot.say("hello again")
 
@@ -261,7 +231,7 @@ async def test_a_compaction_that_fails_keeps_no_answer_back(left_idle: Path, tim
         assert await bot.say("and now?") == "still here"
 
 
-async def test_a_compaction_that_takes_too_long_is_announced_and_given_up(
+async def test_compaction_that_takes_too_long_is_announced_and_given_up(
     left_idle: Path, time: HeldTime, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(pipeline, "_COMPACT_S", 1.0)

@@ -158,6 +158,8 @@ async def test_change_that_the_disk_refuses_is_not_done_in_any_file(
         assert "Forgotten" not in told and ("full" in told or "cannot be" in told)
         assert "rain" in it.memory.shared_file.read_text(encoding="utf-8")
         assert "rain" in it.text
+        await it.say("/memory forget rain")
+        assert (it.memory.shared_file.read_text(encoding="utf-8"), it.text) == ("", NUTS)
 
 
 def _refuse(*args: Any) -> Any:

@@ -3,12 +3,12 @@
 The promises about memory, and the doors that go red without them:
 
 files, names and their formats  agent/test_memory (MemoryStore, HISTORY.md, history.jsonl, daily notes, bytes, links)
-when it consolidates            agent/test_tidying (memoryWindow, half of it stays, window cut, /new, failures, backoff,
-                                nobody waits), agent/test_idle (idleCompactAfterMinutes, the last 8 stay)
+when it consolidates            agent/test_consolidation (memoryWindow, half of it stays, window cut, /new, /compact,
+                                failures, kills, nobody waits), agent/test_idle (idleCompactAfterMinutes)
 what a summariser is shown      agent/test_save_memory (a line a message, one `save_memory` call, `memory_update` as
                                 text, object or JSON), stories/test_summarisers (bad answers over the wire)
 no message is lost              agent/test_consolidation (kills at each step), agent/test_consolidation_kills
-whose memory, whose words       here, stories/test_scopes, test_three_people, test_canaries
+whose memory, whose words       here, agent/test_consolidation, stories/test_scopes, test_three_people, test_canaries
 /memory, `nanobot memory`       here, agent/test_memory_editing (bytes, undo, budget), cli/test_memory, webui/test_views
 pins                            here, agent/test_memory_editing (any update), agent/test_dream
 /dream, -log, -restore          agent/test_dream (edits, restore, groups, when), cli/test_dream, agent/test_dream_kills,
