@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from tests.support.ledger_rows import rows_of
 from tests.support.memory import KEY, Minded, archive_queue, bot_with, cursor, saving, store, talk, turn, turns
 
 TEA = saving("[2026-02-26 13:21] Talked.", "- Likes tea.")
-SMALL = {"contextWindowTokens": 9_000, "maxTokens": 2_000}
+SMALL: dict[str, Any] = {"contextWindowTokens": 9_000, "maxTokens": 2_000}
 OPEN_TO_ALL = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 
 
@@ -301,7 +301,7 @@ async def test_later_consolidation_tells_what_is_new_and_the_memory_as_it_stands
 async def test_long_conversation_goes_in_parts_that_fit_the_model(tmp_path: Path):
     rows: list[Any] = turns(0, 40)
     words = "word " * 200
-    await store(tmp_path, *({**row, "content": f"{row['content']} {words}"} for row in rows))
+    await store(tmp_path, *(cast("ChatMessage", {**row, "content": f"{row['content']} {words}"}) for row in rows))
     minded = Minded(*[TEA] * 8)
     async with bot_with(tmp_path, minded, **SMALL) as bot:
         assert "Moved 72 messages" in await bot.say("/compact")
@@ -313,7 +313,7 @@ async def test_long_conversation_goes_in_parts_that_fit_the_model(tmp_path: Path
 
 
 async def test_very_long_session_goes_in_eight_parts_and_the_rest_waits(tmp_path: Path):
-    await store(tmp_path, *(row | LONG for row in turns(0, 60)))
+    await store(tmp_path, *(cast("ChatMessage", {**row, **LONG}) for row in turns(0, 60)))
     minded = Minded(*[TEA] * 20)
     async with bot_with(tmp_path, minded, **SMALL) as bot:
         await bot.say("/compact")

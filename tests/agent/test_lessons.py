@@ -10,7 +10,7 @@ import pytest
 
 from nanobot.agent.memory.lessons import MAX_LESSONS, QUIET_DAYS, find_failures
 from nanobot.messages.types import ChatMessage, Provenance
-from nanobot.testing import calls
+from nanobot.testing import Line, calls
 from tests.support.eventually import eventually
 from tests.support.memory import MemoryBot, remembering
 from tests.support.scripted_model import Cast, on_stage
@@ -102,6 +102,10 @@ def test_nothing_counts_behind_words_from_outside(whose: Provenance):
 # --- whose turns count
 
 
+def three(*turn: Line) -> list[Line]:
+    return [*turn] * 3
+
+
 @pytest.mark.parametrize(
     ("allowed", "sender", "more", "counted"),
     [
@@ -116,7 +120,7 @@ async def test_failures_count_in_the_owners_own_turns(
     tmp_path: Path, allowed: list[str], sender: str, more: dict[str, Any], counted: int
 ):
     telegram = {"enabled": True, "token": "1:a", "allowFrom": allowed}
-    async with on_stage(tmp_path, Cast(*[READS, "Done."] * 3), config={"channels": {"telegram": telegram}}) as stage:
+    async with on_stage(tmp_path, Cast(*three(READS, "Done.")), config={"channels": {"telegram": telegram}}) as stage:
         for _ in range(3):
             await stage.hear("read it", chat=sender, channel="telegram", sender=sender, **more)
             await stage.quiet()
@@ -128,7 +132,7 @@ async def test_failures_count_in_the_owners_own_turns(
 
 
 async def test_failure_of_a_subagent_counts(tmp_path: Path):
-    cast = Cast(*[calls(("spawn", {"task": "run", "wait": True})), "Done."] * 3, run=[READS, "could not"] * 3)
+    cast = Cast(*three(calls(("spawn", {"task": "run", "wait": True})), "Done."), run=[READS, "could not"] * 3)
     async with on_stage(tmp_path, cast) as stage:
         for _ in range(3):
             await stage.hear("have it read")

@@ -10,9 +10,8 @@ from typing import Any
 
 from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.due import Due, DueTimes
-from nanobot.agent.memory.edits import edits_of_update
+from nanobot.agent.memory.edits import edits_of_update, read_for_model, store_edits
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.retention import read_for_model, store_edits
 from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
@@ -240,7 +239,7 @@ async def store(home: Path, *rows: ChatMessage, key: str = KEY, **metadata: Any)
         await sessions.append(session, *rows)
 
 
-def turns(first: int, last: int, **fields: str) -> list[ChatMessage]:
+def turns(first: int, last: int, **fields: Any) -> list[ChatMessage]:
     return [row for number in range(first, last) for row in turn(number, **fields)]
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from nanobot.agent.engine.spec import Model
-from nanobot.agent.memory.retention import read_for_model, store_edits
+from nanobot.agent.memory.edits import read_for_model, store_edits
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.save_memory import SaveMemoryAnswer, request_consolidation
 from nanobot.agent.memory.store import MemoryStore

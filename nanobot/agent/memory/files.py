@@ -1,12 +1,15 @@
-"""The files of one memory: opened without following links, read whole, written atomically."""
+"""The files of one memory: opened without following links, read whole, written atomically; and the entries of its log,
+HISTORY.md, and `history.jsonl` of the original's later format.
+"""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
-from nanobot.agent.memory.history import STAMP
 from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
 from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.errors import StorageError
@@ -15,12 +18,22 @@ from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
 from nanobot.utils.storage_error import storage_error
+from nanobot.utils.text import json_objects
 
 BUDGET_BYTES = 8192
 """Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
 _STALE_TEMP_S = 600.0
 """A temporary file older than this belongs to no running writer."""
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty if the file has none."""
+
+    timestamp: str
+    content: str
 
 
 class MemoryFiles:
@@ -129,3 +142,34 @@ def _gap_at_end(place: FileLocation) -> str:
         return ""
     newlines = len(tail) - len(tail.rstrip(b"\n"))
     return "\n" * max(0, 2 - newlines) if tail else ""
+
+
+def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]:
+    """Parse HISTORY.md from offset `begin` on, given its bytes from there. Return each entry with the offset where it
+    ends. Text before the first stamp is an entry without one.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    starts = [0, *(match.start() for match in STAMP.finditer(text)), len(text)]
+    entries = []
+    for start, stop in pairwise(starts):
+        raw = text[start:stop].encode("utf-8", "surrogateescape")
+        begin += len(raw)
+        if piece := raw.decode("utf-8", "replace").strip():
+            stamp = STAMP.match(piece)
+            when, content = (stamp[1].replace("T", " "), piece[stamp.end() :]) if stamp else ("", piece)
+            entries.append((HistoryEntry(when, content.strip()), begin))
+    return entries
+
+
+def entries_of_jsonl(data: bytes) -> Iterator[HistoryEntry]:
+    """Parse history.jsonl, one `{cursor, timestamp, content}` per line; other lines are skipped."""
+    for row in json_objects(data):
+        if isinstance(content := row.get("content"), str):
+            yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
+
+
+def _minute(timestamp: object) -> str:
+    try:
+        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return ""

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.memory.files import BUDGET_BYTES as BUDGET_BYTES
-from nanobot.agent.memory.files import MemoryFiles
-from nanobot.agent.memory.history import HistoryEntry, entries_of_jsonl, parse_entries
+from nanobot.agent.memory.files import HistoryEntry, MemoryFiles, entries_of_jsonl, parse_entries
 from nanobot.agent.scope import Scope
 from nanobot.errors import NanobotError
 from nanobot.providers.base import LLMProvider
@@ -98,7 +97,7 @@ class MemoryStore(MemoryFiles):
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
         # most turns consolidate nothing
-        from nanobot.agent.memory.retention import read_for_model, store_edits
+        from nanobot.agent.memory.edits import read_for_model, store_edits
         from nanobot.agent.memory.save_memory import request_consolidation
         from nanobot.agent.memory.transcript import build_transcript
 
