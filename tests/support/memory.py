@@ -3,12 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.engine.spec import Model, RunLimits
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import edits_of_update, read_for_model, store_edits
 from nanobot.agent.memory.facts import parse_facts
@@ -17,7 +15,7 @@ from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import Finished, LLMResponse, call_context
+from nanobot.providers.base import Finished, LLMResponse
 from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
@@ -43,32 +41,6 @@ def replace_(ids: str, text: str) -> dict[str, Any]:
 
 MERGED = replace_("f1 f2", "Lives in Berlin.")
 OVER = {"action": "archive", "ids": ["f4"], "why": "over"}
-
-
-class CauseRecorder(ScriptedProvider):
-    """Records the cause of each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.causes: list[str] = []
-
-    async def chat_stream(self, *args: Any, **kwargs: Any) -> Any:
-        self.causes.append(call_context().cause)
-        async for delta in super().chat_stream(*args, **kwargs):
-            yield delta
-
-
-@dataclass
-class Models:
-    """The one model, whatever is wanted."""
-
-    provider: ScriptedProvider
-    limits: RunLimits = field(default_factory=RunLimits)
-    wanted: list[str | None] = field(default_factory=list)
-
-    async def get(self, wanted: str | None) -> Model:
-        self.wanted.append(wanted)
-        return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
 
 
 def learn(
