@@ -20,7 +20,6 @@ from tests.support.ledger_rows import rows_of
 from tests.support.memory import KEY, Minded, archive_queue, bot_with, cursor, saving, store, talk, turn, turns
 
 TEA = saving("[2026-02-26 13:21] Talked.", "- Likes tea.")
-SMALL: dict[str, Any] = {"contextWindowTokens": 9_000, "maxTokens": 2_000}
 OPEN_TO_ALL = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
 
 
@@ -252,7 +251,6 @@ async def test_archive_that_cannot_be_summarised_is_named_in_the_log_after_five_
 
 # --- how much: /compact moves all but the last eight messages
 
-LONG: Any = {"content": "word " * 1_000}
 TURN_WITH_TOOLS = turn(1, steps=4)
 JOINED: list[Any] = [{"role": "user", "content": "and plums", "turn_id": "t1"}, {"role": "user", "origin": "system"}]
 
@@ -298,28 +296,22 @@ async def test_later_consolidation_tells_what_is_new_and_the_memory_as_it_stands
     assert {row["model"] for row in rows_of(tmp_path) if row["cause"] == "consolidation"} == {"mine"}
 
 
-async def test_long_conversation_goes_in_parts_that_fit_the_model(tmp_path: Path):
-    rows: list[Any] = turns(0, 40)
-    words = "word " * 200
-    await store(tmp_path, *(cast("ChatMessage", {**row, "content": f"{row['content']} {words}"}) for row in rows))
-    minded = Minded(*[TEA] * 8)
-    async with bot_with(tmp_path, minded, **SMALL) as bot:
-        assert "Moved 72 messages" in await bot.say("/compact")
-
-    assert 1 < len(minded.requests) < 8
-    assert all(len(str(request)) < 4 * 7_000 for request in minded.requests)
-    shown = "".join(str(request[1]["content"]) for request in minded.requests)
-    assert [shown.count(f"question {number} ") for number in range(36)] == [1] * 36
-
-
-async def test_very_long_session_goes_in_eight_parts_and_the_rest_waits(tmp_path: Path):
-    await store(tmp_path, *(cast("ChatMessage", {**row, **LONG}) for row in turns(0, 60)))
+@pytest.mark.parametrize(("count", "words", "parts"), [(40, 200, range(2, 8)), (60, 1_000, range(8, 9))])
+async def test_long_conversation_goes_in_parts_that_fit_the_model_and_at_most_eight_at_once(
+    tmp_path: Path, count: int, words: int, parts: range
+):
+    said = ({**row, "content": f"{row['content']} {'word ' * words}"} for row in turns(0, count))
+    await store(tmp_path, *(cast("ChatMessage", row) for row in said))
     minded = Minded(*[TEA] * 20)
-    async with bot_with(tmp_path, minded, **SMALL) as bot:
+    async with bot_with(tmp_path, minded, contextWindowTokens=9_000, maxTokens=2_000) as bot:
         await bot.say("/compact")
 
-    assert len(minded.requests) == 8
-    assert 0 < cursor(tmp_path) < 112
+    assert len(minded.requests) in parts
+    assert all(len(str(request)) < 4 * 7_000 for request in minded.requests)
+    assert 0 < cursor(tmp_path) <= 2 * count - 8
+    shown = "".join(str(request[1]["content"]) for request in minded.requests)
+    moved = cursor(tmp_path) // 2
+    assert [shown.count(f"question {number} ") for number in range(count)] == [1] * moved + [0] * (count - moved)
 
 
 @pytest.mark.parametrize(
@@ -450,35 +442,31 @@ async def test_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Path
     assert cursor(tmp_path) == 12
 
 
-STEPS = ("append_history", "append", "add", "replace", "save")
-POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
-
-
 @POSIX
-async def test_kill_between_the_steps_loses_no_message_and_no_words(tmp_path: Path):
-    folders = [tmp_path / point for point in POINTS]
+async def test_kill_before_or_behind_any_write_loses_no_message_and_no_words(tmp_path: Path):
+    """The log is written first, the memory second, and last the session's cursor moves."""
+    folders = [tmp_path / str(point) for point in range(2, 13)]
     for folder in folders:
         await store(folder, *turns(0, 10))
 
-    ends = await asyncio.to_thread(told, "tests.programs.killed_consolidation", *map(str, folders))
+    ends = (await asyncio.to_thread(told, "tests.programs.killed_memory", "/compact", *map(str, folders))).split()
 
-    assert ends.split() == ["-9"] * len(POINTS)
-    for folder in folders:
-        await what_a_kill_leaves(folder)
+    assert set(ends[:-1]) == {"-9"}
+    assert ends[-1] == "0", "the last of them came to its end: each write was tried"
+    left = [await what_a_kill_leaves(folder) for folder in folders]
+    assert left == ["", *["log"] * 4, *["memory"] * 2, *["moved"] * 4]
 
 
-async def what_a_kill_leaves(home: Path) -> None:
-    memory, moved, point = memory_of(home), cursor(home), home.name
-    log = memory.history_file.read_text(encoding="utf-8") if memory.history_file.exists() else ""
-    assert bool(log) == (POINTS.index(point) not in (0, 2))
-    assert bool(memory.read_long_term()) == (POINTS.index(point) in (7, 8, 9))
-    assert moved == (12 if point == "after save" else 0)
-    if moved:
-        assert (log, memory.read_long_term()) == ("[2026-02-26 13:21] Talked.\n\n", "- Likes tea.\n")
+async def what_a_kill_leaves(home: Path) -> str:
+    """How far it got."""
+    memory, moved = memory_of(home), cursor(home)
+    log, facts = memory.read_history(), memory.read_long_term()
+    assert (len(log), facts) == (1, "- Likes tea.\n") or not moved
     async with bot_with(home, Minded(TEA)) as bot:
-        assert "Nothing was moved" in (await bot.say("/compact")) or not moved
+        assert ("Nothing was moved" in await bot.say("/compact")) is bool(moved)
         assert bot.session(KEY).message_count == 20
         changes = (await bot.say("/memory log")).splitlines()
     assert (cursor(home), memory.read_long_term()) == (12, "- Likes tea.\n")
-    assert 1 <= len(memory.read_history()) <= 2
+    assert len(memory.read_history()) == 1 + (bool(log) and not moved)
     assert [line.count("  consolidation ") for line in changes] == [1], "no edit by hand"
+    return "moved" if moved else "memory" if facts else "log" if log else ""

@@ -11,13 +11,13 @@ NEW = FACTS.replace("- Home: Berlin.\n", "").replace("- Flies to Oslo on 2026-01
 
 @POSIX
 async def test_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Path):
-    """Even points lie before one of its four writes, odd ones behind it."""
+    """Before and behind each of its four writes."""
     folders = [tmp_path / str(point) for point in range(2, 11)]
     for folder in folders:
         async with remembering(folder) as it:
             it.learns()
 
-    ends = (await asyncio.to_thread(told, "tests.programs.killed_dream", *map(str, folders))).split()
+    ends = (await asyncio.to_thread(told, "tests.programs.killed_memory", "/dream", *map(str, folders))).split()
 
     assert set(ends[:-1]) == {"-9"}
     assert ends[-1] == "0", "the last of them came to its end: each write was tried"

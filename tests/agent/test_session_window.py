@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from nanobot.config.schema import Config
 from nanobot.testing import open_bot
-from tests.support.memory import KEY, store, turns
+from tests.support.memory import KEY, store, turn, turns
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,24 @@ async def test_window_of_a_long_session_does_not_slide_also_over_a_restart(tmp_p
     if damage is None:
         assert third[: len(second)] == second
     assert "question 999" in str(third) and "question 0'" not in str(third)
+
+
+async def test_shrunk_results_stay_as_they_were_shown_over_a_restart(tmp_path: Path):
+    rows: list[Any] = [row for number in range(40) for row in turn(number, steps=1)]
+    long = {"content": "word " * 400}
+    await store(tmp_path, *(row | long if row["role"] == "tool" else row for row in rows))
+    config = Config.model_validate({"agents": {"defaults": {"contextWindowTokens": 16_000, "maxTokens": 1_000}}})
+    async with open_bot(tmp_path, "one", "two", config=config) as bot:
+        await bot.say("and?")
+        await bot.say("and then?")
+        first, second = bot.requests
+    async with open_bot(tmp_path, "three", config=config) as bot:
+        await bot.say("so?")
+        [third] = bot.requests
+
+    assert 0 < str(first).count("word " * 400) < 40
+    assert second[: len(first)] == first
+    assert third[: len(second)] == second
 
 
 async def test_messages_that_went_into_memory_leave_the_window_and_the_rest_stays_as_it_was(tmp_path: Path):
