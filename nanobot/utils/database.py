@@ -115,6 +115,8 @@ class Database:
         self._handover: asyncio.Handle | None = None
         self._batches: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._syncs: bool | None = None
+        """Whether the thread's connection syncs each commit; None until it is set."""
         self._reader: Connection | None = None
         """A connection for `find`, used by the event loop itself."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -230,8 +232,9 @@ class Database:
         """Run all in one commit; if that fails, each in its own, so that one failure does not affect the others."""
         try:
             # In WAL mode NORMAL syncs at checkpoints only; both survive the process, and keep the file sound.
-            is_synced = any(work.is_synced for work in batch)
-            db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
+            if (is_synced := any(work.is_synced for work in batch)) is not self._syncs:
+                db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
+                self._syncs = is_synced
             db.execute("BEGIN IMMEDIATE")
             try:
                 for work in batch:
