@@ -374,20 +374,19 @@ async def test_facts_archived_by_others_since_stay_in_the_archive(tmp_path: Path
 # --- the commands
 
 
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        ("/dream", "no model was called"),
-        ("/dream-log", "Dream has tidied nothing here yet."),
-        ("/dream-log some", "'some' is not a number"),
-        ("/dream-restore", "There is no Dream pass to restore."),
-        ("/dream-restore first", "'first' is not one"),
-        ("/dream-restore 7", "There is no Dream pass to restore."),
-    ],
-)
-async def test_command_without_anything_to_do_says_so(tmp_path: Path, said: str, told: str):
+NOTHING = {
+    "/dream": "no model was called",
+    "/dream-log": "Dream has tidied nothing here yet.",
+    "/dream-log some": "'some' is not a number",
+    "/dream-restore": "There is no Dream pass to restore.",
+    "/dream-restore first": "'first' is not one",
+    "/dream-restore 7": "There is no Dream pass to restore.",
+}
+
+
+async def test_command_without_anything_to_do_says_so(tmp_path: Path):
     async with remembering(tmp_path) as it:
-        assert told in await it.say(said)
+        assert [command for command, answer in NOTHING.items() if answer not in await it.say(command)] == []
 
 
 async def test_group_memory_is_tidied_for_its_members_and_restored_by_an_owner_or_who_asked(tmp_path: Path):
@@ -475,14 +474,14 @@ async def test_failure_backs_off_and_shows_as_a_problem_of_the_gateway(tmp_path:
     async with remembering(tmp_path, *["no"] * 20, intervalH=2) as it:
         it.learns()
         tried: list[datetime] = []
-        for _ in range(60):
+        for _ in range(36):
             await it.dream_by_day(2)
             tried += [it.clock.now()] * (len(it.model.requests) - len(tried))
 
         assert "tidy_memory 0 times" in str(it.dreams.problem)
     waits = [(later - earlier).total_seconds() / 3600 for earlier, later in pairwise(tried)]
-    assert 4 <= len(tried) <= 8
-    assert waits == sorted(waits) and waits[-1] >= 32
+    assert 4 <= len(tried) <= 7
+    assert waits == sorted(waits) and waits[-1] >= 16
 
 
 async def test_each_memory_is_tidied_alone_and_none_by_schedule_where_it_is_switched_off(tmp_path: Path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.memory.lessons import MAX_LESSONS, QUIET_DAYS, find_failures
+from nanobot.agent.memory.lessons import QUIET_DAYS, find_failures
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.testing import Line, calls
 from tests.support.eventually import eventually
@@ -210,12 +210,13 @@ async def test_lesson_without_its_count_is_not_learned_twice_and_leaves_sixty_da
         assert it.text.count("does not exist") == 1
 
 
-async def test_oldest_lesson_leaves_where_there_are_too_many(tmp_path: Path):
+async def test_oldest_lesson_leaves_where_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanobot.agent.memory.lessons.MAX_LESSONS", 3)
     async with remembering(tmp_path, config={"tools": {"exec": {"sandbox": "none"}}}) as it:
         await fail(it, 3)
-        await fail(it, 3, calls(*(("exec", {"command": f"other{n} a"}) for n in range(MAX_LESSONS))))
+        await fail(it, 3, calls(*(("exec", {"command": f"other{n} a"}) for n in range(3))))
 
-        assert it.text.count("no such command (3 times") == MAX_LESSONS
+        assert it.text.count("no such command (3 times") == 3
         assert READ in it.archive and "no such command" not in it.archive
 
 
