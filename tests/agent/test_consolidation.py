@@ -17,7 +17,7 @@ from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
 from tests.support.home import POSIX, told
 from tests.support.ledger_rows import rows_of
-from tests.support.memory import KEY, Minded, archive_queue, bot_with, cursor, saving, store, talk, turn, turns
+from tests.support.memory import KEY, Minded, archive_queue, bot_with, cursor, log_of, saving, store, talk, turn, turns
 
 TEA = saving("[2026-02-26 13:21] Talked.", "- Likes tea.")
 OPEN_TO_ALL = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
@@ -81,7 +81,7 @@ async def test_no_turn_waits_for_a_model_that_thinks_and_the_end_of_the_process_
 
     assert "question 12" in str(minded.turns[-1])
     assert cursor(tmp_path) == 14
-    assert len(memory_of(tmp_path).read_history()) == 2
+    assert len(log_of(memory_of(tmp_path))) == 2
 
 
 async def test_failure_shows_in_status_and_rests_in_every_process_until_some_more_messages(tmp_path: Path):
@@ -209,7 +209,7 @@ async def test_one_of_two_processes_consolidates_and_a_session_begun_afresh_stay
         await bot.settled()
 
     assert cursor(tmp_path) == 0
-    assert len(memory_of(tmp_path).read_history()) == 1
+    assert len(log_of(memory_of(tmp_path))) == 1
 
 
 async def test_archive_that_cannot_be_read_keeps_no_other_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -244,8 +244,8 @@ async def test_archive_that_cannot_be_summarised_is_named_in_the_log_after_five_
         asked.append(len(minded.requests))
     assert asked == [1, 1, 2, 3, 3, 4, 5]
 
-    [entry] = memory_of(tmp_path).read_history()
-    assert "could not be summarised" in entry.content
+    [entry] = log_of(memory_of(tmp_path))
+    assert "could not be summarised" in entry
     assert archive_queue(tmp_path) == {}
 
 
@@ -339,8 +339,8 @@ async def test_each_chat_goes_into_its_own_memory(tmp_path: Path):
 
     memory, group = memory_of(tmp_path), memory_of(tmp_path).of(Scope("telegram:-100"))
     assert group.read_long_term() == "- Group's.\n"
-    assert [entry.content for entry in group.read_history()] == ["Group."]
-    assert [entry.content for entry in memory.read_history()] == ["Owner.", "Owner again."]
+    assert log_of(group) == ["Group."]
+    assert log_of(memory) == ["Owner.", "Owner again."]
     assert "Group" not in memory.read_long_term()
     assert cursor(tmp_path) == 16
 
@@ -363,9 +363,9 @@ async def test_owners_own_words_are_asked_about_in_a_second_call_and_alone_make_
     assert [(row["session"], row["outcome"]) for row in rows] == [(KEY, "ok")] * 2
     if second == "kept":
         assert (memory.read_long_term(), note) == ("- Ours.\n", "Ours.")
-        assert memory.read_history()[0].content == "All.\n(In part from a tool of somebody else's.)"
+        assert log_of(memory)[0] == "All.\n(In part from a tool of somebody else's.)"
     else:
-        assert (memory.read_long_term(), note, memory.read_history(), cursor(tmp_path)) == ("", "Before.", [], 0)
+        assert (memory.read_long_term(), note, log_of(memory), cursor(tmp_path)) == ("", "Before.", [], 0)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ async def test_cancel_while_the_disk_works_leaves_all_of_it_there(tmp_path: Path
             await work
 
     assert memory_of(tmp_path).read_long_term() == "- Likes tea.\n"
-    assert len(memory_of(tmp_path).read_history()) == 1
+    assert len(log_of(memory_of(tmp_path))) == 1
     assert cursor(tmp_path) == 12
 
 
@@ -460,13 +460,13 @@ async def test_kill_before_or_behind_any_write_loses_no_message_and_no_words(tmp
 async def what_a_kill_leaves(home: Path) -> str:
     """How far it got."""
     memory, moved = memory_of(home), cursor(home)
-    log, facts = memory.read_history(), memory.read_long_term()
+    log, facts = log_of(memory), memory.read_long_term()
     assert (len(log), facts) == (1, "- Likes tea.\n") or not moved
     async with bot_with(home, Minded(TEA)) as bot:
         assert ("Nothing was moved" in await bot.say("/compact")) is bool(moved)
         assert bot.session(KEY).message_count == 20
         changes = (await bot.say("/memory log")).splitlines()
     assert (cursor(home), memory.read_long_term()) == (12, "- Likes tea.\n")
-    assert len(memory.read_history()) == 1 + (bool(log) and not moved)
+    assert len(log_of(memory)) == 1 + (bool(log) and not moved)
     assert [line.count("  consolidation ") for line in changes] == [1], "no edit by hand"
     return "moved" if moved else "memory" if facts else "log" if log else ""

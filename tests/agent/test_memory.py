@@ -15,7 +15,7 @@ from nanobot.errors import ProviderError, StorageError
 from nanobot.session.manager import Session
 from nanobot.testing import Pause, ScriptedProvider, open_bot
 from nanobot.utils.clock import FrozenClock
-from tests.support.memory import MemoryBot, remembering, saving
+from tests.support.memory import MemoryBot, log_of, remembering, saving
 
 PROMPT_CHARS = 16_000
 
@@ -43,7 +43,7 @@ def test_empty_workspace_remembers_nothing_and_empty_words_write_nothing(memory:
     memory.append_history("")
 
     assert memory.read_long_term() == memory.get_memory_context() == memory.read_today() == ""
-    assert (memory.get_recent_memories(), memory.read_history()) == ("", [])
+    assert memory.get_recent_memories() == ""
     assert not memory.memory_dir.exists()
 
 
@@ -92,24 +92,6 @@ def test_log_entry_begins_with_its_time_on_its_own_line_and_ends_in_a_blank_one(
     assert "\n\n\n" not in text
 
 
-def test_log_of_both_files_is_read_in_order_of_time(memory: MemoryStore):
-    put(memory, "HISTORY.md", "before any stamp\n\n[2026-01-02 03:04] second\nmore\n\n[2026-01-05 00:00] last\n")
-    put(
-        memory,
-        "history.jsonl",
-        '{"cursor": 1, "timestamp": "2026-01-01 10:00", "content": "first"}\n{broken\n[1]\n"text"\n'
-        '{"cursor": 2, "timestamp": "2026-01-03T10:00:09", "content": "third"}\n{"cursor": 3, "content": null}\n',
-    )
-
-    assert [(entry.timestamp, entry.content) for entry in memory.read_history()] == [
-        ("", "before any stamp"),
-        ("2026-01-01 10:00", "first"),
-        ("2026-01-02 03:04", "second\nmore"),
-        ("2026-01-03 10:00", "third"),
-        ("2026-01-05 00:00", "last"),
-    ]
-
-
 def test_notes_are_a_file_a_day_that_begins_with_the_date(memory: MemoryStore, clock: FrozenClock):
     memory.append_today("Rain.")
     memory.append_today("Sun.")
@@ -127,12 +109,12 @@ def test_no_bytes_in_any_file_raise(tmp_path: Path, data: bytes):
     for name in ("MEMORY.md", "HISTORY.md", "history.jsonl", memory.note_file().name):
         put(memory, name, data)
 
-    memory.read_history()
     memory.get_memory_context()
     memory.append_history("still works")
     memory.append_today("still works")
 
-    assert memory.read_history()[-1].content.endswith("still works")
+    assert log_of(memory)[-1].endswith("still works")
+    assert memory.read_today().endswith("still works\n")
 
 
 @pytest.mark.parametrize("what", ["folder", pytest.param("pipe", marks=pytest.mark.skipif("os.name == 'nt'"))])
@@ -204,7 +186,7 @@ async def test_consolidate_keeps_half_of_the_window_and_asks_only_about_somethin
 
     assert session.last_consolidated == cursor
     assert memory.read_long_term() == ("- Likes tea.\n" if shown else "")
-    assert [entry.content for entry in memory.read_history()] == (["Talked."] if shown else [])
+    assert log_of(memory) == (["Talked."] if shown else [])
     assert len(model.requests) == bool(shown)
     if shown:
         asked = str(model.requests[0][1]["content"])
@@ -261,4 +243,4 @@ async def test_edit_made_while_the_model_wrote_is_kept_beside_what_it_brings_or_
 
         assert is_done is (after is not None)
         assert it.text == (after or edited)
-        assert (bool(it.memory.read_history()), session.last_consolidated > 0) == (is_done, is_done)
+        assert (bool(log_of(it.memory)), session.last_consolidated > 0) == (is_done, is_done)

@@ -225,6 +225,12 @@ async def talk(bot: Bot, turns: int, first: int = 0) -> None:
         await bot.say(f"question {number}")
 
 
+def log_of(memory: MemoryStore) -> list[str]:
+    """The entries of HISTORY.md without their times."""
+    entries = memory.file_text(memory.history_file).split("\n\n")
+    return [entry.partition("] ")[2] for entry in entries if entry]
+
+
 def archive_queue(home: Path) -> dict[str, Due]:
     """The archived sessions that wait for consolidation."""
     return DueTimes(home / "state" / "nanobot.db", "archive").all()

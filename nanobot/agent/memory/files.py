@@ -1,12 +1,11 @@
 """The files of one memory: opened without following links, read whole, written atomically; and the entries of its log,
-HISTORY.md, and `history.jsonl` of the original's later format.
+HISTORY.md.
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import PRIVATE_FILE, remove_stale_temps
 from nanobot.utils.storage_error import storage_error
-from nanobot.utils.text import json_objects
 
 BUDGET_BYTES = 8192
 """Size limit of MEMORY.md after a consolidation; the least important facts move to the archive."""
@@ -159,17 +157,3 @@ def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]
             when, content = (stamp[1].replace("T", " "), piece[stamp.end() :]) if stamp else ("", piece)
             entries.append((HistoryEntry(when, content.strip()), begin))
     return entries
-
-
-def entries_of_jsonl(data: bytes) -> Iterator[HistoryEntry]:
-    """Parse history.jsonl, one `{cursor, timestamp, content}` per line; other lines are skipped."""
-    for row in json_objects(data):
-        if isinstance(content := row.get("content"), str):
-            yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
-
-
-def _minute(timestamp: object) -> str:
-    try:
-        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%d %H:%M}"
-    except ValueError:
-        return ""
