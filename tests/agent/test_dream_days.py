@@ -14,9 +14,9 @@ DAYS = ["learns", "writes", "dreams", "dreams", "forgets", "undoes", "restores",
 DONE = ("Pass", "Forgotten", "Undone", "The memory is restored")
 
 
-async def live(it: MemoryBot, what: str, day: int, any_: random.Random) -> str:
+async def live(it: MemoryBot, what: str, day: int, rng: random.Random) -> str:
     """One day. Return what nanobot says, or the words its owner wrote."""
-    line = f"- {any_.choice(WORDS)} of day {day}\n"
+    line = f"- {rng.choice(WORDS)} of day {day}\n"
     facts = list({fact.key: fact for fact in parse_facts(it.text)}.values())
     it.clock.advance(86_400)
     match what:
@@ -25,18 +25,18 @@ async def live(it: MemoryBot, what: str, day: int, any_: random.Random) -> str:
             return "Pass"
         case "writes":
             lines = it.text.splitlines(keepends=True)
-            lines.insert(any_.randrange(len(lines) + 1), f"- my own words number{day}\n")
+            lines.insert(rng.randrange(len(lines) + 1), f"- my own words number{day}\n")
             it.writes("".join(lines))
             return f"my own words number{day}"
         case "forgets":
-            return await it.say(f"/memory forget {any_.choice(facts).id if facts else 'x'}")
+            return await it.say(f"/memory forget {rng.choice(facts).id if facts else 'x'}")
         case "undoes":
             return await it.say("/memory undo")
         case "dreams":
             it.memory.append_history(f"Entry {day}.")
-            named = any_.sample(range(len(facts)), min(len(facts), 4))
+            named = rng.sample(range(len(facts)), min(len(facts), 4))
             edits: list[dict[str, object]] = [
-                {"action": any_.choice(["drop", "archive"]), "ids": [f"f{at + 1}"], "why": "over"} for at in named[:2]
+                {"action": rng.choice(["drop", "archive"]), "ids": [f"f{at + 1}"], "why": "over"} for at in named[:2]
             ]
             if len(named) == 4:
                 text = " ".join(facts[at].text for at in named[2:])
@@ -49,12 +49,12 @@ async def live(it: MemoryBot, what: str, day: int, any_: random.Random) -> str:
 async def test_owners_own_words_stay_through_any_days_and_what_is_refused_changes_nothing(tmp_path: Path, seeds: range):
     counts: Counter[str] = Counter()
     for seed in seeds:
-        any_, own = random.Random(seed), set[str]()
+        rng, own = random.Random(seed), set[str]()
         async with remembering(tmp_path / str(seed)) as it:
-            it.learns("".join(f"- {any_.choice(WORDS)} {number}.\n" for number in range(6)))
+            it.learns("".join(f"- {rng.choice(WORDS)} {number}.\n" for number in range(6)))
             for day in range(14):
-                before, what = it.text, any_.choice(DAYS)
-                told = await live(it, what, day, any_)
+                before, what = it.text, rng.choice(DAYS)
+                told = await live(it, what, day, rng)
                 if what == "writes":
                     own.add(told)
                 elif what in ("forgets", "undoes"):
