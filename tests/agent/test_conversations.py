@@ -108,16 +108,6 @@ async def test_compact_moves_old_messages_into_memory_and_says_what_it_freed(bot
     assert "Nothing was moved" in await bot.say("/compact")
 
 
-async def test_history_shortens_a_long_paste(bot: Bot):
-    bot.provider.script("read")
-    await bot.say("\n".join(f"line {number}" for number in range(240)))
-
-    reply = await bot.say("/history")
-
-    assert len(reply.splitlines()) < 20
-    assert "232 more lines" in reply
-
-
 async def test_a_reopened_conversation_does_not_go_on_with_the_interrupted_turn_of_the_other(tmp_path: Path):
     pause = Pause()
     async with open_bot(tmp_path, "Rome it is.", pause) as bot:

@@ -49,8 +49,7 @@ async def test_the_policy_says_what_goes_out_beside_the_reply(policy, kinds):
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
-    [("One, two", ["One, two"]), ("The model broke.", ["One, two", "The model broke."])],
+    ("reply", "told"), [("One, two", ["One, two"]), ("The model broke.", ["One, two", "The model broke."])]
 )
 async def test_an_answer_that_was_broken_off_is_read_once(reply, told):
     turn = [

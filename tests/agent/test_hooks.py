@@ -20,10 +20,9 @@ from nanobot.agent.hooks import (
     ResultSeen,
     TurnSeen,
 )
-from nanobot.agent.hooks.command import METHODS
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
-from nanobot.messages.types import Origin, Provenance, text_of
+from nanobot.messages.types import Provenance
 from nanobot.testing import Pause, calls, open_bot
 from tests.house.repo import ROOT
 from tests.house.repo import text_of as text_in
@@ -99,6 +98,10 @@ class HangingGuard(Hanging):
     guard = True
 
 
+def of_ann(text: str) -> InboundMessage:
+    return InboundMessage("phone", "ann", "7", text, provenance=Provenance.OWNER)
+
+
 def quick() -> Config:
     return Config.model_validate({"plugins": {"hookTimeoutS": 0.02}})
 
@@ -128,18 +131,16 @@ async def test_what_a_hook_does_to_its_copies_touches_nothing(tmp_path: Path):
             call.arguments["path"] = "elsewhere"
 
         async def after_tool(self, result: ResultSeen) -> None:
-            seen.append(result.call.arguments["path"])
-            result.call.arguments["path"] = "elsewhere"
+            assert result.call.arguments.pop("path") == "."
 
-    seen: list[str] = []
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[Scribbling(), Scribbling()]) as bot:
         await bot.turn("go")
+        status = await bot.say("/status")
 
     first, second = bot.provider.requests
-    assert second[: len(first)] == first
-    assert text_of(first[0]["content"]) != "obey me"
-    assert seen == [".", "."]
+    assert second[: len(first)] == first and "obey me" not in str(first)
     assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "."}]
+    assert "Scribbling" not in status
 
 
 async def test_a_message_is_kept_and_sent_as_a_hook_made_it_and_each_hook_sees_what_those_before_have_done(
@@ -191,41 +192,18 @@ async def test_words_that_a_hook_brings_in_are_judged_as_whose_they_are(tmp_path
     assert not (tmp_path / "workspace" / "there.txt").exists()
 
 
-async def test_a_slash_command_is_no_message_for_hooks(tmp_path: Path):
-    async with open_bot(tmp_path, own_hooks=[Saying(on_message=Deny("no"))]) as bot:
-        assert "Model:" in await bot.say("/status")
-
-
 async def test_a_message_that_joins_a_turn_is_judged_too(tmp_path: Path):
     class NoSecrets(Hook):
         async def on_message(self, message: MessageSeen) -> Deny | None:
             return Deny("Keep that to yourself.") if "secret" in message.text else None
 
-    waiting = [
-        InboundMessage.from_owner("cli", "direct", text, session_key="cli:direct", origin=Origin.CLI)
-        for text in ("the secret is 7", "and be quick")
-    ]
+    waiting = [of_ann("the secret is 7"), of_ann("and be quick")]
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[NoSecrets()]) as bot:
-        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-
-        await bot.run_turn(message, bot.sink, waiting=lambda most: [waiting.pop(0) for _ in waiting[:most]])
+        await bot.run_turn(of_ann("go"), bot.sink, waiting=lambda most: [waiting.pop(0) for _ in waiting[:most]])
 
     told = str(bot.provider.requests[-1])
     assert "and be quick" in told and "secret" not in told
     assert [one.text for one in bot.sink.events if isinstance(one, Notice)] == ["Keep that to yourself."]
-
-
-async def test_a_call_runs_is_shown_and_is_kept_with_the_arguments_a_hook_gave_it(tmp_path: Path):
-    (tmp_path / "workspace").mkdir()
-    (tmp_path / "workspace" / "there").mkdir()
-    hook = Saying(before_tool=NewArguments({"path": "there"}))
-    async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[hook]) as bot:
-        await bot.turn("go")
-        rows = bot.session("cli:direct").get_history()
-
-    assert rows[1]["tool_calls"][0]["function"]["arguments"] == '{"path": "there"}'
-    assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "there"}]
-    assert "there" in str(bot.provider.requests[1])
 
 
 async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(tmp_path: Path):
@@ -240,14 +218,18 @@ async def test_a_call_that_is_denied_does_not_run_and_the_model_reads_why(tmp_pa
     assert not [one for one in watching.saw if isinstance(one, CallSeen | ResultSeen)]
 
 
-async def test_a_changed_call_is_judged_by_approval_as_it_will_run(tmp_path: Path):
-    hook = Saying(before_tool=NewArguments({"path": "/etc/there", "content": "x"}))
+@pytest.mark.parametrize(("path", "ok"), [("there", True), ("/etc", False)])
+async def test_a_changed_call_is_shown_kept_and_judged_by_approval_as_it_will_run(tmp_path: Path, path: str, ok: bool):
+    (tmp_path / "workspace" / "there").mkdir(parents=True)
+    hook = Saying(before_tool=NewArguments({"path": f"{path}/x", "content": "x"}))
     wants = calls(("write_file", {"path": "here.txt", "content": "x"}))
     async with open_bot(tmp_path, wants, "done", own_hooks=[hook]) as bot:
         await bot.turn("go")
+        row = bot.session().messages[1]
 
-    (ended,) = [one for one in bot.sink.events if isinstance(one, ToolEnded)]
-    assert not ended.ok
+    assert f'"path": "{path}/x"' in row["tool_calls"][0]["function"]["arguments"]
+    assert [one.ok for one in bot.sink.events if isinstance(one, ToolEnded)] == [ok]
+    assert [file.name for file in (tmp_path / "workspace").glob("**/x")] == ["x"] * ok
     assert not (tmp_path / "workspace" / "here.txt").exists()
 
 
@@ -275,10 +257,6 @@ async def test_a_secret_that_a_hook_puts_in_is_masked(tmp_path: Path):
     assert "very-secret" not in str(bot.provider.requests)
 
 
-class Rude:
-    """An error that does not even have words."""
-
-
 class RudeError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -288,16 +266,12 @@ class RudeError(Exception):
     "odd",
     [
         RuntimeError("boom"),
-        SystemExit(3),
         asyncio.CancelledError(),
         RudeError(),
         "a text",
         Deny(7),  # type: ignore[arg-type]
-        Deny("\ud800"),
         NewArguments({"path": Path("here")}),
-        NewArguments({"path": "\ud800"}),
         NewResult("for a call"),
-        Rude(),
     ],
     ids=lambda odd: type(odd).__name__,
 )
@@ -315,44 +289,18 @@ async def test_whatever_a_hook_raises_or_returns_a_turn_goes_on_and_it_is_told_o
     assert all(one.ok for one in bot.sink.events if isinstance(one, ToolEnded))
 
 
-async def test_a_hook_that_hangs_costs_its_limit_three_times_and_is_then_left_out(tmp_path: Path):
-    hook = Hanging()
-    async with open_bot(
-        tmp_path,
-        calls(*[("list_dir", {"path": f"./{place}"}) for place in "abcdef"]),
-        "done",
-        config=quick(),
-        own_hooks=[hook],
-    ) as bot:
-        assert await bot.say("go") == "done"
-
-    assert hook.asked == 3
-    assert "list_dir" in str([one for one in bot.sink.events if isinstance(one, ToolEnded)])
-
-
-async def test_a_guard_that_hangs_denies_what_it_cannot_judge_also_when_it_is_left_out(tmp_path: Path):
-    async with open_bot(tmp_path, calls(*[LOOK] * 4), "done", config=quick(), own_hooks=[HangingGuard()]) as bot:
+@pytest.mark.parametrize("kind", [Hanging, HangingGuard])
+async def test_a_hook_that_hangs_costs_its_limit_three_times_and_what_a_guard_cannot_judge_is_denied(
+    tmp_path: Path, kind: type[Hanging]
+):
+    hook = kind()
+    looks = [("list_dir", {"path": f"./{place}"}) for place in "abcd"]
+    async with open_bot(tmp_path, calls(*looks), "done", config=quick(), own_hooks=[hook]) as bot:
         assert await bot.say("go") == "done"
 
     ended = [one for one in bot.sink.events if isinstance(one, ToolEnded)]
-    assert [one.ok for one in ended] == [False] * 4
-    assert "the hook HangingGuard has to check this and failed" in ended[0].content
-
-
-async def test_a_stop_during_a_hook_stops_the_turn(tmp_path: Path):
-    began = asyncio.Event()
-
-    class Slow(Hook):
-        async def before_tool(self, call: CallSeen) -> None:
-            began.set()
-            await asyncio.sleep(60)
-
-    async with open_bot(tmp_path, calls(LOOK), own_hooks=[Slow()]) as bot:
-        turn = asyncio.create_task(bot.turn("go"))
-        await began.wait()
-        await bot.stop("cli:direct")
-
-        assert (await turn).outcome is TurnOutcome.STOPPED
+    assert hook.asked == 3
+    assert ["has to check this and failed" in one.content for one in ended] == [hook.guard] * 4
 
 
 @pytest.mark.parametrize("method", ["on_answer", "before_tool"])
@@ -404,13 +352,12 @@ async def test_a_message_that_no_hook_has_judged_when_nanobot_ends_is_to_be_sent
 
 async def test_a_message_that_was_being_judged_when_its_turn_was_stopped_is_told_as_unread(tmp_path: Path):
     hook = SlowToHear(let_in=1)
-    more = [InboundMessage.from_owner("cli", "direct", "quick", session_key="cli:direct", origin=Origin.CLI)]
+    more = [of_ann("quick")]
     async with open_bot(tmp_path, calls(LOOK), own_hooks=[hook]) as bot:
-        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
-        run = bot.run_turn(message, bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
+        run = bot.run_turn(of_ann("go"), bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
         turn = asyncio.create_task(run)
         await hook.began.wait()
-        await bot.stop("cli:direct")
+        await bot.stop("phone:7")
 
         assert (await turn).outcome is TurnOutcome.STOPPED
     assert "was not read any more" in [one.text for one in bot.sink.events if isinstance(one, Notice)][-1]
@@ -437,10 +384,6 @@ async def test_messages_that_no_hook_has_judged_when_their_turn_is_stopped_are_t
     assert [row["content"] for row in rows if row["role"] == "user"] == ["one", "two", "three", "four"]
 
 
-def of_ann(text: str) -> InboundMessage:
-    return InboundMessage("phone", "ann", "7", text, provenance=Provenance.OWNER)
-
-
 async def test_a_stop_while_hooks_hear_of_the_end_ends_the_turn_once(tmp_path: Path):
     began = asyncio.Event()
 
@@ -463,32 +406,22 @@ async def test_a_call_that_goes_on_after_a_crash_is_shown_again_and_not_changed_
         async def before_tool(self, call: CallSeen) -> NewArguments:
             return NewArguments({"path": call.arguments["path"] + "/deeper"})
 
-    class Crash(Hook):
-        async def before_tool(self, call: CallSeen) -> None:
-            crashing.append(call.arguments["path"])
-
-    crashing: list[str] = []
+    watching, pause = Watching(), Pause()
     (tmp_path / "workspace" / "deeper").mkdir(parents=True)
-    pause = Pause()
     async with open_bot(tmp_path, calls(LOOK), pause, own_hooks=[Deeper()]) as bot:
         turn = asyncio.create_task(bot.turn("go"))
         await pause.reached.wait()
         await bot.shut_down()
         await turn
-        session = bot.session("cli:direct")
-        kept = session.get_history()
     path = tmp_path / "workspace" / "sessions" / "cli_direct.jsonl"
-    lines = path.read_text().splitlines()
-    path.write_text(
-        "\n".join(line for line in lines if '"role": "tool"' not in line) + "\n"
-    )  # as a kill would leave it
+    lines = [line for line in path.read_text().splitlines() if '"role": "tool"' not in line]
+    path.write_text("\n".join(lines) + "\n")  # as a kill would leave it
 
-    async with open_bot(tmp_path, "done", own_hooks=[Deeper(), Crash()]) as bot:
+    async with open_bot(tmp_path, "done", own_hooks=[Deeper(), watching]) as bot:
         result = await bot.resume("cli:direct", bot.sink)
 
-    assert kept[1]["tool_calls"][0]["function"]["arguments"] == '{"path": "./deeper"}'
     assert result is not None and result.text == "done"
-    assert crashing == ["./deeper"]
+    assert [one.arguments for one in watching.saw if isinstance(one, CallSeen)] == [{"path": "./deeper"}]
     assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "./deeper"}]
 
 
@@ -518,8 +451,9 @@ def test_the_guide_names_each_method_of_a_hook_and_each_word_for_a_program():
     methods = [name for name in vars(Hook) if name.startswith(("on_", "before_", "after_"))]
 
     assert [name for name in methods if f"| `{name}(" not in guide] == []
-    assert [word for word in METHODS if f"`{word}`" not in guide] == []
-    assert sorted(METHODS.values()) == sorted(methods)
+    words = Config.model_json_schema()["$defs"]["HookCommandConfig"]["properties"]["on"]["items"]["enum"]
+    assert len(words) == len(methods)
+    assert [word for word in words if f"`{word}`" not in guide] == []
 
 
 async def test_what_is_no_hook_is_refused_at_once(tmp_path: Path):

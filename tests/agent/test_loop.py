@@ -1,20 +1,14 @@
 """The loop: messages find their lanes, turns are stopped, each message gets one reply."""
 
 import asyncio
-import gc
 from pathlib import Path
 
-import pytest
-
-from nanobot.agent.events import TurnOutcome
 from nanobot.agent.loop import MAX_IN_LANE
-from nanobot.agent.pipeline.turn import Turn
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
-from tests.support.eventually import eventually
 
 
 def message(text: str, chat: str = "7", message_id: str | None = None) -> InboundMessage:
@@ -49,35 +43,6 @@ async def test_the_turns_of_a_session_keep_their_order_and_sessions_run_side_by_
     assert (await second).text == "to the second"
 
 
-async def test_stop_ends_the_turn_at_once_and_keeps_what_was_said(bot: Bot):
-    pause = Pause("So far so good, ")
-    bot.provider.script(pause)
-    turn = asyncio.create_task(bot.turn("go"))
-    await pause.reached.wait()
-
-    answer = await bot.say("/stop")
-    result = await turn
-
-    assert answer == "Stopped."
-    assert result.outcome is TurnOutcome.STOPPED
-    assert result.text == "So far so good,".strip() or result.text.startswith("So far so good")
-    bot.provider.script("next")
-    assert await bot.say("and now?") == "next"
-
-
-@pytest.mark.needs_sandbox
-async def test_stop_kills_the_tool_that_runs(bot: Bot):
-    bot.provider.script(calls(("exec", {"command": "sleep 30"})))
-    turn = asyncio.create_task(bot.turn("go"))
-    await eventually(lambda: "tool_started" in bot.sink.types)
-
-    async with asyncio.timeout(3):
-        await bot.say("/stop")
-        result = await turn
-
-    assert result.outcome is TurnOutcome.STOPPED
-
-
 async def test_stop_with_nothing_running_says_so(bot: Bot):
     assert await bot.say("/stop") == "Nothing is running."
 
@@ -97,20 +62,6 @@ async def test_a_caller_that_is_cancelled_leaves_a_session_that_works(bot: Bot):
     assert "Half an" in str(bot.provider.requests[-1])
 
 
-async def test_stopping_the_loop_tells_those_who_wait(bot: Bot):
-    pause = Pause()
-    bot.provider.script(pause)
-    running = asyncio.create_task(bot.run_turn(message("one")))
-    await pause.reached.wait()
-    waiting = asyncio.create_task(bot.run_turn(message("two")))
-    await asyncio.sleep(0)
-
-    await bot.shut_down()
-
-    assert (await running).outcome is TurnOutcome.STOPPED
-    assert (await waiting).outcome is TurnOutcome.STOPPED
-
-
 async def test_process_direct_returns_the_text(tmp_path: Path):
     provider = ScriptedProvider(calls(("list_dir", {"path": "."})), "done")
     heard: list[str] = []
@@ -122,22 +73,6 @@ async def test_process_direct_returns_the_text(tmp_path: Path):
 
     assert text == "done"
     assert any("list_dir" in line for line in heard)
-
-
-async def test_a_turn_that_is_over_is_no_garbage_in_a_cycle(bot: Bot):
-    """Else each full collection would look at every turn of the last minutes, and all others would wait for it."""
-    bot.provider.script(*["fine"] * 3)
-    await bot.say("warm up")
-    await asyncio.sleep(0.05)
-    gc.collect()
-    gc.disable()
-    try:
-        await bot.say("over at once")
-        left = [one for one in gc.get_objects() if isinstance(one, Turn) and one.message.content == "over at once"]
-    finally:
-        gc.enable()
-
-    assert not left
 
 
 async def test_jobs_never_take_the_places_that_people_have(tmp_path: Path):

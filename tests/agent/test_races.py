@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from nanobot.agent.events import TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.messages.types import ChatMessage
@@ -14,31 +12,8 @@ from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from tests.support.bus_messages import message, take
 from tests.support.tools import DeafTool
-from tests.support.turn_events import pairs_are_closed
 
 KEY = "phone:7"
-
-
-async def test_two_stops_at_once_stop_once_and_nobody_is_cancelled(bot: Bot, deaf: DeafTool):
-    bot.register(deaf)
-    bot.provider.script(calls(("deaf", {})))
-    turn = asyncio.create_task(bot.turn("go"))
-    await deaf.running.wait()
-    stops = []
-    for _ in range(3):
-        stops.append(asyncio.create_task(bot.stop("cli:direct")))
-        await asyncio.sleep(0.05)
-
-    result = await turn
-
-    assert await asyncio.gather(*stops) == [True] * 3
-    deaf.over.set()
-    await asyncio.sleep(0.01)
-    assert result.outcome is TurnOutcome.STOPPED
-    assert bot.sink.types.count("turn_ended") == 1
-    assert bot.sink.types[-1] == "turn_ended"
-    assert pairs_are_closed(bot.sink)
-    assert "much too late" not in str(bot.session("cli:direct").messages)
 
 
 async def test_what_a_person_stops_while_nanobot_ends_is_not_taken_up_again(bot: Bot, deaf: DeafTool, tmp_path: Path):
@@ -93,24 +68,6 @@ async def test_a_service_that_is_stopped_before_it_began_ends(bot: Bot):
         pass
 
 
-async def test_who_gives_up_waiting_in_a_lane_hears_the_end(bot: Bot):
-    pause, sink = Pause(), RecordingSink()
-    bot.provider.script(pause)
-    turn = asyncio.create_task(bot.send(message("one")))
-    await pause.reached.wait()
-    waiting = asyncio.create_task(bot.send(message("two"), sink))
-    await asyncio.sleep(0)
-
-    waiting.cancel()
-    await asyncio.wait([waiting])
-
-    assert waiting.cancelled()
-    assert sink.types == ["notice", "turn_ended"]
-    bot.provider.script("fine")
-    pause.resume.set()
-    assert (await turn).text == "fine"
-
-
 async def test_whose_message_joined_a_turn_that_its_caller_gave_up_is_told(bot: Bot):
     pause, again = Pause(), Pause()
     bot.provider.script(pause, calls(("list_dir", {"path": "."})), again)
@@ -126,30 +83,6 @@ async def test_whose_message_joined_a_turn_that_its_caller_gave_up_is_told(bot: 
 
     assert result.outcome is TurnOutcome.STOPPED
     assert "Send the message again" in result.text
-
-
-@pytest.mark.parametrize("command", ["/help", "/model"])
-async def test_a_command_in_a_fresh_session_leaves_the_message_a_crash_cut_off(tmp_path: Path, command: str):
-    accepted(tmp_path, "do it")
-    async with open_bot(tmp_path, "done") as bot:
-        await bot.run_turn(message(command))
-        result = await bot.resume(KEY)
-
-    assert result is not None
-    assert result.text == "done"
-
-
-async def test_a_command_that_fails_leaves_the_message_a_crash_cut_off(tmp_path: Path):
-    accepted(tmp_path, "do it")
-    async with open_bot(tmp_path, "done") as bot:
-        session = bot.session(KEY)
-        session.metadata["model"] = "no/such/model"
-        told = await bot.run_turn(message("/context"))
-        session.metadata.pop("model")
-        result = await bot.resume(KEY)
-
-    assert result is not None, told
-    assert result.text == "done"
 
 
 def accepted(home: Path, text: str, key: str = KEY) -> None:

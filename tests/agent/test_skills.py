@@ -2,7 +2,6 @@
 
 import json
 import os
-from datetime import date, timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -13,8 +12,6 @@ from hypothesis import strategies as st
 
 from nanobot.agent.skills.loader import SkillsLoader
 from nanobot.agent.skills.manual import MAX_BYTES, _load
-from nanobot.agent.skills.usage import SCHEMA, SkillUsage
-from nanobot.utils.database import writing
 from nanobot.utils.resources import skills_dir
 
 
@@ -167,29 +164,12 @@ def test_a_pipe_called_skill_md_keeps_nobody_waiting(tmp_path, loader):
     assert loader.skills() == ()
 
 
-def test_a_description_with_a_colon_in_it_is_understood(tmp_path, loader):
-    write_own(tmp_path, "tea", "---\nname: tea\ndescription: Use when: somebody is thirsty\n---\n")
-
-    assert "<description>Use when: somebody is thirsty</description>" in loader.build_skills_summary()
-
-
 @pytest.mark.parametrize("text", ["# Tea\n", "---\nno end of it\n", "", "---\n---\n", "---\n# only a comment\n---\n"])
 def test_a_skill_without_front_matter_is_known_by_its_folder(tmp_path, loader, text):
     write_own(tmp_path, "tea", text)
 
     assert missing(loader, "tea") == ()
     assert "<description>tea</description>" in loader.build_skills_summary()
-
-
-def test_a_changed_skill_is_read_again(tmp_path, loader):
-    write_own(tmp_path, "tea", "---\ndescription: old\n---\n")
-    before = loader.skills()
-    assert loader.skills() is before
-
-    write_own(tmp_path, "tea", "---\ndescription: newer\n---\n")
-
-    assert loader.skills() != before
-    assert loader.skills()[0].description == "newer"
 
 
 def test_names_and_descriptions_cannot_break_the_xml(tmp_path, loader):
@@ -246,22 +226,6 @@ def test_a_skill_needs_the_skills_it_names(tmp_path, loader):
     assert "<requires>skill: tea, skill: cake</requires>" in loader.build_skills_summary()
 
 
-def test_skills_that_need_each_other_can_be_used(tmp_path, loader):
-    write_own(tmp_path, "hen", needing("hen", "egg"))
-    write_own(tmp_path, "egg", needing("egg", "hen", "egg"))
-
-    assert [skill.available for skill in loader.skills()] == [True, True]
-
-
-def test_a_switched_off_skill_is_missing_where_it_is_needed(tmp_path, builtin):
-    write_own(tmp_path, "tea", needing("tea", "water"))
-    write_own(tmp_path, "water", "Water.")
-
-    (skill,) = SkillsLoader(tmp_path, builtin, disabled=["water"]).skills()
-
-    assert skill.missing == ("skill: water",)
-
-
 # --- those of most use first
 
 
@@ -297,34 +261,6 @@ def test_what_a_skill_says_of_itself_cannot_fill_a_prompt_or_break_a_line(tmp_pa
 
     assert "program: a b, program: xxx" in summary
     assert len(summary) < 2_000
-
-
-def test_what_was_used_before_a_session_began_is_shown_to_it_and_stays(tmp_path, builtin):
-    many(tmp_path)
-    usage = SkillUsage(tmp_path / "state" / "nanobot.db")
-    loader = SkillsLoader(tmp_path, builtin, usage_scores=usage.scores, summary_chars=4_000)
-    today = date.today()
-    before = loader.format_catalog(loader.catalog(today))
-
-    usage.note_used("skill-038")
-    usage.note_used("skill-038")
-
-    again = SkillsLoader(tmp_path, builtin, usage_scores=usage.scores, summary_chars=4_000)
-    assert loader.format_catalog(loader.catalog(today)) == again.format_catalog(again.catalog(today)) == before
-    assert shown(again.format_catalog(again.catalog(today + timedelta(days=1))))[0] == "skill-038"
-    assert again.catalog(today) is again.catalog(today)
-
-
-def test_what_is_long_ago_counts_less(tmp_path):
-    database = tmp_path / "state" / "nanobot.db"
-    days = {"old": ["2026-01-01", "2026-01-02"], "new": ["2026-02-25"], "later": ["2026-03-09"]}
-    with writing(database, SCHEMA) as db:
-        db.executemany("INSERT INTO skill_use VALUES (?, ?)", [(day, name) for name in days for day in days[name]])
-
-    worth = SkillUsage(database).scores(date(2026, 3, 1))
-
-    assert worth["new"] > worth["old"] > 0 == worth.get("later", 0)
-    assert SkillUsage(tmp_path / "none.db").scores(date(2026, 3, 1)) == {}
 
 
 def test_a_skill_that_only_a_person_may_name_is_in_no_prompt(tmp_path, loader):

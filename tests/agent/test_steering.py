@@ -2,15 +2,16 @@
 
 import asyncio
 import re
-from datetime import datetime
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from nanobot.agent.events import Notice, NoticeKind, TurnEnded, TurnOutcome
+from nanobot.agent.events import Notice, NoticeKind, TurnEnded, TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
-from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from nanobot.testing import Bot, Line, Pause, RecordingSink, calls, open_bot
 from tests.support.bus_messages import message, take
 
 LOOK = calls(("list_dir", {"path": "."}))
@@ -42,33 +43,37 @@ async def test_a_message_joins_at_the_next_tool_boundary_and_both_get_one_reply(
     assert [row["role"] for row in bot.provider.requests[-1]] == ["system", "user", "assistant", "tool", "user"]
 
 
-async def test_three_join_a_turn_and_the_rest_are_turns_of_their_own_in_order(bot: Bot):
+async def meanwhile(bot: Bot, *others: InboundMessage | str, script: Sequence[Line]) -> list[TurnResult]:
+    """The results of a message and of others that came while its model was asked; then the model says the script."""
     pause = Pause()
-    bot.provider.script(pause, LOOK, LOOK, "to one to four", "to five", "to six")
-    told = [asyncio.create_task(bot.send(message("one")))]
+    bot.provider.script(pause, *script)
+    sent = [asyncio.create_task(bot.send(message("one")))]
     await pause.reached.wait()
-    told += [asyncio.create_task(bot.send(message(text))) for text in ("two", "three", "four", "five", "six")]
-    await asyncio.sleep(0)
+    for other in others:
+        sent.append(asyncio.create_task(bot.send(message(other) if isinstance(other, str) else other)))
+        await asyncio.sleep(0)
     pause.resume.set()
+    return await asyncio.gather(*sent)
 
-    results = await asyncio.gather(*told)
+
+async def test_three_join_a_turn_and_the_rest_are_turns_of_their_own_in_order(bot: Bot):
+    script = (LOOK, LOOK, "to one to four", "to five", "to six")
+    results = await meanwhile(bot, "two", "three", "four", "five", "six", script=script)
 
     assert [result.text for result in results] == ["to one to four"] * 4 + ["to five", "to six"]
     assert asked(bot, 1) == ["one", "two", "three", "four"]
     assert asked(bot)[-1] == "six"
 
 
-async def test_without_a_tool_boundary_what_waits_is_the_next_turn(bot: Bot):
-    pause = Pause()
-    bot.provider.script(pause, "to one", "to two")
-    first = asyncio.create_task(bot.send(message("one")))
-    await pause.reached.wait()
-    second = asyncio.create_task(bot.send(message("two")))
-    await asyncio.sleep(0)
-    pause.resume.set()
-
-    assert (await first).text == "to one"
-    assert (await second).text == "to two"
+@pytest.mark.parametrize(
+    ("steering", "script"),
+    [("join", ["to one", "to two"]), ("queue", [LOOK, "to one", "to two"])],
+    ids=["no tool boundary", "agents.defaults.steering is queue"],
+)
+async def test_what_cannot_join_is_the_next_turn(tmp_path: Path, steering: str, script: list[Line]):
+    config = Config.model_validate({"agents": {"defaults": {"steering": steering}}})
+    async with open_bot(tmp_path, config=config) as bot:
+        assert [one.text for one in await meanwhile(bot, "two", script=script)] == ["to one", "to two"]
 
 
 async def test_stopping_the_turn_loses_nothing_that_waits(bot: Bot):
@@ -87,19 +92,6 @@ async def test_stopping_the_turn_loses_nothing_that_waits(bot: Bot):
     assert [(await one).text for one in waiting] == ["to two", "to three"]
 
 
-async def test_with_steering_queue_each_message_is_a_turn(tmp_path):
-    pause = Pause()
-    config = Config(agents={"defaults": {"steering": "queue"}})  # type: ignore[arg-type]
-    async with open_bot(tmp_path, pause, LOOK, "to one", "to two", config=config) as bot:
-        first = asyncio.create_task(bot.send(message("one")))
-        await pause.reached.wait()
-        second = asyncio.create_task(bot.send(message("two")))
-        await asyncio.sleep(0)
-        pause.resume.set()
-
-        assert [(await first).text, (await second).text] == ["to one", "to two"]
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -110,59 +102,29 @@ async def test_with_steering_queue_each_message_is_a_turn(tmp_path):
         InboundMessage("radio", "ann", "7", "elsewhere", session_key_override="phone:7"),
         InboundMessage("phone", "ann", "7", "elsewhere", thread_id="3"),
     ],
-    ids=[
-        "a command",
-        "a subagent's report",
-        "a job",
-        "another chat of the same session",
-        "another channel of the same session",
-        "another thread of the same chat",
-    ],
+    ids=["a command", "a subagent's report", "a job", "another chat", "another channel", "another thread"],
 )
 async def test_what_is_no_word_of_the_same_chat_never_joins(bot: Bot, other: InboundMessage):
-    pause = Pause()
-    bot.provider.script(pause, LOOK, "to one", "to the other")
-    first = asyncio.create_task(bot.send(message("one")))
-    await pause.reached.wait()
-    second = asyncio.create_task(bot.send(other))
-    await asyncio.sleep(0)
-    pause.resume.set()
+    first, second = await meanwhile(bot, other, script=(LOOK, "to one", "to the other"))
 
-    assert (await first).text == "to one"
-    assert "to one" not in (await second).text
+    assert first.text == "to one" and "to one" not in second.text
     assert asked(bot, 1) == ["one"]
 
 
 @pytest.mark.parametrize("origin", [Origin.SUBAGENT, Origin.CRON])
 async def test_a_message_behind_a_report_or_a_job_still_joins_the_turn(bot: Bot, origin: Origin):
-    pause = Pause()
-    bot.provider.script(pause, LOOK, "to both", "to the other")
-    first = asyncio.create_task(bot.send(message("one")))
-    await pause.reached.wait()
-    other = asyncio.create_task(bot.send(message("prices are in", origin=origin)))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(bot.send(message("in French please")))
-    await asyncio.sleep(0)
-    pause.resume.set()
+    others = (message("prices are in", origin=origin), "in French please")
+    results = await meanwhile(bot, *others, script=(LOOK, "to both", "to the other"))
 
-    assert [(await one).text for one in (first, second, other)] == ["to both", "to both", "to the other"]
+    assert [one.text for one in results] == ["to both", "to the other", "to both"]
     assert asked(bot, 1) == ["one", "in French please"]
 
 
 async def test_what_is_said_behind_a_command_comes_after_it(bot: Bot):
-    pause = Pause()
-    bot.provider.script(pause, LOOK, "to one", "to two")
-    first = asyncio.create_task(bot.send(message("one")))
-    await pause.reached.wait()
-    command = asyncio.create_task(bot.send(message("/history")))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(bot.send(message("two")))
-    await asyncio.sleep(0)
-    pause.resume.set()
+    first, command, second = await meanwhile(bot, "/history", "two", script=(LOOK, "to one", "to two"))
 
-    assert (await first).text == "to one"
-    assert "to one" in (await command).text
-    assert (await second).text == "to two"
+    assert "to one" in command.text
+    assert (first.text, second.text) == ("to one", "to two")
 
 
 async def test_who_asks_gets_an_answer_of_their_own(bot: Bot):
@@ -177,66 +139,20 @@ async def test_who_asks_gets_an_answer_of_their_own(bot: Bot):
     assert [(await first).text, (await second).text] == ["to the first", "to the second"]
 
 
-async def test_who_holds_messages_back_is_asked_for_them_at_the_boundary(bot: Bot):
-    bot.provider.script(LOOK, LOOK, "done")
-    held = [message("two"), message("three")]
-
-    def waiting(most: int) -> list[InboundMessage]:
-        return [held.pop(0)] if held and most else []
-
-    result = await bot.run_turn(message("one"), waiting=waiting)
-
-    assert result.text == "done"
-    assert asked(bot, 1) == ["one", "two"]
-    assert asked(bot, 2) == ["one", "two", "three"]
-
-
 async def test_a_message_that_joined_ends_as_the_turn_does_without_a_second_reply(bot: Bot):
     pause, sink = Pause(), RecordingSink()
     bot.provider.script(pause, LOOK, "done")
     first = asyncio.create_task(bot.send(message("one")))
     await pause.reached.wait()
-    second = asyncio.create_task(bot.send(message("two"), sink))
+    joined = InboundMessage("phone", "bob", "7", "two")
+    second = asyncio.create_task(bot.send(joined, sink))
     await asyncio.sleep(0)
     pause.resume.set()
-
     await asyncio.gather(first, second)
+    rows = [row for row in bot.session("phone:7").messages if row["role"] == "user"]
 
     receipt, ended = sink.events
     assert isinstance(receipt, Notice) and receipt.kind is NoticeKind.RECEIPT
     assert isinstance(ended, TurnEnded) and (ended.outcome, ended.text) == (TurnOutcome.ANSWERED, "")
-
-
-async def test_a_message_that_joined_a_run_which_the_loop_guard_ends_shares_its_one_reply(bot: Bot):
-    pause = Pause()
-    bot.provider.script(LOOK, LOOK, pause, *[LOOK] * 6)
-    async with bot.serving() as bus:
-        await bus.publish_inbound(message("one"))
-        await pause.reached.wait()
-        await bus.publish_inbound(message("two"))
-        await take(bus, OutboundKind.RECEIPT)
-        pause.resume.set()
-        reply = await take(bus, OutboundKind.REPLY)
-
-    last = bot.session("phone:7").messages[-1]
-    assert "Stopped: list_dir was called 5 times" in reply.content
-    assert (last["content"], last["error"]) == (reply.content, TurnOutcome.PARTIAL)
-    assert bus.outbound_size == 0
-
-
-async def test_two_messages_at_once_answer_once_each_and_carry_their_own_time(bot: Bot):
-    pause = Pause()
-    bot.provider.script(pause, LOOK, "done")
-    first = asyncio.create_task(bot.send(message("one")))
-    await pause.reached.wait()
-    joined = InboundMessage("phone", "bob", "7", "two", timestamp=datetime(2026, 1, 1))
-    second = asyncio.create_task(bot.send(joined))
-    await asyncio.sleep(0)
-    pause.resume.set()
-    await asyncio.gather(first, second)
-
-    rows = [row for row in bot.session("phone:7").messages if row["role"] == "user"]
-
     assert [row["sender_id"] for row in rows] == ["ann", "bob"]
-    assert all(row["runtime_context"].startswith("[Runtime Context") for row in rows)
     assert len({row["turn_id"] for row in rows}) == 1

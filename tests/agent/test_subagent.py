@@ -10,7 +10,6 @@ import pytest
 from nanobot.agent.events import Answer, ApprovalAsked, ToolDelta, TurnEvent
 from nanobot.agent.scope import Scope
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
-from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.errors import BudgetExceededError
@@ -18,7 +17,7 @@ from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.runtime.build import build_runtime
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
+from nanobot.testing import Pause, calls, open_bot
 from nanobot.testing.protocol_rules import openai_problems
 from tests.support.eventually import eventually
 from tests.support.goals import Page
@@ -83,48 +82,6 @@ async def test_a_subagent_speaks_to_nobody_makes_no_work_and_knows_only_its_task
     assert str(tmp_path / "workspace") in str(request[0]["content"])
     assert "Subagents cannot create jobs" in told(child_of(stage)[2])
     assert not (tmp_path / "workspace" / "cron" / "jobs.json").exists()
-
-
-async def test_tools_that_came_since_the_turn_began_are_the_subagents_too(tmp_path: Path):
-    class Late:
-        refreshed = 0
-
-        async def refresh(self, registry: ToolRegistry) -> None:
-            self.refreshed += 1
-            if self.refreshed == 2:
-                registry.register(Page())
-
-        async def close(self) -> None: ...
-
-    cast = Cast(SPAWN, "I am on it.", "Done.", prices=["3 euros"])
-    async with on_stage(tmp_path, cast) as stage:
-        stage.runtime.tools.add_source(Late())
-        await stage.hear("look up the prices")
-        await stage.quiet()
-
-    shown = [
-        {tool["function"]["name"] for tool in tools[0]} for tools in (cast.agent.tools, cast.children["prices"].tools)
-    ]
-    assert ["page" in names for names in shown] == [False, True]
-
-
-async def test_the_person_talks_on_meanwhile_and_the_report_joins_no_turn(tmp_path: Path):
-    child, talk = Pause(), Pause()
-    cast = Cast(SPAWN, "I am on it.", talk, LOOK, "Blue.", "It costs 3 euros.", prices=[child, "3 euros"])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("look up the prices")
-        await eventually(lambda: len(stage.replies()) == 1)
-        await stage.hear("and what colour is the sky?")
-        await talk.reached.wait()
-        child.resume.set()
-        await eventually(lambda: reported_tasks(tmp_path))
-        talk.resume.set()
-        await stage.quiet()
-        said = [told(row)[:19] for row in stage.rows() if row["role"] == "user"]
-
-    assert stage.replies() == ["I am on it.", "Blue.", "It costs 3 euros."]
-    assert said == ["look up the prices", "and what colour is ", "[A subagent has end"]
 
 
 async def test_it_goes_to_the_thread_and_the_person_that_asked_though_another_writes_meanwhile(tmp_path: Path):
@@ -360,18 +317,6 @@ async def test_a_subagent_has_subagents_only_where_the_config_says_so(tmp_path: 
     assert task["provenance"] == Provenance.WEB
 
 
-async def test_the_same_task_of_a_turn_is_the_same_subagent_also_after_its_end(tmp_path: Path):
-    again = calls(("spawn", {"task": "prices: look  them up", "label": "again", "wait": True}))
-    cast = Cast(AND_WAIT, again, "3 euros.", prices=["found: 3 euros"])
-
-    stage = await play(tmp_path, cast, "look up the prices")
-
-    results = [told(row) for row in stage.rows() if row["role"] == "tool"]
-
-    assert len(results) == 2 and results[0] == results[1]
-    assert len(reported_tasks(tmp_path)) == 1
-
-
 # --- words to it
 
 
@@ -392,22 +337,6 @@ async def test_stop_ends_the_subagents_of_the_session_says_so_and_the_agent_know
     assert "stopped the subagent that worked on: prices" in str(cast.agent.requests[-1])
     assert [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"]
     assert len(stage.replies()) == 3
-
-
-@pytest.mark.parametrize("is_typed", [True, False], ids=["command", "key"])
-async def test_stop_ends_a_turn_with_the_subagent_it_waits_for(tmp_path: Path, is_typed: bool, monkeypatch):
-    monkeypatch.setattr("nanobot.agent.loop.STOP_REPLY_S", 10.0)  # how many ended is said where all end before it
-    cast = Cast(AND_WAIT, prices=[Pause("I begin")])
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("look up the prices")
-        await eventually(lambda: cast.children["prices"].requests)
-        await (stage.hear("/stop") if is_typed else stage.stop("cli:direct"))
-        await eventually(lambda: [one["state"] for one in reported_tasks(tmp_path)] == ["stopped"])
-        await stage.quiet()
-
-    assert bool([text for text in stage.replies() if "1 subagent (prices)" in text]) is is_typed
-    assert stage.reports() == []
 
 
 async def test_one_that_the_owner_stops_elsewhere_is_reported_to_who_asked(tmp_path: Path):
@@ -628,24 +557,6 @@ async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_p
     assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
 
 
-async def test_a_report_that_a_terminal_told_in_an_earlier_life_is_not_told_again(tmp_path: Path):
-    async with open_bot(tmp_path, SPAWN, "On it.", "found 3 euros", "3 euros.") as bot:
-        await bot.say("look up the prices")
-        await bot.settled()
-    (task,) = reported_tasks(tmp_path)
-    change_work(tmp_path, is_open=1, data=json.dumps({**task, "reported": False}))
-
-    again = ScriptedProvider()
-    async with build_runtime(
-        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=again, environ={}
-    ) as runtime:
-        await runtime.subagents.recover("cli:direct")
-        await runtime.subagents.wait_reported("cli:direct")
-
-    assert again.requests == []
-    assert [one["reported"] for one in reported_tasks(tmp_path)] == [True]
-
-
 async def test_a_turn_that_waits_does_not_hold_the_slot_that_its_subagent_needs_and_then_has_its_result(tmp_path: Path):
     cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
     one = {"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}
@@ -660,19 +571,6 @@ async def test_a_turn_that_waits_does_not_hold_the_slot_that_its_subagent_needs_
 
     assert [one["state"] for one in reported_tasks(tmp_path)] == ["done"], "also where nanobot ends at once"
     assert open_tasks(tmp_path) == []
-
-
-async def test_waiting_for_a_sessions_subagents_waits_for_no_other_session(tmp_path: Path):
-    provider = ScriptedProvider(SPAWN, "On it.", "found 3 euros", "3 euros.")
-    async with build_runtime(
-        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ={}
-    ) as runtime:
-        await runtime.loop.process_direct("look up the prices")
-        waiting = InboundMessage("phone", "ann", "7", "hello", message_id="1", journal_key="phone:7:1")
-        await runtime.bus.publish_inbound(waiting)
-        await runtime.subagents.wait_reported("cli:direct")
-
-        assert runtime.bus.inbound_size == 1
 
 
 async def test_without_anybody_at_the_bus_it_is_told_all_the_same(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 from nanobot.agent import events
 from nanobot.agent.events import TurnEvent, TurnOutcome
-from nanobot.testing import RecordingSink
 
 
 def step(*spoken: str, calls: bool = False, reason: str = "stop", number: int = 0) -> list[TurnEvent]:
@@ -23,9 +22,3 @@ def step(*spoken: str, calls: bool = False, reason: str = "stop", number: int = 
 def ended(text: str, outcome: TurnOutcome = TurnOutcome.ANSWERED) -> TurnEvent:
     """The end of a turn."""
     return events.TurnEnded(outcome=outcome, text=text)
-
-
-def pairs_are_closed(sink: RecordingSink) -> bool:
-    started = [event.type for event in sink.events if event.type.endswith("_started")]
-    ended = [event.type for event in sink.events if event.type.endswith("_ended") and event.type != "turn_ended"]
-    return sorted(one.split("_")[0] for one in started) == sorted(one.split("_")[0] for one in ended)

@@ -6,7 +6,6 @@ checkpoint; a turn that resumes it continues it, or the next message of its sess
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -60,8 +59,6 @@ log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED_SESSIONS = 64
 _MAX_REMEMBERED_ROWS = 2_000
-_PACED_PHASES = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
-"""Phases expensive enough that many turns at once enter them one by one."""
 _LOGGED_CHARS = 500
 _SESSION_TOOLS = ("spawn", "goal")
 """Tools that go on working in the session after the turn."""
@@ -135,25 +132,20 @@ class Pipeline:
 
     async def _answer(self, turn: Turn) -> None:
         """Take the turn from its message to its result."""
-        await self._begin(turn, TurnPhase.RESTORE)
+        turn.progress.begin(TurnPhase.RESTORE)
         if await self._restore(turn):
             return
         if not turn.request.resumes:
-            await self._begin(turn, TurnPhase.COMMAND)
+            turn.progress.begin(TurnPhase.COMMAND)
             if await self._answer_command(turn):
                 return
             if not turn.request.profile.is_subagent and self._deps.memory is not None:
-                await self._begin(turn, TurnPhase.COMPACT)
+                turn.progress.begin(TurnPhase.COMPACT)
                 await self._compact(turn, self._deps.memory)
-        await self._begin(turn, TurnPhase.BUILD)
+        turn.progress.begin(TurnPhase.BUILD)
         if (built := await self._build(turn)) is not None:
-            await self._begin(turn, TurnPhase.RUN)
+            turn.progress.begin(TurnPhase.RUN)
             await self._run(turn, *built)
-
-    async def _begin(self, turn: Turn, phase: TurnPhase) -> None:
-        if phase in _PACED_PHASES:
-            await self._deps.pace.step()
-        turn.progress.begin(phase)
 
     async def _restore(self, turn: Turn) -> bool:
         """Lock and load the session and its checkpoint. Return True if another turn has resumed this one already."""
@@ -321,7 +313,8 @@ class Pipeline:
             return await finish(self._store_pending_rows(turn))
 
         def on_partial_text(text: str) -> None:
-            turn.progress.last_activity = time.monotonic()  # text withheld by redaction causes no event
+            # text withheld by redaction causes no event
+            turn.progress.last_activity = asyncio.get_running_loop().time()
             checkpoint.partial(text)
 
         first = session.message_count - len(history)
@@ -404,7 +397,7 @@ class Pipeline:
 
     async def _save_and_respond(self, turn: Turn) -> None:
         """Release the session, whose rows are on disk already, and emit the end."""
-        await self._begin(turn, TurnPhase.SAVE)
+        turn.progress.begin(TurnPhase.SAVE)
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
@@ -413,7 +406,7 @@ class Pipeline:
             self._deps.status.forget(turn.message.session_key)
         elif turn.restored is not None and memory is not None:
             memory.on_session_released(turn.session, turn.scope)
-        await self._begin(turn, TurnPhase.RESPOND)
+        turn.progress.begin(TurnPhase.RESPOND)
         _respond(turn)
 
     async def _interrupt(self, turn: Turn) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,6 @@ from nanobot.security.secrets import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_names import is_temporary
 from nanobot.session.manager import Session, SessionManager
-from nanobot.utils.aio import Pace
 from nanobot.utils.clock import Clock
 
 
@@ -169,8 +167,6 @@ class TurnDeps:
     turns_folder: Path
     traces: TraceRecorder
     timeouts: TurnTimeouts = field(default_factory=TurnTimeouts)
-    pace: Pace = field(default_factory=Pace)
-    """Limits how many turns enter their expensive phases at the same time."""
     roll_over: RollOver = field(default_factory=RollOver)
     """When a session is archived and continued in a fresh one."""
     tool_policies: Sequence[ToolPolicy] = ()
@@ -257,7 +253,7 @@ class TurnProgress:
         self._on_step_end = on_step_end
         self.phase = TurnPhase.RESTORE
         self.phase_began = 0.0
-        """By `time.monotonic`, as `last_activity`."""
+        """By the time of the event loop, as `last_activity`."""
         self.phase_seconds: dict[str, float] = {}
         self.last_activity = 0.0
         """Time of the last event."""
@@ -271,13 +267,13 @@ class TurnProgress:
 
     def begin(self, phase: TurnPhase) -> None:
         """Begin a phase, and record how long the last one took."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if self.phase_began:
             self.phase_seconds[self.phase] = now - self.phase_began
         self.phase, self.phase_began, self.last_activity = phase, now, now
 
     def __call__(self, event: TurnEvent) -> None:
-        self.last_activity = time.monotonic()
+        self.last_activity = asyncio.get_running_loop().time()
         self.open.apply(event)
         match event:
             case events.TextDelta(text=text):

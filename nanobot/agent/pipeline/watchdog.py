@@ -5,7 +5,6 @@ One timer per turn checks how long the phase has lasted and, in a run, how long 
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 from typing import Any
 
@@ -54,9 +53,9 @@ class Watchdog:
         progress = self._progress
         limit_s = self._timeouts.of(progress.phase)
         if progress.open.has_question():
-            progress.last_activity = time.monotonic()  # approval questions have a timeout of their own
+            progress.last_activity = asyncio.get_running_loop().time()  # approval questions have a timeout of their own
         since = progress.last_activity if progress.phase is TurnPhase.RUN else progress.phase_began
-        remaining_s = since + limit_s - time.monotonic()
+        remaining_s = since + limit_s - asyncio.get_running_loop().time()
         if remaining_s > 0 or self._task is None:
             pause_s = min(max(remaining_s, 0.001), self._timeouts.shortest)
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._check)

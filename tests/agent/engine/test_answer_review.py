@@ -1,6 +1,5 @@
 """With `review` on, a second call reads each answer before it goes out; the person sees only the last one."""
 
-import asyncio
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +11,9 @@ from nanobot.agent.events import Notice, TextDelta, ToolStarted, TurnOutcome
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import LLMResponse
-from nanobot.providers.errors import ModelOverloadedError, StreamCutError
+from nanobot.providers.errors import ModelOverloadedError
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Bot, Pause, calls, open_bot
+from nanobot.testing import Bot, calls, open_bot
 from nanobot.testing.event_rules import turn_problems
 from tests.support.ledger_rows import rows_of as calls_of
 
@@ -103,49 +102,6 @@ async def test_an_answer_goes_out_with_a_notice_where_it_cannot_be_reviewed(tmp_
 
     assert reply == "It is 7."
     assert "agents.defaults.review" in shown(bot) and why in shown(bot)
-
-
-async def test_without_the_key_nothing_is_reviewed(tmp_path: Path):
-    async with open_bot(tmp_path, "It is 7.") as bot:
-        await bot.say("what is the total?")
-
-    assert len(bot.provider.requests) == 1
-    assert shown(bot) == "It is 7."
-
-
-async def test_the_parts_of_a_long_answer_are_reviewed_and_shown_as_one(tmp_path: Path):
-    script = (LLMResponse("It is ", finish_reason="length"), "seven.", PASS)
-    async with open_bot(tmp_path, *script, config=REVIEWED) as bot:
-        reply = await bot.say("what is the total?")
-
-    assert reply == "It is seven."
-    assert "| It is seven." in str(bot.provider.requests[-1][1]["content"])
-
-
-async def test_an_answer_that_breaks_off_is_gone_on_with_and_then_reviewed(tmp_path: Path):
-    async with open_bot(tmp_path, Pause("It is "), config=REVIEWED) as bot:
-        bot.provider.clear()
-        pause = Pause("It is ")
-        bot.provider.script(pause, StreamCutError("cut"), "seven.", PASS)
-        pause.resume.set()
-        reply = await bot.say("what is the total?")
-
-    assert reply == "It is seven."
-    assert "It is" not in shown(bot)
-
-
-async def test_a_stop_while_the_answer_is_reviewed_keeps_what_was_said(tmp_path: Path):
-    pause = Pause()
-    async with open_bot(tmp_path, "It is 7.", pause, "Good.", PASS, config=REVIEWED) as bot:
-        turn = asyncio.create_task(bot.turn("what is the total?"))
-        await pause.reached.wait()
-        stopped = await bot.say("/stop")
-        result = await turn
-        reply = await bot.say("and now?")
-
-    assert stopped.startswith("Stopped")
-    assert (result.outcome, result.text) == (TurnOutcome.STOPPED, "It is 7.")
-    assert reply == "Good."
 
 
 async def test_the_reasons_are_trusted_as_little_as_what_the_turn_has_read(tmp_path: Path):

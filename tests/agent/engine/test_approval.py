@@ -2,22 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanobot.agent.approval.texts import format_source
-from nanobot.agent.events import (
-    Answer,
-    ApprovalAnswered,
-    ApprovalAsked,
-    ApprovalRefused,
-    TurnEvent,
-    event_from_json,
-)
-from nanobot.agent.tools.access import AccessKind
-from nanobot.agent.tools.base import string, takes
+from nanobot.agent.events import Answer, ApprovalAnswered, ApprovalAsked, ApprovalRefused, TurnEvent, event_from_json
+from nanobot.agent.pipeline.turn import TurnTimeouts
+from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.tools.base import ToolContext, string, takes
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of
@@ -140,7 +134,7 @@ def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
     run = command()
 
     async def ten_minutes() -> None:
-        async with open_bot(tmp_path, READ, RUN, "later then") as bot:
+        async with open_bot(tmp_path, READ, RUN, "later then", timeouts=TurnTimeouts(run_silence=60)) as bot:
             await Person(with_tools(bot, run, page()), None).say("read it")
 
             assert run.done == []
@@ -149,18 +143,6 @@ def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
 
     with asyncio.Runner(loop_factory=WarpLoop) as runner:
         runner.run(ten_minutes())
-
-
-async def test_a_stop_ends_the_question(tmp_path: Path):
-    async with open_bot(tmp_path, READ, RUN) as bot:
-        person = Person(with_tools(bot, command(), page()), None)
-        turn = asyncio.create_task(person.say("read it"))
-        await eventually(lambda: bool(person.asked))
-
-        await bot.stop("cli:direct")
-
-        assert (await turn).outcome == "stopped"
-        assert [event.answer for event in person.events if isinstance(event, ApprovalAnswered)] == [Answer.STOPPED]
 
 
 async def test_status_says_that_a_turn_waits_for_an_answer(tmp_path: Path):
@@ -233,17 +215,22 @@ async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_a
         assert asked.source is None
 
 
-def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls_of_each_step_anew():
-    rows: list[Any] = [
-        row
-        for name, argument in (("web_fetch", "https://example.org/a"), ("exec", "date"))
-        for row in (
-            {
-                "role": "assistant",
-                "tool_calls": [{"id": "call_0", "function": {"name": name, "arguments": json.dumps({"x": argument})}}],
-            },
-            {"role": "tool", "tool_call_id": "call_0", "name": name, "content": "-"},
-        )
-    ]
+class Unsure(Sink):
+    async def required_access(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Access]:
+        raise RuntimeError("no idea")
 
-    assert [format_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
+
+async def test_a_tool_that_cannot_tell_what_it_reaches_for_is_asked_about_as_a_whole(tmp_path: Path):
+    async with open_bot(tmp_path, READ, RUN, "done") as bot:
+        person = Person(with_tools(bot, Unsure("run", AccessKind.COMMAND), page()), Answer.NO)
+        await person.say("read it")
+
+        assert [event.reaches for event in person.asked] == [["tool:run"]]
+
+
+async def test_a_result_that_may_be_made_of_anything_in_the_window_is_stored_as_the_least_trusted_of_it(tmp_path: Path):
+    async with open_bot(tmp_path, RUN, READ, RUN, "done") as bot:
+        await Person(with_tools(bot, command(), page())).say("go")
+
+        rows = [row for row in bot.session().messages if row["role"] == "tool"]
+        assert [row["provenance"] for row in rows] == ["tool", "web", "web"]

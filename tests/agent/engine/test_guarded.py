@@ -1,14 +1,12 @@
 """The guards at work in a turn: calls that lead nowhere, answers that claim what no tool did."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanobot.agent.events import TurnOutcome
-from nanobot.agent.hooks import CallSeen, Deny, Hook
-from nanobot.agent.tools.base import Effect, Tool
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.agent.tools.base import Tool
+from nanobot.testing import Bot, calls
 
 LOOK = calls(("list_dir", {"path": "."}))
 
@@ -47,56 +45,6 @@ async def test_equal_calls_of_one_step_all_run(bot: Bot):
     assert Dice.throws == 5
 
 
-async def test_what_a_hook_forbids_is_not_asked_for_for_ever(tmp_path: Path):
-    class Forbidding(Hook):
-        async def before_tool(self, call: CallSeen) -> Deny:
-            return Deny("not in this house")
-
-    async with open_bot(tmp_path, *[LOOK] * 40, own_hooks=[Forbidding()]) as bot:
-        result = await bot.turn("look around")
-
-        answers = [str(row["content"]) for row in bot.provider.requests[-1] if row["role"] == "tool"]
-
-    assert ["not in this house" in answer for answer in answers] == [True, True, False, False]
-    assert "called 5 times with the same arguments and the same failure" in result.text
-
-
-async def test_a_circle_of_two_calls_ends_too(bot: Bot):
-    steps = [LOOK, calls(("glob", {"pattern": "*.nothing"}))]
-    bot.provider.script(*steps * 20)
-
-    result = await bot.turn("look around")
-
-    assert result.outcome is TurnOutcome.PARTIAL
-    assert len(bot.provider.requests) <= 10
-
-
-async def test_a_tool_that_polls_may_be_asked_again_and_again(bot: Bot):
-    class Oven(Tool):
-        name = "oven"
-        description = "how hot it is"
-        parameters = {"type": "object", "properties": {}}  # noqa: RUF012
-        effect = Effect.READ
-        polls = True
-
-        async def execute(self) -> str:
-            return "not yet"
-
-    bot.register(Oven())
-    bot.provider.script(*[calls(("oven", {}))] * 12, "it is hot")
-
-    assert await bot.say("tell me when the oven is hot") == "it is hot"
-
-
-async def test_editing_and_testing_again_and_again_is_honest_work(bot: Bot):
-    for number in range(6):
-        write = calls(("write_file", {"path": "a.py", "content": f"x = {number}"}))
-        bot.provider.script(write, calls(("exec", {"command": "echo 1 failed; exit 1"})))
-    bot.provider.script("It still fails.")
-
-    assert await bot.say("make the test pass") == "It still fails."
-
-
 async def test_a_claim_without_a_deed_gets_one_more_step(bot: Bot):
     write = calls(("write_file", {"path": "a.txt", "content": "x"}))
     bot.provider.script("I have created the file a.txt.", write, "I have created a.txt.")
@@ -110,11 +58,7 @@ async def test_a_claim_without_a_deed_gets_one_more_step(bot: Bot):
 
 @pytest.mark.parametrize(
     "call",
-    [
-        ("exec", {"command": "ls"}),
-        ("list_dir", {}),
-        ("cron", {"action": "list"}),
-    ],
+    [("exec", {"command": "ls"}), ("list_dir", {}), ("cron", {"action": "list"})],
     ids=["exec that looks", "list of files", "list of jobs"],
 )
 async def test_claim_of_a_file_is_doubted_if_tools_only_looked(bot: Bot, call: tuple[str, dict[str, Any]]):

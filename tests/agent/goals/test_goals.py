@@ -117,10 +117,7 @@ LEADS_NOWHERE = {
     "nothing is done": (["I will begin soon.", "Very soon."], "I did nothing for 2 turns"),
     "only notes": ([line for note in THINKS for line in (note, "Noted.")], "I only updated my notes for 4 turns"),
     "no notes": ([line for look in looks(8) for line in (look, "Looked.")], "my notes have not changed for 8 turns"),
-    "vain claims": (
-        [finish("file: missing.md"), "It is done."] * 2,
-        "and the check `file: missing.md` did not hold",
-    ),
+    "vain claims": ([finish("file: missing.md"), "It is done."] * 2, "and the check `file: missing.md` did not hold"),
     "a model that refuses for good": ([AuthenticationError("wrong key")], "wrong key"),
 }
 
@@ -136,18 +133,6 @@ async def test_one_whose_turns_lead_nowhere_waits_for_a_person(tmp_path: Path, l
         assert "You did nothing in your last turn." in asked(stage, 1)
     if why.startswith("my notes"):
         assert "Your note has not changed for 3 turns." in asked(stage, 6)
-
-
-async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
-    steps = [
-        calls(("write_file", {"path": f"{n}.md", "content": "x"}), ("goal", {"action": "note", "done": f"{n}"}))
-        for n in range(5)
-    ]
-    cast = Cast(*[line for step in steps for line in (step, "Written.")], WRITE, FINISH, "The page is there.")
-
-    stage = await play(tmp_path, cast, SET)
-
-    assert stage.replies()[-1].startswith("The page is there.")
 
 
 async def test_its_calls_are_told_apart_in_the_ledger_and_may_take_as_long_as_they_go_on(tmp_path: Path):

@@ -18,26 +18,11 @@ from nanobot.providers.base import Delta
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import Pause, calls
 from tests.support.eventually import eventually
-from tests.support.goals import ASK, FINISH, NOTE, WRITE, Page, asked
+from tests.support.goals import ASK, FINISH, WRITE, Page, asked
 from tests.support.scripted_model import Cast, on_stage, play, results
 from tests.support.work import a_goal, change_work, goal_of, goals_in, put_goal
 
 GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
-
-
-async def test_what_was_reset_in_a_turn_of_the_goal_does_not_come_back(tmp_path: Path):
-    pause = Pause()
-    cast = Cast(NOTE, pause, "Looked.", "never said")
-
-    async with on_stage(tmp_path, cast) as stage:
-        await stage.hear("/goal write a page")
-        await eventually(pause.reached.is_set)
-        await stage.hear("/reset --all")
-        pause.resume.set()
-        await stage.quiet()
-
-    assert "its goal (write a page)" in stage.replies()[-1]
-    assert goals_in(tmp_path) == []
 
 
 async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(tmp_path: Path):
@@ -170,28 +155,6 @@ async def test_options_may_be_written_as_a_phone_writes_them(tmp_path: Path, wor
     assert (goal["check"]["target"], goal["limits"]["steps"]) == ("page.md", 9)
 
 
-async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
-    pause = Pause()
-
-    async with on_stage(tmp_path, Cast(pause, "never said")) as stage:
-        await stage.hear("/goal write a page")
-        await eventually(pause.reached.is_set)
-        await stage.stop("cli:direct")
-        await stage.quiet()
-
-    assert stage.replies()[1].startswith("This goal was stopped (write a page): its turn was stopped.")
-
-
-async def test_a_note_has_an_end(tmp_path: Path):
-    long = calls(("goal", {"action": "note", "done": "x" * 4_001}))
-    cast = Cast(long, NOTE, "Noted.", WRITE, FINISH, "The page is there.")
-
-    stage = await play(tmp_path, cast, "/goal write a page")
-
-    assert goal_of(tmp_path)["note"]["done"] == "looked around"
-    assert any("4,000 are the most" in str(row["content"]) for row in stage.rows() if row["role"] == "tool")
-
-
 async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(tmp_path: Path):
     put_goal(tmp_path, replace(a_goal(), limits=GoalLimits(steps=0)))
     full = "BEFORE UPDATE ON work WHEN NOT NEW.is_open BEGIN SELECT RAISE(ABORT, 'the disk is full'); END"
@@ -293,17 +256,3 @@ async def test_one_that_waits_is_over_with_the_turn_of_a_person_in_which_it_is_p
 
     assert stage.replies()[0] == "It is there now."
     assert stage.replies()[1].startswith("write a page\n\n(Goal reached, checked by file: page.md")
-
-
-@pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT starts another.")])
-async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str, words: str):
-    one = replace(a_goal(), state=WorkState(state))
-    put_goal(tmp_path, one)
-
-    async with on_stage(tmp_path, Cast("never")) as stage:
-        await stage.hear("/goal")
-        await stage.hear("/stop" if state == "waiting" else "/goal write another")
-        await eventually(lambda: len(stage.replies()) == 2)
-
-    assert words in stage.replies()[0]
-    assert stage.replies()[1].startswith(("Stopped: the goal", "I will work on this"))

@@ -191,13 +191,6 @@ async def test_an_answer_nobody_was_given_is_given(tmp_path: Path):
     assert result is not None and (result.outcome, result.text) == (TurnOutcome.ANSWERED, "done")
 
 
-async def test_with_nothing_cut_off_there_is_nothing_to_take_up(bot: Bot):
-    bot.provider.script("hi")
-    await bot.say("hello")
-
-    assert await bot.resume(SESSION) is None
-
-
 async def test_a_turn_that_kills_us_each_time_is_not_tried_for_ever(tmp_path: Path):
     await cut_off(tmp_path, started=[], results=[])
     checkpoint = Checkpoint(tmp_path / "state" / "turns", SESSION)

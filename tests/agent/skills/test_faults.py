@@ -141,8 +141,7 @@ def test_what_hides_something_is_found(line: str, grave: bool):
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
-    [("x/run", b"\x7fELF\x02"), ("x/run.exe", b"MZ"), ("x/a.sh", b"a\0b"), ("y", b"\xcf\xfa\xed\xfe")],
+    ("name", "data"), [("x/run", b"\x7fELF\x02"), ("x/run.exe", b"MZ"), ("x/a.sh", b"a\0b"), ("y", b"\xcf\xfa\xed\xfe")]
 )
 def test_an_executable_is_an_error(name: str, data: bytes):
     assert [fault.is_error for fault in lint_skill(bundle(files={name: data}))] == [True]

@@ -154,14 +154,6 @@ def test_how_a_program_is_had_here(entry, here, command, tmp_path: Path, monkeyp
     assert how_to_install("k", (entry,)) == command
 
 
-def test_a_way_whose_program_is_here_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    entries = ({"kind": "brew", "formula": "gh"}, {"kind": "node", "package": "gh"})
-    on_path(monkeypatch, tmp_path / "bin", "npm")
-
-    assert how_to_install("gh", entries) == "npm install -g gh"
-    assert how_to_install("gh", ()) == ""
-
-
 def test_metadata_as_a_text_with_a_comma_too_many():
     found = parse_manual('---\nmetadata: \'{"nanobot": {"requires": {"bins": ["a"],},}}\'\n---\n')
 

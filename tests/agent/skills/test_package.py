@@ -115,25 +115,16 @@ def test_a_bomb_is_left_after_so_many_bytes(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_zip_that_cannot_be_a_skill_says_why(tmp_path: Path):
     many = zipped(tmp_path / "many.zip", {"SKILL.md": MANUAL} | {f"f{number}": "" for number in range(501)})
-    with zipfile.ZipFile(tmp_path / "lzma.zip", "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr("SKILL.md", MANUAL)
-    with zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive:
-        archive.writestr("SKILL.md", MANUAL)
-        archive.NameToInfo.pop("SKILL.md")  # a second one of the same name is no accident here
-        archive.writestr("SKILL.md", MANUAL)
     locked = zipped(tmp_path / "locked.zip", {"SKILL.md": MANUAL})
     data = bytearray(locked.read_bytes())
     data[data.index(b"PK\x01\x02") + 8] |= 1
     locked.write_bytes(data)
 
-    for name, why in (
-        ("many", "more than 500 files"), ("lzma", "unsupported compression"), ("twice", "twice"),
-        ("locked", "encrypted"),
-    ):  # fmt: skip
+    for path, why in ((many, "more than 500 files"), (locked, "encrypted")):
         with pytest.raises(BundleError, match=why):
-            read_bundle(many.with_stem(name))
-    for data in (bytearray(), bytearray(b"PK"), bytearray(b"not a zip at all"), bytearray(b"PK\x05\x06" + b"\0" * 18)):
-        locked.write_bytes(data)
+            read_bundle(path)
+    for damaged in (b"", b"PK", b"not a zip at all", b"PK\x05\x06" + b"\0" * 18):
+        locked.write_bytes(damaged)
         with pytest.raises(BundleError):
             read_bundle(locked)
 

@@ -2,30 +2,28 @@
 
 import asyncio
 import json
-from datetime import datetime
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanobot.agent import events
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.hooks import CallSeen, Hook, NewArguments
-from nanobot.agent.trace.reader import RecordedCall, RecordedStep, RecordedTurn, Recording, read_recording
-from nanobot.agent.trace.recorder import MAX_NOTICES, TurnTrace
+from nanobot.agent.trace.reader import RecordedCall, RecordedStep, Recording, read_recording
 from nanobot.agent.trace.replay import Replay, first_difference, first_request, replay
 from nanobot.agent.trace.store import TraceStore
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Origin
-from nanobot.providers.base import CallContext, LLMResponse, call_context
+from nanobot.messages.types import Origin
+from nanobot.providers.base import CallContext, Delta, LLMResponse, call_context
 from nanobot.providers.errors import ModelOverloadedError
-from nanobot.session.lines import encode
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
-from nanobot.utils.clock import FrozenClock, SystemClock
-from tests.support.eventually import eventually
+from nanobot.utils.clock import SystemClock
+from tests.fakes.tools import command, page
+from tests.support.approvals import Person, with_tools
 
 LOOK = calls(("list_dir", {"path": "."}), ("read_file", {"path": "a.txt"}), text="Let me look.")
 
@@ -41,8 +39,15 @@ def folder(home: Path) -> TraceStore:
 
 
 async def again(home: Path, *script: Any, which: str = "-1") -> tuple[Replay, ScriptedProvider]:
-    """The turn again, with a model that says this."""
-    provider = ScriptedProvider(*script, model="other")
+    """The turn again, with a model that says this. The ledger hears that it is a replay."""
+
+    class Asked(ScriptedProvider):
+        async def chat_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
+            assert call_context() == CallContext("replay", "cli:direct", turn.turn_id)
+            async for delta in super().chat_stream(*args, **kwargs):
+                yield delta
+
+    provider = Asked(*script, model="other")
     found = recording(home)
     turn = found.find(which)
     model = Model(provider, "test", "other")
@@ -61,21 +66,6 @@ async def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_turn_comes_back_with_what_was_said_called_and_answered(home: Path):
-    turn = recording(home).find()
-
-    first, second = turn.steps
-    assert (turn.message, turn.text, turn.outcome) == ("what is here?", "Two files.", "answered")
-    assert (turn.model, turn.provider) == ("scripted", "ScriptedProvider")
-    assert {"restore", "command", "build", "run", "save"} <= turn.phases.keys()
-    assert first.text == "Let me look."
-    assert [call.name for call in first.calls] == ["list_dir", "read_file"]
-    assert "the text of a" in (first.calls[1].content or "")
-    assert first.calls[1].ok is True
-    assert first.calls[1].seconds is not None
-    assert (second.usage, second.cost_usd, turn.cost_usd) == ({"prompt_tokens": 9}, 0.5, 0.5)
-
-
 async def test_what_was_doubted_is_no_part_of_the_answer_that_followed(tmp_path: Path):
     async with open_bot(tmp_path, "I have created report.txt.", "I did not create it.") as bot:
         await bot.say("save my notes to report.txt")
@@ -83,6 +73,7 @@ async def test_what_was_doubted_is_no_part_of_the_answer_that_followed(tmp_path:
     turn = recording(tmp_path).find()
 
     assert [step.text for step in turn.steps] == ["I have created report.txt.", "I did not create it."]
+    assert None not in [time for step in turn.steps for time in (step.first_s, step.seconds)]
     assert turn.text == "I did not create it."
 
 
@@ -117,17 +108,6 @@ async def test_the_same_model_does_the_same_without_running_a_tool(home: Path):
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
 
 
-async def test_a_call_that_was_not_recorded_is_not_run(home: Path):
-    write = calls(("write_file", {"path": "b.txt", "content": "x"}))
-
-    replayed, provider = await again(home, write, "Then not.")
-
-    assert not (home / "workspace" / "b.txt").exists()
-    assert [call.name for call in replayed.unrecorded] == ["write_file"]
-    assert "not run" in str(provider.requests[1][-1]["content"])
-    assert replayed.turn.text == "Then not."
-
-
 class Turning(Hook):
     """Makes every call one for the memory."""
 
@@ -150,23 +130,6 @@ async def test_a_call_that_a_hook_changed_gets_its_result_again_and_no_hook_runs
     assert first_difference(recording(tmp_path).find("-2").steps, made.turn.steps) is None
     assert made.unrecorded == []
     assert "not run" not in str(provider.requests[-1][-1]["content"])
-
-
-@pytest.mark.needs_sandbox
-async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tmp_path: Path):
-    read, append = ("read_file", {"path": "n"}), ("exec", {"command": "echo x >> n"})
-    async with open_bot(tmp_path) as bot:
-        (bot.workspace / "n").write_text("start\n", encoding="utf-8")
-        bot.provider.script(calls(read), calls(append), calls(read), "done")
-        await bot.say("go")
-
-    replayed, _ = await again(tmp_path, calls(read), calls(read), calls(read), "done")
-
-    first, second, third = (str(step.calls[0].content) for step in replayed.turn.steps[:3])
-    assert "x" not in first
-    assert "x" in second
-    assert "not run" in third
-    assert len(replayed.unrecorded) == 1
 
 
 async def test_what_joined_the_turn_joins_it_again_at_the_same_place(tmp_path: Path):
@@ -197,10 +160,12 @@ async def test_a_turn_that_was_taken_up_after_a_crash_is_one_turn(tmp_path: Path
         await bot.resume("cli:direct")
 
     (found,) = recording(tmp_path).turns
+    replayed, _ = await again(tmp_path, calls(("list_dir", {"path": "."})), "half and the rest.")
 
     assert (found.message, found.outcome) == ("go", "answered")
     assert [step.text for step in found.steps] == ["", "half ", "and the rest."]
     assert [call.name for call in found.steps[0].calls] == ["list_dir"]
+    assert (replayed.turn.text, replayed.unrecorded) == ("half and the rest.", [])
 
 
 async def test_a_model_that_never_ends_is_stopped_soon_and_one_that_fails_is_an_outcome(home: Path):
@@ -210,24 +175,6 @@ async def test_a_model_that_never_ends_is_stopped_soon_and_one_that_fails_is_an_
     assert (len(provider.requests) <= 6, replayed.turn.outcome) == (True, "partial")
     assert (failed.turn.outcome, failed.turn.error) == ("failed", "ModelOverloadedError")
     assert "busy" in failed.turn.text
-
-
-async def test_the_ledger_hears_that_it_is_a_replay(home: Path):
-    asked: list[CallContext] = []
-
-    class Curious(ScriptedProvider):
-        async def chat_stream(self, *args, **kwargs):
-            asked.append(call_context())
-            async for delta in super().chat_stream(*args, **kwargs):
-                yield delta
-
-    found = recording(home)
-    turn = found.find()
-    model = Model(Curious("hm"), "test", "other")
-
-    await replay(turn, found.prompt(turn, folder(home)), model, clock=SystemClock(), workspace=home)
-
-    assert asked == [CallContext("replay", "cli:direct", turn.turn_id)]
 
 
 def step(*made: tuple[str, dict[str, Any]], text: str = "") -> RecordedStep:
@@ -263,46 +210,6 @@ def test_the_first_difference_is_named_and_deeds_go_before_words(then, now, foun
     assert (difference and (difference.step, difference.what)) == found
 
 
-async def test_a_turn_is_found_by_id_by_its_beginning_and_from_the_end(home: Path):
-    found = recording(home)
-    first, last = found.turns
-
-    assert found.find() is found.find("-1") is found.find(last.turn_id) is last
-    assert found.find("-2") is found.find(first.turn_id[:10]) is first
-    for wrong in ("-3", "-0", "zzzz", "-"):
-        with pytest.raises(NanobotError):
-            found.find(wrong)
-
-
-async def test_an_old_session_tells_what_its_rows_tell(tmp_path: Path):
-    manager = SessionManager(tmp_path / "workspace")
-    session = manager.get_or_create("telegram:1")
-    call = {"id": "c", "type": "function", "function": {"name": "x", "arguments": '{"a": 1}'}}
-    session.add_message("user", "first", timestamp="2025-01-02T03:04:05")
-    session.add_message("assistant", None, tool_calls=[call], timestamp="2025-01-02T03:04:06")
-    session.add_message("tool", "result", tool_call_id="c", name="x", timestamp="2025-01-02T03:04:07")
-    session.add_message("assistant", "answer", timestamp="2025-01-02T03:04:08")
-    session.add_message("user", "second", timestamp="2025-01-02T03:05:00")
-    manager.save(session)
-
-    found = recording(tmp_path, "telegram:1")
-
-    first, second = found.turns
-    assert (first.message, first.outcome, first.text, first.seconds) == ("first", "answered", "answer", 3.0)
-    assert first.steps[0].calls[0].summary == 'x {"a": 1}'
-    assert first.steps[0].calls[0].content == "result"
-    assert (second.message, second.outcome) == ("second", None)
-    with pytest.raises(NanobotError, match="not traced"):
-        found.prompt(first, folder(tmp_path))
-
-
-async def test_two_workspaces_with_a_session_of_one_name_do_not_see_each_other(tmp_path: Path):
-    async with open_bot(tmp_path, "here") as bot:
-        await bot.say("hello")
-
-    assert read_recording("cli:direct", SessionManager(tmp_path / "elsewhere"), folder(tmp_path)) is None
-
-
 async def test_a_step_that_was_paid_for_before_the_turn_failed_is_counted(tmp_path: Path):
     paid = calls(("list_dir", {"path": "."}))
     paid.usage, paid.cost_usd = {"prompt_tokens": 9}, 0.25
@@ -313,6 +220,7 @@ async def test_a_step_that_was_paid_for_before_the_turn_failed_is_counted(tmp_pa
 
     assert (turn.outcome, turn.cost_usd, turn.usage) == ("failed", 0.25, {"prompt_tokens": 9})
     assert [step.text for step in turn.steps] == ["", ""]
+    assert None not in [turn.seconds, *(step.seconds for step in turn.steps)]
 
 
 async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
@@ -330,105 +238,15 @@ async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
     assert [turn.message for turn in recording(tmp_path, archived).turns] == ["before"]
 
 
-def heard(*happened: events.TurnEvent | float) -> RecordedTurn:
-    """A turn as its trace alone tells it, after these events and seconds between them."""
-    clock, told = FrozenClock(datetime(2026, 1, 2, 3, 4, 5)), list[dict[str, Any]]()
-    trace = TurnTrace(InboundMessage("cli", "owner", "direct", "hello"), clock, told.append)
-    for event in happened:
-        if isinstance(event, events.TurnEvent):
-            trace(event)
-        else:
-            clock.advance(event)
-    [turn] = Recording("cli:direct", [], {"t1": [json.loads(encode(entry)) for entry in told]}).turns
-    return turn
+async def test_questions_of_a_turn_and_their_answers_are_told(tmp_path: Path):
+    script = (calls(("web_page", {"url": "u"})), calls(("run", {"target": "ls"})), "done")
+    async with open_bot(tmp_path, *script, *script) as bot:
+        await Person(with_tools(bot, page(), command())).say("read it")
+        await bot.say("and once more, where nobody can be asked")
 
-
-def test_a_trace_tells_times_tokens_price_and_how_calls_ended():
-    usage = {"prompt_tokens": 12, "completion_tokens": 5, "cached_tokens": 4}
-    turn = heard(
-        events.RunStarted(session_key="cli:direct", model="m"),
-        events.StepStarted(step=0),
-        0.5,
-        events.TextStarted(),
-        events.TextEnded(text="Let me look.", final=False),
-        events.ToolStarted(call_id="c1", name="list_dir", arguments={"path": "."}, asked={"path": "x"}),
-        0.25,
-        events.ToolEnded(call_id="c1", name="list_dir", ok=False, content="no such folder", seconds=0.25),
-        events.StepEnded(step=0, finish_reason="tool_calls", usage=usage, cost_usd=0.5),
-        events.TurnEnded(outcome=events.TurnOutcome.ANSWERED, text="x", usage=usage, phase_seconds={"run": 0.75}),
-        events.Notice(text="late"),
-    )
-
-    [step] = turn.steps
-    assert (turn.at, turn.origin, turn.message, turn.model) == ("2026-01-02T03:04:05", "user", "hello", "m")
-    assert (turn.outcome, turn.seconds, turn.phases, turn.usage, turn.notices) == (
-        "answered", 0.75, {"run": 0.75}, usage, []
-    )  # fmt: skip
-    assert (step.seconds, step.first_s, step.finish, step.cost_usd, turn.cost_usd) == (
-        0.75,
-        0.5,
-        "tool_calls",
-        0.5,
-        0.5,
-    )
-    assert step.calls == [
-        RecordedCall(
-            "c1", "list_dir", {"path": "."}, content="no such folder", seconds=0.25, ok=False, asked={"path": "x"}
-        )
-    ]
-
-
-def test_a_trace_tells_what_was_approved_and_what_nobody_could_be_asked():
-    call: Any = {"call_id": "c1", "name": "exec", "arguments": {}, "reaches": ["exec:ls"]}
-    turn = heard(
-        events.StepStarted(step=0),
-        events.StepEnded(step=0, finish_reason="tool_calls", usage={}),
-        1,
-        events.ApprovalAsked(question="q", text="May I run ls?", expires_s=600, **call),
-        events.ApprovalAnswered(question="q", answer=events.Answer.ONCE),
-        events.ApprovalRefused(text="May I run rm?", reason="Nobody is here.", **call),
-        *(events.Notice(text=f"try {number}") for number in range(1000)),
-    )
-
-    asked, answered, refused, *tries = turn.notices
-    assert asked == {"at": 1.0, "step": 1, "kind": "asked", "text": "May I run ls?"}
-    assert (answered["kind"], answered["text"]) == ("answered", "once")
-    assert (refused["kind"], refused["text"]) == ("refused", "May I run rm?\nNobody is here.")
-    assert (len(tries), tries[0]["kind"]) == (MAX_NOTICES, "note")
-    assert turn.outcome is None
-
-
-def test_rows_without_ids_are_turns_by_their_place():
-    rows: list[ChatMessage] = [{"role": "user", "content": str(number)} for number in range(12)]
-    found = Recording("s", [rows], {})
-
-    assert (found.find("row-1").message, found.find("row-10").message) == ("1", "10")
-
-
-async def test_what_a_kill_left_is_shown_with_the_turn_it_belongs_to(tmp_path: Path):
-    rows: list[ChatMessage] = [
-        {"role": "user", "content": "go", "turn_id": "t1", "timestamp": "2026-01-02T03:04:05"},
-        {"role": "assistant", "content": "The answer is", "error": "interrupted", "provenance": "system"},
-    ]
-
-    (turn,) = Recording("cli:direct", [rows], {"t1": [{"type": "run_started", "session_key": "s", "model": "m"}]}).turns
-
-    assert (turn.outcome, turn.model) == (None, "m")
-    assert turn.steps[0].text == "The answer is"
-
-
-async def test_words_that_joined_stand_where_they_were_heard(tmp_path: Path):
-    rows: list[ChatMessage] = [
-        {"role": "user", "content": "go", "turn_id": "t1"},
-        {"role": "assistant", "content": "first", "turn_id": "t1"},
-        {"role": "user", "content": "faster", "turn_id": "t1"},
-        {"role": "user", "content": "(a nudge of ours)", "turn_id": "t1", "origin": "system"},
-        {"role": "assistant", "content": "second", "turn_id": "t1"},
-    ]
-
-    (turn,) = Recording("cli:direct", [rows], {}).turns
-
-    assert (turn.message, [step.joined for step in turn.steps]) == ("go", [[], [rows[2]]])
+    asked, refused = (turn.notices for turn in recording(tmp_path).turns)
+    assert [(notice["kind"], "ls" in notice["text"]) for notice in asked] == [("asked", True), ("answered", False)]
+    assert [notice["kind"] for notice in refused] == ["refused"] and "Nobody is" in refused[0]["text"]
 
 
 async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
@@ -444,33 +262,6 @@ async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
     next((home / "workspace" / "sessions").glob("*.jsonl")).unlink()
     with pytest.raises(NanobotError, match="no longer in the session"):
         recording(home).prompt(recording(home).find(), folder(home))
-
-
-def test_calls_that_a_resumed_run_settles_belong_to_the_step_that_made_them():
-    call: Any = {"id": "c1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
-    rows: list[ChatMessage] = [
-        {"role": "user", "content": "go", "turn_id": "t1"},
-        {"role": "assistant", "content": None, "tool_calls": [call], "turn_id": "t1"},
-        {"role": "tool", "content": "made", "tool_call_id": "c1", "turn_id": "t1"},
-        {"role": "assistant", "content": "done", "turn_id": "t1"},
-    ]
-    made = {"call_id": "c1", "name": "x"}
-    told: list[dict[str, Any]] = [
-        {"type": "step_started", "step": 0},
-        {"type": "tool_started", "arguments": {}, **made},
-        {"type": "step_started", "step": 0},  # the process was killed, and another took the turn up
-        {"type": "tool_started", "arguments": {}, **made},
-        {"type": "tool_ended", "ok": True, "content": "", "seconds": 2.0, **made},
-        {"type": "step_ended", "step": 0, "finish_reason": "resumed", "usage": {}},
-        {"type": "step_started", "step": 0},
-        {"type": "text_ended", "text": "done", "final": True},
-        {"type": "step_ended", "step": 0, "finish_reason": "stop", "usage": {}},
-    ]
-
-    (turn,) = Recording("s", [rows], {"t1": told}).turns
-
-    assert [step.text for step in turn.steps] == ["", "done"]
-    assert [(step.calls[0].ok, step.calls[0].seconds) for step in turn.steps[:1]] == [(True, 2.0)]
 
 
 def test_damaged_rows_and_events_of_another_version_are_skipped():
@@ -489,45 +280,8 @@ def test_damaged_rows_and_events_of_another_version_are_skipped():
 
 
 @pytest.mark.needs_sandbox
-async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_asked(tmp_path: Path):
-    """Its first step gave the calls of the turn before their results; then came what the person said meanwhile."""
-    wait = calls(("exec", {"command": "touch begun; sleep 30"}), ("list_dir", {"path": "."}))
-    async with open_bot(tmp_path, wait) as bot:
-        turn = asyncio.create_task(bot.turn("look around"))
-        await eventually((bot.workspace / "begun").exists)
-        await bot.shut_down()
-        await turn
-    async with open_bot(tmp_path, "I looked.") as bot:
-        await bot.say("and now?")
-    recorded = recording(tmp_path).find()
-
-    replayed, provider = await again(tmp_path, "I looked.")
-
-    assert provider.requests == bot.provider.requests
-    assert first_difference(recorded.steps, replayed.turn.steps) is None
-
-
-async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
-    look = calls(("list_dir", {"path": "."}), text="Let me look.")
-    async with open_bot(tmp_path, look, pause := Pause()) as bot:
-        turn = asyncio.create_task(bot.turn("look around"))
-        await pause.reached.wait()
-        await bot.shut_down()
-        await turn
-    async with open_bot(tmp_path, "Two files.") as bot:
-        await bot.resume("cli:direct")
-    recorded = recording(tmp_path).find()
-
-    replayed, _ = await again(tmp_path, look, "Two files.")
-
-    assert (recorded.text, replayed.turn.text, replayed.unrecorded) == ("Two files.", "Two files.", [])
-    assert [call.name for step in recorded.steps for call in step.calls] == ["list_dir"]
-
-
-@pytest.mark.needs_sandbox
-@pytest.mark.parametrize("words", ["I failed.", "Error: I failed."])
-async def test_a_failed_call_fails_again_whatever_its_words(tmp_path: Path, words: str):
-    fail = calls(("exec", {"command": f"echo '{words}'; exit 1"}))
+async def test_a_failed_call_fails_again(tmp_path: Path):
+    fail = calls(("exec", {"command": "echo 'I failed.'; exit 1"}))
     async with open_bot(tmp_path, fail, "So it is.") as bot:
         await bot.say("go")
 

@@ -2,10 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import call_context
 from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
-from tests.support.eventually import wait_until
+from tests.support.eventually import eventually
 
 
 def traces(home: Path, session: str = "cli:direct") -> list[list[dict[str, Any]]]:
@@ -32,15 +28,18 @@ def recorded(home: Path, session: str = "cli:direct") -> list[RecordedTurn]:
     return Recording(session, [], TraceStore(home / "state" / "traces").turns(session)).turns
 
 
-async def test_the_trace_is_what_a_sink_of_the_turn_hears_without_deltas(tmp_path: Path):
+async def test_the_trace_is_what_a_sink_of_the_turn_hears_without_deltas_and_in_short(tmp_path: Path):
     heard: list[TurnEvent] = []
     message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
-    async with open_bot(tmp_path, calls(("list_dir", {"path": "."})), "Two files.") as bot:
+    big = {"path": "a.txt", "content": "x" * 100_000}
+    async with open_bot(tmp_path, calls(("write_file", big)), "y" * 100_000, "Hi.") as bot:
         await bot.run_turn(message, heard.append)
+        await bot.say("again")
 
-    (events,) = traces(tmp_path)
+    events, _ = traces(tmp_path)
     [file] = (tmp_path / "state" / "traces").glob("*.jsonl")
-    assert file.stat().st_size < 3000
+    assert file.stat().st_size < 5000
+    assert len([*(tmp_path / "state" / "traces" / "blobs").iterdir()]) == 2
     started, *rest = [event["type"] for event in events]
     assert started == "turn_started"
     assert [kind for kind in rest if kind != "prompt"] == [
@@ -66,18 +65,6 @@ async def test_a_command_a_failure_and_a_stop_leave_theirs_too(tmp_path: Path):
     assert (failed.outcome, failed.error) == ("failed", "ValueError")
     assert "surprise" in failed.text
     assert (stopped.outcome, stopped.steps[0].finish) == ("stopped", "interrupted")
-
-
-async def test_a_sink_of_somebody_elses_that_breaks_costs_no_trace(tmp_path: Path):
-    def broken(event: object) -> None:
-        raise RuntimeError("no screen")
-
-    message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
-    async with open_bot(tmp_path, "hi") as bot:
-        await bot.run_turn(message, broken)
-
-    (turn,) = recorded(tmp_path)
-    assert (turn.outcome, len(turn.steps)) == ("answered", 1)
 
 
 CANARIES = {
@@ -130,40 +117,40 @@ async def test_no_secret_reaches_the_state_folder(tmp_path: Path):
     assert [name for name, canary in CANARIES.items() if canary.encode() in written] == []
 
 
-async def test_a_disk_that_refuses_does_not_end_the_turn(tmp_path: Path):
-    async with open_bot(tmp_path, "answered") as bot:
+async def test_a_disk_that_refuses_costs_the_trace_and_one_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async with open_bot(tmp_path, "first", "answered") as bot:
         (tmp_path / "state").mkdir(exist_ok=True)
         (tmp_path / "state" / "traces").write_text("a file where a folder should be", encoding="utf-8")
 
+        await bot.turn("hello")
         result = await bot.turn("hello")
 
     assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "answered")
+    assert sum("traces cannot be written" in record.message for record in caplog.records) == 1
 
 
 async def test_many_chats_at_once_lose_no_trace(tmp_path: Path):
-    async with open_bot(tmp_path, *["hi"] * 100) as bot:
-        await asyncio.gather(*(bot.turn("hello", session=f"cli:{number % 20}") for number in range(100)))
+    async with open_bot(tmp_path, *["hi"] * 20) as bot:
+        await asyncio.gather(*(bot.turn("hello", session=f"cli:{number % 5}") for number in range(20)))
 
-    assert sum(len(traces(tmp_path, f"cli:{number}")) for number in range(20)) == 100
+    assert sum(len(traces(tmp_path, f"cli:{number}")) for number in range(5)) == 20
 
 
-@pytest.mark.skipif(os.name == "nt", reason="kill -9 is POSIX")
-def test_a_killed_process_leaves_what_it_knew(tmp_path: Path):
-    script = """if True:
-        import asyncio, sys
-        from pathlib import Path
-        from nanobot.testing import Pause, calls, open_bot
-        async def main():
-            async with open_bot(Path(sys.argv[1]), "first", calls(("list_dir", {"path": "."})), Pause("half")) as bot:
-                await bot.say("one")
-                await bot.say("two")
-        asyncio.run(main())
-    """
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
-    wait_until(lambda: any(turn.message == "two" and turn.model for turn in recorded(tmp_path)), 40)
-    process.send_signal(signal.SIGKILL)
-    process.wait(10)
+async def test_what_a_turn_knows_is_written_while_it_runs_so_that_a_kill_leaves_it(tmp_path: Path):
+    def two() -> list[RecordedTurn] | None:
+        found = recorded(tmp_path)
+        return found if found[1:] and found[1].model else None
 
-    done, killed = recorded(tmp_path)
+    look, pause = calls(("list_dir", {"path": "."})), Pause("half")
+    async with open_bot(tmp_path, "first", look, pause) as bot:
+        await bot.say("one")
+        turn = asyncio.create_task(bot.say("two"))
+        await pause.reached.wait()
+        done, running = await eventually(two)
+        turn.cancel()
+        await asyncio.wait([turn])
+
     assert done.outcome == "answered"
-    assert (killed.message, killed.model, killed.outcome) == ("two", "scripted", None)
+    assert (running.message, running.model, running.outcome) == ("two", "scripted", None)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.agent.claims import claim_feedback, claim_note, find_claim, unsupported_claim
+from nanobot.agent.claims import find_claim, unsupported_claim
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import ChatMessage, FunctionCall, Origin, ToolCall, ToolFailure
@@ -118,19 +118,6 @@ def test_false_claims_are_caught_four_in_five(name):
     assert len(caught) >= 0.8 * len(false)
 
 
-@pytest.mark.parametrize(
-    ("answer", "request_"),
-    [
-        ("I have created the file notes.txt.", "create notes.txt"),
-        ("I'll start now and get back to you.", "refactor utils.py"),
-        ("已经创建了文件 notes.txt。", "帮我创建 notes.txt"),
-        ("我这就去办。", "把日志清理一下"),
-    ],
-)
-def test_what_was_claimed_is_handed_back(answer, request_):
-    assert unsupported_claim(answer, request_) == answer
-
-
 NOTES = "I've written the summary to notes.md."
 
 
@@ -200,28 +187,6 @@ def test_without_any_tool_a_promise_is_only_talk_but_a_claim_is_still_false():
 )
 def test_what_is_in_another_language_is_not_judged(answer):
     assert unsupported_claim(answer, "create notes.txt") is None
-
-
-def test_the_false_claim_in_a_long_answer_is_found():
-    paragraphs = "The config has three sections. Each of them is read at start.\n\n" * 40
-    answer = f"{paragraphs}I have also updated config.json for you.\n\n{paragraphs}"
-
-    assert unsupported_claim(answer, "update config.json") == "I have also updated config.json for you."
-
-
-def test_the_model_is_told_what_it_said_and_what_it_has():
-    text = claim_feedback("I have sent it.", ["exec", "message"])
-
-    assert '"I have sent it."' in text
-    assert "has not happened" in text
-    assert text.endswith("Your tools: exec, message.")
-
-
-def test_the_line_for_the_person_is_true_and_in_the_language_of_the_answer():
-    assert claim_note("I have sent it.", ()) == "(No action was executed in this turn.)"
-    assert claim_note("已经发送了。", ()) == "（本轮没有执行任何操作。）"
-    assert "only used grep, read_file;" in claim_note("I have sent it.", {"read_file", "grep"})
-    assert "只用了 read_file" in claim_note("已经发送了。", ["read_file"])
 
 
 @given(st.text(max_size=300), st.text(max_size=100))
