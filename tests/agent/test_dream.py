@@ -285,11 +285,11 @@ async def test_pass_waits_for_no_lane_is_alone_in_every_process_and_ends_with_a_
         assert "already running" in await other.say("/dream")
         assert "Cleared" in await it.say("/reset --all")
         assert await dreaming == "It was cancelled."
-        assert "no model was called" in await it.say("/dream")
         it.writes("- Never call before ten.\n")
         it.memory.append_history("Talked.")
         await it.dream(tidying())
         assert "[f1] Never call before ten. (since 2026-02-26, by hand)" in it.asked
+        assert "Talked of home" not in it.asked, "of before the reset"
 
 
 # --- taken back
