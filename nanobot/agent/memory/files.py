@@ -1,6 +1,4 @@
-"""The files of one memory: opened without following links, read whole, written atomically; and the entries of its log,
-HISTORY.md.
-"""
+"""The files of one memory, opened without following links, read whole and written atomically, and its log's entries."""
 
 import re
 from collections.abc import Iterator
