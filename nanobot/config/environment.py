@@ -109,13 +109,14 @@ class Filled:
 
 
 def fill(tree: Mapping[str, Any], root: Shape, environ: Mapping[str, str]) -> Filled:
-    """Fill keys that the tree does not set. Raises ConfigError, naming the variable, if one must hold JSON but does
-    not.
+    """Fill keys that the tree does not set; the variable of a single key wins over one of a whole section. Raises
+    ConfigError, naming the variable, if one must hold JSON but does not.
 
     Only variables that begin with a section name count: NANOBOT_MAX_CONCURRENT_REQUESTS and the like are not ours.
     """
     filled = Filled(deepcopy(dict(tree)))
-    for variable in sorted(name for name in environ if name.upper().startswith(PREFIX)):
+    names = (name for name in environ if name.upper().startswith(PREFIX))
+    for variable in sorted(names, key=lambda name: (-name.count("__"), name)):
         path, shape = root.locate(variable[len(PREFIX) :].lower().split("__"))
         if path[0] not in root.keys or (len(path) == 1 and not environ[variable].lstrip().startswith("{")):
             continue

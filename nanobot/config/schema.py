@@ -589,27 +589,6 @@ class Config(BaseSettings, Section):
         match = self.match_provider(model)
         return match.spec.name if match else None
 
-    def get_provider(self, model: str | None = None) -> ProviderConfig | None:
-        """The config section of the provider of the model."""
-        name = self.get_provider_name(model)
-        return self.providers.by_name().get(name, ProviderConfig()) if name else None
-
-    def get_api_key(self, model: str | None = None) -> str | None:
-        """The key for the model: from the config, else from `os.environ`."""
-        match = self.match_provider(model)
-        section = self.get_provider(model)
-        if match is None or section is None:
-            return None
-        return section.api_key or match.spec.env_key(os.environ)
-
-    def get_api_base(self, model: str | None = None) -> str | None:
-        """The base URL for the model: from the config, else the provider's default."""
-        match = self.match_provider(model)
-        section = self.get_provider(model)
-        if match is None or section is None:
-            return None
-        return section.api_base or match.spec.default_api_base
-
     def _custom_section(self, name: str) -> str | None:
         """The key under `providers` of a custom endpoint, as written in the file."""
         custom = self.providers.__pydantic_extra__

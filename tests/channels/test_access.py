@@ -17,7 +17,6 @@ from nanobot.channels.access import (
     AccessControl,
     AccessPolicy,
     Allowed,
-    Decision,
     Ignored,
     PairingOffered,
     Unknown,
@@ -235,32 +234,33 @@ def access(store: PairingStore, clock: FrozenClock) -> AccessControl:
     return AccessControl(AccessPolicy.of("telegram", {}), store, clock)
 
 
-def code_in(decision: Decision) -> str:
-    assert isinstance(decision, PairingOffered)
-    assert decision.code in decision.text
-    return decision.code
+async def offers(access: AccessControl, *senders: object) -> list[bool]:
+    """Whether each of these gets a code, who all write at once."""
+    decisions = await asyncio.gather(*[access.decide(privately(str(sender))) for sender in senders])
+    return [isinstance(decision, PairingOffered) for decision in decisions]
 
 
-async def test_a_stranger_gets_a_code_once_and_speaks_when_it_is_approved(access: AccessControl, store: PairingStore):
-    first = await access.decide(privately("5|anna"))
-    second = await access.decide(privately("5|anna"))
-    store.approve(code_in(first), owner=True)
-
-    assert isinstance(second, Ignored)
-    assert await access.decide(privately("5|renamed")) == OWNER
-    assert access.is_allowed("5")
-    assert not access.is_allowed("6")
-
-
-async def test_who_is_revoked_by_another_process_is_silenced_with_the_next_message(
+async def test_a_stranger_is_who_they_are_after_each_change_of_the_file_by_another_process(
     access: AccessControl, store: PairingStore, clock: FrozenClock, tmp_path: Path
 ):
-    store.approve(code_in(await access.decide(privately("5"))))
-    assert await access.decide(privately("5")) == PERSON
+    offered = await access.decide(privately("5|anna"))
+    assert isinstance(offered, PairingOffered)
+    other = PairingStore(DataPaths(tmp_path), clock)
+    other.approve(offered.code, owner=True)
+    later = await access.decide(privately("6"))
 
-    PairingStore(DataPaths(tmp_path), clock).revoke("telegram", "5")
+    assert await access.decide(privately("5|renamed")) == OWNER
+    assert (access.is_allowed("5"), access.is_allowed("6")) == (True, False)
+    assert isinstance(later, PairingOffered)
+    assert ["--owner" in one.text for one in (offered, later)] == [True, False]
 
-    assert await access.decide(privately("5")) != PERSON
+    other.revoke("telegram", "5")
+    assert await access.decide(privately("5")) != OWNER
+
+    store.path.write_text("{", encoding="utf-8")
+    closed = await access.decide(privately("5"))
+    assert isinstance(closed, Ignored)
+    assert "cannot be used" in closed.reason
 
 
 async def test_a_new_code_comes_when_the_first_is_too_old_and_then_ever_more_slowly(
@@ -268,81 +268,29 @@ async def test_a_new_code_comes_when_the_first_is_too_old_and_then_ever_more_slo
 ):
     codes = []
     for _ in range(8):
-        decision = await access.decide(privately("5"))
-        codes.append(isinstance(decision, PairingOffered))
+        codes.append((await offers(access, *["5"] * 4)).count(True))
         clock.advance(VALID_S)
 
-    assert codes == [True, True, False, True, False, False, False, True]
+    assert codes == [1, 1, 0, 1, 0, 0, 0, 1]
 
 
-async def test_messages_of_one_stranger_that_come_at_once_get_one_code(access: AccessControl, store: PairingStore):
-    decisions = await asyncio.gather(*[access.decide(privately("5")) for _ in range(10)])
-
-    assert [type(one) for one in decisions].count(PairingOffered) == 1
-    assert len(store.load().pending) == 1
-
-
-async def test_a_new_policy_counts_with_the_next_message(access: AccessControl):
-    assert isinstance(await access.decide(in_group("5")), Ignored)
-
-    access.policy = AccessPolicy.of("telegram", {"allowFrom": ["5"]})
-
-    assert await access.decide(in_group("5")) == PERSON
-
-
-async def test_newcomer_pairs_though_a_crowd_holds_all_codes(access: AccessControl, clock: FrozenClock):
-    crowd = [await access.decide(privately(str(number))) for number in range(100, 100 + MAX_PENDING)]
-    clock.advance(REPLACEABLE_AFTER_S)
-
-    assert all(isinstance(one, PairingOffered) for one in crowd)
-    assert isinstance(await access.decide(privately("5")), PairingOffered)
-
-
-async def test_in_a_group_a_stranger_hears_nothing_and_takes_no_code(access: AccessControl, store: PairingStore):
-    assert isinstance(await access.decide(in_group("5")), Ignored)
-    assert store.load().pending == {}
-
-
-async def test_a_crowd_leaves_a_place_for_who_comes_when_it_is_spent(access: AccessControl, clock: FrozenClock):
-    crowd = [await access.decide(privately(str(number))) for number in range(100, 100 + MAX_PENDING)]
+async def test_a_crowd_that_holds_all_codes_keeps_no_newcomer_out_for_long(access: AccessControl, clock: FrozenClock):
+    crowd = range(100, 100 + MAX_PENDING)
+    assert all(await offers(access, *crowd))
     late = await access.decide(privately("5"))
-    clock.advance(VALID_S)
-    for number in range(100, 100 + MAX_PENDING):  # they come back for a second code
-        await access.decide(privately(str(number)))
-    clock.advance(VALID_S)
-    for number in range(100, 100 + MAX_PENDING):  # a third is not due to them yet
-        assert isinstance(await access.decide(privately(str(number))), Ignored)
-
-    assert all(isinstance(one, PairingOffered) for one in crowd)
     assert isinstance(late, Ignored)
     assert "too many are pending" in late.reason
-    assert isinstance(await access.decide(privately("5")), PairingOffered)
+
+    clock.advance(REPLACEABLE_AFTER_S)
+    assert await offers(access, "6") == [True]
+    clock.advance(VALID_S)
+    assert all(await offers(access, *crowd))  # they come back for a second code
+    clock.advance(VALID_S)
+    assert not any(await offers(access, *crowd))  # a third is not due to them yet
+    assert await offers(access, "5") == [True]
 
 
-async def test_who_has_no_owner_is_told_how_to_become_it_and_later_nobody_is(
-    access: AccessControl, store: PairingStore
-):
-    first = await access.decide(privately("5"))
-    store.approve(code_in(first), owner=True)
-    later = await access.decide(privately("6"))
-
-    assert isinstance(first, PairingOffered)
-    assert isinstance(later, PairingOffered)
-    assert "--owner" in first.text
-    assert "--owner" not in later.text
-
-
-async def test_a_damaged_file_closes_the_door_and_says_so(access: AccessControl, store: PairingStore):
-    store.approve(code_in(await access.decide(privately("5"))))
-    store.path.write_text("{", encoding="utf-8")
-
-    decision = await access.decide(privately("5"))
-
-    assert isinstance(decision, Ignored)
-    assert "cannot be used" in decision.reason
-
-
-async def test_a_refusal_is_in_the_log_once_in_ten_minutes(
+async def test_a_refusal_is_in_the_log_once_in_ten_minutes_and_a_crowd_does_not_fill_it(
     access: AccessControl, clock: FrozenClock, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO)
@@ -352,16 +300,10 @@ async def test_a_refusal_is_in_the_log_once_in_ten_minutes(
         await access.decide(in_group("5"))
     clock.advance(VALID_S)
     await access.decide(in_group("5"))
-
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 2
-    assert lines[0] == 'telegram: blocked sender "5" (not in allowFrom). To allow: channels.telegram.allowFrom: ["5"]'
-
-
-async def test_a_crowd_does_not_fill_the_log(access: AccessControl, caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.INFO)
-
     for number in range(MAX_LOG_LINES * 2):
         await access.decide(in_group(str(number)))
 
-    assert len(caplog.records) == MAX_LOG_LINES
+    assert len(lines) == 2
+    assert lines[0] == 'telegram: blocked sender "5" (not in allowFrom). To allow: channels.telegram.allowFrom: ["5"]'
+    assert len(caplog.records) == MAX_LOG_LINES + 1

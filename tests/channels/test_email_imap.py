@@ -83,37 +83,6 @@ async def test_a_mail_that_comes_while_a_folder_is_opened_for_the_first_time_is_
         assert await in_mailbox(MailSettings.of(config(fake)), read) == [2]
 
 
-async def test_a_wait_without_news_ends_in_time_and_the_connection_is_good():
-    fake = FakeMail()
-
-    def wait(mailbox: Mailbox) -> list[int]:
-        mailbox.wait(poll_s=60, longest_silence_s=0.01)
-        return mailbox.search("ALL")
-
-    async with fake.open(), asyncio.timeout(5):
-        assert await in_mailbox(MailSettings.of(config(fake)), wait) == []
-
-
-@pytest.mark.parametrize("capabilities", ["IMAP4rev1 IDLE", "IMAP4rev1"])
-async def test_cancelled_wait_ends_the_connection_at_once(capabilities):
-    fake = FakeMail()
-    fake.capabilities = capabilities
-    async with fake.open():
-        settings = MailSettings.of(config(fake))
-        waiting = asyncio.create_task(
-            in_mailbox(settings, lambda mailbox: mailbox.wait(poll_s=60, longest_silence_s=60))
-        )
-        await eventually(lambda: any(one.selected for one in fake.connections))
-        began = time.monotonic()
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await eventually(lambda: not fake.connections)
-        await eventually(lambda: not any(thread.name == "mailbox" for thread in threading.enumerate()))
-
-        assert time.monotonic() - began < 5
-
-
 async def test_server_that_says_nothing_holds_nobody_who_is_cancelled():
     writers: list[asyncio.StreamWriter] = []
     async with await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0) as server:
@@ -151,13 +120,6 @@ async def test_a_mail_comes_in_many_forms(body):
 
     assert mail is not None
     assert (mail.raw, mail.is_whole) == (b"hello", True)
-
-
-async def test_a_mail_that_is_gone_is_none():
-    def fetch(mailbox: Mailbox) -> FetchedMail | None:
-        return next(iter(mailbox.fetch([7])), None)
-
-    assert await talk(lambda _: "", fetch) is None
 
 
 @pytest.mark.parametrize(

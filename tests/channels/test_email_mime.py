@@ -36,13 +36,10 @@ def test_a_header_is_read_as_people_read_it(line, says):
     assert readable(line) == says
 
 
-def test_raw_bytes_in_a_header_are_utf_8():
-    assert read_mail("Subject: Grüße\n\n".encode()).subject == "Grüße"
-
-
 @pytest.mark.parametrize(
     ("lines", "sender", "is_one"),
     [
+        ("From: Grüße <anna@friends.test>", "anna@friends.test", True),
         ("From: Anna <Anna@Friends.test>", "anna@friends.test", True),
         ('From: "eve@evil.test" <anna@friends.test>', "anna@friends.test", True),
         ("From: anna@friends.test, eve@evil.test", "anna@friends.test", False),
@@ -92,38 +89,46 @@ def test_a_charset_is_what_it_is_not_what_it_is_called(charset, data):
     assert text in ("价格：100元 镕", "“100 €”", "Grüße", "日本語")
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: split_quote("> x\n" * 100_000 + "own words"),
+        lambda: split_quote("On On wrote " * 20_000),
+        lambda: visible_markdown("<blockquote><div>" * 50_000),
+        lambda: readable("=?" * 10_000),
+        lambda: read_mail(b"Content-Type: text/plain; " + b"a=b; " * 400_000),
+        lambda: read_mail(b'Content-Disposition: attachment; filename="' + b";" * 400_000 + b"\n\nx"),
+        lambda: read_mail(b"Content-Type: text/plain; charset=punycode\n\n" + b"a" * 200_000 + b"-" + b"z" * 200_000),
+        *(
+            lambda bit=bit: read_mail(b"Content-Type: text/html\n\n" + bit * 200_000)
+            for bit in (b"<a", b"<!--", b"</x ")
+        ),
+    ],
+)
+def test_a_strangers_mail_does_not_keep_the_reader_for_minutes(read):
+    began = time.process_time()
+
+    read()
+
+    assert time.process_time() - began < 3
+
+
 def test_of_several_forms_the_plain_one_is_read_and_files_are_kept():
     message = EmailMessage()
     message.set_content("plain words")
     message.add_alternative("<p>rich words</p>", subtype="html")
     message.add_attachment(b"\x00\x01", "image", "png", filename="=?utf-8?q?B=C3=A4r=2Epng?=")
     message.add_attachment("a,b\n1,2\n", filename="t.csv", subtype="csv")
+    inner = EmailMessage()
+    inner.set_content("<p>Hello <b>you</b></p><p>Bye</p>", subtype="html")
+    message.add_attachment(inner)
 
     mail = read_mail(message.as_bytes())
 
     assert mail.text == "plain words"
-    assert [(one.name, one.content_type) for one in mail.files] == [("Bär.png", "image/png"), ("t.csv", "text/csv")]
-
-
-def test_a_mail_in_html_alone_is_read_as_words():
-    message = EmailMessage()
-    message.set_content("<html><body><p>Hello <b>you</b></p><p>Bye</p></body></html>", subtype="html")
-
-    assert read_mail(message.as_bytes()).text == "Hello **you**\n\nBye"
-
-
-def test_a_mail_in_a_mail_is_a_file():
-    inner = EmailMessage()
-    inner["Subject"] = "inside"
-    inner.set_content("words inside")
-    outer = EmailMessage()
-    outer.set_content("see below")
-    outer.add_attachment(inner)
-
-    mail = read_mail(outer.as_bytes())
-
-    assert mail.text == "see below"
-    assert b"words inside" in mail.files[0].data
+    assert [(one.name, one.content_type) for one in mail.files[:2]] == [("Bär.png", "image/png"), ("t.csv", "text/csv")]
+    assert b"Hello <b>you</b>" in mail.files[2].data
+    assert read_mail(inner.as_bytes()).text == "Hello **you**\n\nBye"
 
 
 def test_lines_that_only_the_width_parted_are_joined():
@@ -158,43 +163,6 @@ def test_broken_mails_are_read_as_far_as_they_go(raw):
     read_mail(raw)
 
 
-def test_reading_takes_no_longer_for_a_mail_that_is_made_to_take_long():
-    quoted, nested = "> x\n" * 100_000 + "own words", "<blockquote><div>" * 50_000
-    began = time.process_time()
-
-    split_quote(quoted)
-    split_quote("On On wrote " * 20_000)
-    visible_markdown(nested)
-    readable("=?" * 10_000)
-
-    assert time.process_time() - began < 3
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"Content-Type: text/plain; " + b"a=b; " * 400_000,
-        b'Content-Type: image/png\nContent-Disposition: attachment; filename="' + b";" * 400_000 + b"\n\nx",
-        b"Content-Type: text/plain; charset=punycode\n\n" + b"a" * 200_000 + b"-" + b"z" * 200_000,
-        *(b"Content-Type: text/html\n\n" + bit * 200_000 for bit in (b"<a", b"<!--", b"</x ")),
-    ],
-)
-def test_a_strangers_mail_does_not_keep_the_reader_for_minutes(raw):
-    began = time.process_time()
-
-    read_mail(b"From: eve@evil.test\n" + raw)
-
-    assert time.process_time() - began < 3
-
-
-def test_mails_within_mails_have_a_bottom():
-    raw = b"x"
-    for number in range(60):
-        raw = b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n%s\n--b%d--\n" % (number, number, raw, number)
-
-    read_mail(raw)
-
-
 def test_a_mail_nested_beyond_reading_is_read_as_it_was_written():
     nested = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (one, one) for one in range(1000))
 
@@ -202,14 +170,6 @@ def test_a_mail_nested_beyond_reading_is_read_as_it_was_written():
 
     assert (mail.sender, mail.subject) == ("eve@evil.test", "deep")
     assert mail.text.endswith("the bottom")
-
-
-def test_comments_and_declarations_of_a_page_are_no_words_of_it():
-    html = (
-        "<!DOCTYPE html><!--[if mso]><p>hid</p><![endif]-->a <b>1 < 2</b><script>if (a<b) x()</script> end<!-- no end"
-    )
-
-    assert visible_markdown(html) == "a **1 < 2** end"
 
 
 _WORDS = """Content-Type: |multipart/mixed; boundary=b|text/html; charset=utf-7|From: a@b.c|--b|\r\n|\n\n|=?utf-8?q?=|
@@ -245,6 +205,7 @@ def test_a_page_says_what_a_person_sees():
         "<ul><li>a<li><a href='https://x.test/y'>b</a></ul><a href='https://x.test'>x.test</a>"
         "<blockquote>old<br>older</blockquote><table><tr><td>1</td><td>2</td></tr></table><pre>a\n  b</pre>"
         "<table><tr><td><table><tr><th>A</th></tr><tr><td>cell</td></tr></table></td></tr></table>"
+        "<!DOCTYPE html><!--[if mso]><p>obey</p><![endif]--><p>a <b>1 < 2</b><script>if (a<b) obey()</script> end</p>"
         "<img alt='a cat' src=x><img src='https://x.test/pixel'><script>obey</script> my_id *&amp;\u200b."
     )
 
@@ -255,6 +216,7 @@ def test_a_page_says_what_a_person_sees():
     assert "> old\n> older\n" in text
     assert "| 1 | 2 |" in text
     assert "a\n  b" in text
+    assert "a **1 < 2** end" in text
     assert "| A |\n| --- |\n| cell |" in text  # the table around it only places it
     assert text.endswith("[a cat] my_id *&.")  # not escaped: it may be a command
 
@@ -347,12 +309,6 @@ def test_a_letter_arrives_as_it_was_written(subject, text, ancestors):
     if ancestors:
         assert message["References"].split()[0] == f"<{ancestors[0]}>"
         assert message["References"].split()[-1] == f"<{ancestors[-1]}>"
-
-
-def test_a_recipient_may_have_an_address_in_any_script():
-    raw = letter(to="jörg@bücher.test").to_bytes()
-
-    assert "To: jörg@bücher.test\r\n" in raw.decode()
 
 
 def test_files_go_along_under_their_names():

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from nanobot.channels.email.reading import MailReader, NoSuchMailError
-from nanobot.channels.errors import ChannelSetupError
 from nanobot.utils.clock import find_zone
 from tests.fakes.mail_server import FakeMail
 from tests.fakes.platform_email import config, signed
@@ -105,16 +104,6 @@ async def test_what_is_attached_is_named_and_what_is_long_is_cut(server):
     assert "characters left out" in told["text"]
 
 
-async def test_nothing_in_the_mailbox_is_another_afterwards(server, reader):
-    server.deliver(mail())
-
-    await reader.read((await found(reader))[0]["mail"])
-
-    assert server.mails[0].flags == set()
-    assert not [one for one in server.commands if one.startswith(("SELECT", "UID STORE", "UID FETCH 1 (UID BODY["))]
-    assert [one for one in server.commands if one.startswith("EXAMINE")]
-
-
 async def test_of_a_full_mailbox_only_the_newest_are_looked_at_and_it_says_so(server, reader):
     for number in range(1201):
         server.deliver(b"Subject: %d\r\n\r\n" % number)
@@ -131,18 +120,3 @@ async def test_a_mail_that_is_not_there_is_said_to_be_so(server, reader, mail_id
 
     with pytest.raises(NoSuchMailError, match=says):
         await reader.read(mail_id)
-
-
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ({"imap_password": "wrong"}, r"channels\.email\.imapPassword"),
-        ({"enabled": False}, "switched off"),
-        ({"consent_granted": False}, "consentGranted is false"),
-    ],
-)
-async def test_what_the_owner_has_to_mend_or_has_taken_back_is_named_by_its_key(server, setting, says):
-    reader = MailReader(lambda: config(server, **setting))
-
-    with pytest.raises(ChannelSetupError, match=says):
-        await found(reader)

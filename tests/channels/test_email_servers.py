@@ -4,10 +4,8 @@ import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.message import EmailMessage
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import pytest
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.email import EmailChannel
 from nanobot.channels.email.message import read_mail
-from nanobot.channels.email.reading import MailReader
 from nanobot.channels.email.receive import in_mailbox
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.status import ChannelState
@@ -112,37 +109,11 @@ async def test_a_mail_is_heard_as_it_comes_and_answered_in_its_thread(mail, tmp_
     assert b"with ESMTPSA" in raw  # by TLS, and logged in
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"imap_password": "wrong"}, "channels.email.imapPassword"),
-        ({"smtp_password": "wrong"}, "channels.email.smtpPassword"),
-        ({"ca_file": ""}, "channels.email.caFile"),
-        ({"imap_mailbox": "Nowhere"}, "channels.email.imapMailbox"),
-    ],
-)
-async def test_what_is_wrong_is_said_by_its_key(mail, tmp_path, settings, says):
-    async with live(mail, tmp_path, **settings) as life:
+async def test_a_server_with_a_certificate_of_nobody_is_not_told_the_password(mail, tmp_path):
+    async with live(mail, tmp_path, ca_file="") as life:
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)
 
-        assert says in life.channel.status.last_error
-
-
-async def test_a_tool_reads_the_mailbox_and_the_channel_takes_the_mail_all_the_same(mail, tmp_path):
-    await submit(mail, letter("Which one, ü?", Subject="Grüße"))
-    reader = MailReader(lambda: mail.channel(MessageBus(), enabled=True).config)
-    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
-    find = partial(reader.find, unread=True, since=an_hour_ago, sender="anna", subject="grü", limit=5)
-
-    await eventually(lambda: mail.servers.mails(BOT))
-    (found,) = (await find())["mails"]
-    read = await reader.read(found["mail"])
-    (again,) = (await find())["mails"]
-    async with live(mail, tmp_path) as life:
-        await life.hears("Which one")
-
-    assert (read["text"], read["subject"], read["sender_proven"]) == ("Which one, ü?", "Grüße", True)
-    assert again == found  # unread as before
+        assert "channels.email.caFile" in life.channel.status.last_error
 
 
 async def test_a_forged_sender_meets_silence_whatever_they_write_above_their_mail(mail, tmp_path):
@@ -153,19 +124,6 @@ async def test_a_forged_sender_meets_silence_whatever_they_write_above_their_mai
 
         assert await settled(life, mail, "the true Anna") == []
     assert answers(mail, "I am Anna") == []
-
-
-async def test_a_mailbox_that_writes_to_itself_writes_no_more(mail, tmp_path):
-    async with live(mail, tmp_path, allow_from=["*"], max_replies_per_hour=100) as life:
-        await submit(mail, letter("note to self", sender=BOT), sender=BOT)
-        came_back = letter(
-            "You said: hm", sender="anna@friends.test", **{"X-Loop": BOT, "Auto-Submitted": "auto-replied"}
-        )
-        await submit(mail, came_back)
-
-        assert await settled(life, mail, "not from itself") == []
-        await eventually(lambda: answers(mail, "You said: not from itself"))
-    assert not any(b"You said: note" in one for one in mail.servers.mails(BOT))
 
 
 async def test_a_connection_may_begin_plain_and_be_hidden_from_then_on(mail):

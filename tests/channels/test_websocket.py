@@ -6,27 +6,24 @@ import json
 import os
 import ssl
 import stat
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.typing import Origin
 
-from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
-from nanobot.bus.queue import MessageBus
-from nanobot.channels.errors import ChannelSetupError
+from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind, Receipt
 from nanobot.channels.payload import Payload
-from nanobot.channels.registry import load_channel
 from nanobot.channels.status import ChannelState
-from nanobot.channels.websocket.channel import WebSocketChannel
+from nanobot.channels.websocket.chat import ClientChat
 from nanobot.channels.websocket.frames import open_attachment
-from nanobot.config.channels import WebSocketConfig
 from nanobot.testing.live_channel import LiveChannel, live
 from tests.fakes.platform_websocket import WebSocketPlatform, token_of
 from tests.support.certificates import certificate
@@ -82,6 +79,14 @@ async def client(platform: WebSocketPlatform, name: str = "anna", **hello: Any) 
         await wire.send({"type": "hello", "token": token_of(name), **hello})
         wire.welcome = await wire.next()
         yield wire
+
+
+async def on_the_wire(life: LiveChannel) -> Receipt:
+    """Say something to Anna, who does not read."""
+    receipt = life.post(ANNA, "hello")
+    await eventually(lambda: not life.bus.outbound_size)
+    await asyncio.sleep(0.02)
+    return receipt
 
 
 # who may connect
@@ -165,17 +170,6 @@ async def test_a_token_is_one_client_whatever_name_is_said(platform, tmp_path):
     assert [(one.sender_id, one.chat_id) for one in life.heard] == [("bert", "bert")]
 
 
-async def test_one_token_for_all_is_the_client_default(platform, tmp_path):
-    async with serving(platform, tmp_path, clients={}, token="one for all"):
-        async with client(platform, token="one for all") as wire:
-            welcome = wire.welcome["client"]
-        async with connect(f"ws://127.0.0.1:{platform.port}") as connection:
-            told = await Wire(connection).asked({"type": "hello", "client": "anna", "token": "one for all"})
-
-    assert welcome == "default"
-    assert "token belongs to the client default" in told["reason"]
-
-
 async def test_without_a_token_in_the_config_one_is_made_and_kept_for_the_user_alone(platform, tmp_path, caplog):
     caplog.set_level("INFO")
     async with serving(platform, tmp_path, clients={}):
@@ -184,9 +178,12 @@ async def test_without_a_token_in_the_config_one_is_made_and_kept_for_the_user_a
             refused = await Wire(connection).asked({"type": "hello", "client": "anna"})
     async with serving(platform, tmp_path, clients={}), client(platform, token=token) as wire:
         welcome = wire.welcome["client"]
+    own = {"clients": {}, "token": "one for all"}
+    async with serving(platform, tmp_path, **own), client(platform, token="one for all") as wire:
+        welcome_by_config = wire.welcome["client"]
 
     assert "token is wrong" in refused["reason"]
-    assert welcome == "default"
+    assert welcome == welcome_by_config == "default"
     assert len(token) == 48
     assert token not in caplog.text
     assert str(tmp_path / "token") in caplog.text
@@ -197,47 +194,33 @@ async def test_without_a_token_in_the_config_one_is_made_and_kept_for_the_user_a
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"clients": {"anna": {"token": ""}}}, r"clients\.anna\.token is empty"),
+        ({"clients": {"anna": {"token": ""}}}, "clients.anna.token is empty"),
         ({"clients": {"an na": {"token": "long enough"}}}, "'an na' is not a name"),
         ({"clients": {"a": {"token": "same"}, "b": {"token": "same"}}}, "two clients have the same token"),
         ({"clients": {"a": {"token": "same"}}, "token": "same"}, "two clients have the same token"),
-        (
-            {"clients": {"default": {"token": "one"}}, "token": "another"},
-            r"\.default are tokens of the same client",
-        ),
+        ({"clients": {"default": {"token": "one"}}, "token": "another"}, ".default are tokens of the same client"),
+        ({"ssl_certfile": "none.pem"}, "channels.websocket.sslCertfile"),
+        ({}, "channels.websocket.port"),
     ],
 )
-async def test_clients_that_cannot_be_told_apart_stop_the_start(settings, word):
-    channel = WebSocketChannel(WebSocketConfig.model_validate(settings), MessageBus())
-
-    with pytest.raises(ChannelSetupError, match=word):
-        await channel.start()
-
-
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8765"])
-async def test_a_page_of_somebody_else_is_refused(platform, tmp_path, origin):
-    async with serving(platform, tmp_path):
-        with pytest.raises(InvalidStatus, match="403"):
-            async with connect(f"ws://127.0.0.1:{platform.port}", origin=Origin(origin)):
-                pass
-
-
-async def test_a_page_of_ones_own_may_connect(platform, tmp_path):
-    async with (
-        serving(platform, tmp_path, allow_origins=["https://my.example"]),
-        connect(f"ws://127.0.0.1:{platform.port}", origin=Origin("https://my.example")) as connection,
-    ):
-        told = await Wire(connection).asked({"type": "hello", "token": token_of("anna")})
-
-    assert told["type"] == "welcome"
-
-
-async def test_a_port_that_is_taken_turns_it_red_with_a_word(platform, tmp_path):
-    async with serving(platform, tmp_path), live(platform, tmp_path / "second") as second:
+async def test_what_its_owner_has_to_mend_turns_it_red_with_a_word(platform, tmp_path, settings, word):
+    async with serving(platform, tmp_path), live(platform, tmp_path / "second", **settings) as second:
         await eventually(lambda: second.channel.status.state is ChannelState.FAILED)
 
-    assert f"port {platform.port}" in second.channel.status.last_error
-    assert "channels.websocket.port" in second.channel.status.last_error
+    assert word in second.channel.status.last_error
+
+
+async def test_no_page_may_connect_but_those_of_the_config(platform, tmp_path):
+    own = "https://my.example"
+    async with serving(platform, tmp_path, allow_origins=[own]):
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:8765"):
+            with pytest.raises(InvalidStatus, match="403"):
+                async with connect(f"ws://127.0.0.1:{platform.port}", origin=Origin(origin)):
+                    pass
+        async with connect(f"ws://127.0.0.1:{platform.port}", origin=Origin(own)) as connection:
+            told = await Wire(connection).asked({"type": "hello", "token": token_of("anna")})
+
+    assert told["type"] == "welcome"
 
 
 async def test_it_speaks_tls(platform, tmp_path):
@@ -250,13 +233,6 @@ async def test_it_speaks_tls(platform, tmp_path):
         told = await Wire(connection).asked({"type": "hello", "token": token_of("anna")})
 
     assert told["type"] == "welcome"
-
-
-async def test_a_certificate_that_is_not_there_is_said(tmp_path):
-    config = WebSocketConfig(token="t", ssl_certfile=str(tmp_path / "none.pem"))
-
-    with pytest.raises(ChannelSetupError, match=r"channels\.websocket\.sslCertfile .* cannot be used"):
-        await WebSocketChannel(config, MessageBus()).start()
 
 
 # what is said, by number
@@ -277,7 +253,7 @@ async def test_all_kinds_come_in_order_and_numbered(platform, tmp_path):
     assert [one["type"] for one in frames if "id" in one] == ["reply"]
 
 
-async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice(platform, tmp_path):
+async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice_also_after_a_restart(platform, tmp_path):
     async with serving(platform, tmp_path) as life:
         async with client(platform) as wire:
             await life.posted(ANNA, "one")
@@ -288,32 +264,19 @@ async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice(pl
             frames = [await again.next(), await again.next()]
             await life.posted(ANNA, "four")
             frames.append(await again.next())
-
-    assert [one["text"] for one in frames] == ["two", "three", "four"]
-    assert [one["seq"] for one in frames] == [2, 3, 4]
-
-
-async def test_a_client_that_says_it_saw_a_reply_is_believed(platform, tmp_path):
+        async with client(platform, after=1000, epoch=wire.welcome["epoch"]) as ahead:  # believed
+            await life.posted(ANNA, "half a pair: \ud800")
+            frames.append(await ahead.next())
     async with serving(platform, tmp_path) as life:
-        async with client(platform) as wire:
-            wire.connection.transport.pause_reading()
-            receipt = life.post(ANNA, "hello")
-            await eventually(lambda: not life.bus.outbound_size)
-            await asyncio.sleep(0.02)  # it is on the wire by now
-            wire.connection.transport.abort()
-        async with client(platform, after=1, epoch=wire.welcome["epoch"]):
-            await asyncio.wait_for(receipt.wait(), 5)
+        life.post(ANNA, "six")
+        async with client(platform, after=5, epoch=wire.welcome["epoch"]) as anew:
+            last = await anew.next()
 
-
-async def test_a_client_that_claims_to_be_ahead_still_hears_what_comes(platform, tmp_path):
-    async with serving(platform, tmp_path) as life:
-        async with client(platform) as wire:
-            epoch = wire.welcome["epoch"]
-        async with client(platform, after=1000, epoch=epoch) as again:
-            life.post(ANNA, "half a pair: \ud800")
-            frame = await again.next()
-
-    assert frame["text"] == "half a pair: \ufffd"
+    assert [(one["seq"], one["text"]) for one in frames] == [
+        (2, "two"), (3, "three"), (4, "four"), (5, "half a pair: \ufffd")
+    ]  # fmt: skip
+    assert (last["seq"], last["text"]) == (1, "six")
+    assert anew.welcome["epoch"] != wire.welcome["epoch"]
 
 
 async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platform, tmp_path, monkeypatch):
@@ -330,32 +293,23 @@ async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platfor
     assert [one["text"] for one in frames[1:]] == ["three", "four"]
 
 
-async def test_after_a_restart_the_numbers_begin_anew_and_only_what_is_owed_is_said(platform, tmp_path):
-    async with serving(platform, tmp_path) as life, client(platform) as wire:
-        await life.posted(ANNA, "one")
-        life.post(ANNA, "two")
-        seen = [await wire.next(), await wire.next()]
+async def test_a_reply_counts_as_delivered_only_when_the_other_end_has_it_or_says_so(platform, tmp_path):
     async with serving(platform, tmp_path) as life:
-        life.post(ANNA, "three")
-        async with client(platform, after=seen[1]["seq"], epoch=wire.welcome["epoch"]) as again:
-            frame = await again.next()
-
-    assert again.welcome["epoch"] != wire.welcome["epoch"]
-    assert (frame["text"], frame["seq"]) == ("three", 1)
-
-
-async def test_a_reply_counts_as_delivered_only_when_the_other_end_has_it(platform, tmp_path):
-    async with serving(platform, tmp_path) as life, client(platform) as wire:
-        wire.connection.transport.pause_reading()
-        receipt = life.post(ANNA, "hello")
-        await eventually(lambda: not life.bus.outbound_size)
-        await asyncio.sleep(0.02)  # it is on the wire by now
-        too_early = receipt.settled
-        wire.connection.transport.resume_reading()
-        ids = await asyncio.wait_for(receipt.wait(), 5)
+        async with client(platform) as wire:
+            wire.connection.transport.pause_reading()
+            receipt = await on_the_wire(life)
+            too_early = receipt.settled
+            wire.connection.transport.resume_reading()
+            ids = await asyncio.wait_for(receipt.wait(), 5)
+            frame = await wire.next()
+            wire.connection.transport.pause_reading()
+            receipt = await on_the_wire(life)
+            wire.connection.transport.abort()
+        async with client(platform, after=2, epoch=wire.welcome["epoch"]):
+            await asyncio.wait_for(receipt.wait(), 5)
 
     assert not too_early
-    assert ids == ((await wire.next())["id"],)
+    assert ids == (frame["id"],)
 
 
 async def test_what_a_stop_left_undelivered_comes_again_under_the_same_id(platform, tmp_path, monkeypatch):
@@ -364,9 +318,7 @@ async def test_what_a_stop_left_undelivered_comes_again_under_the_same_id(platfo
         async with serving(platform, tmp_path) as life:
             wire = await until_the_end.enter_async_context(client(platform))
             wire.connection.transport.pause_reading()
-            life.post(ANNA, "hello")
-            await eventually(lambda: not life.bus.outbound_size)
-            await asyncio.sleep(0.02)  # it is on the wire by now
+            await on_the_wire(life)
         wire.connection.transport.resume_reading()
         first = await wire.next()
     async with serving(platform, tmp_path), client(platform) as again:
@@ -376,29 +328,24 @@ async def test_what_a_stop_left_undelivered_comes_again_under_the_same_id(platfo
     assert first["id"] == second["id"]
 
 
-async def test_connections_of_one_name_see_the_same_and_other_names_do_not(platform, tmp_path):
+async def test_connections_of_one_name_see_the_same_though_one_does_not_read_and_other_names_do_not(platform, tmp_path):
+    text = "x" * 100_000
     async with (
         serving(platform, tmp_path, allow_from=["*"]) as life,
+        client(platform) as asleep,
         client(platform) as phone,
         client(platform) as laptop,
         client(platform, "bert") as other,
     ):
-        await life.posted(ANNA, "for anna")
-        await life.posted(Address("websocket", "bert"), "for bert")
-        told = [(await one.next())["text"] for one in (phone, laptop, other)]
-
-    assert told == ["for anna", "for anna", "for bert"]
-
-
-async def test_a_connection_that_does_not_read_keeps_nobody_else_waiting(platform, tmp_path):
-    text = "x" * 100_000
-    async with serving(platform, tmp_path) as life, client(platform) as asleep, client(platform) as awake:
         asleep.connection.transport.pause_reading()
         for number in range(40):  # more than any socket's buffers
             life.post(ANNA, f"{number} {text}")
-            frame = await awake.next()
+            frames = [await one.next() for one in (phone, laptop)]
+        await life.posted(Address("websocket", "bert"), "for bert")
+        told = (await other.next())["text"]
 
-    assert frame["text"].startswith("39 ")
+    assert [one["text"][:3] for one in frames] == ["39 ", "39 "]
+    assert told == "for bert"
 
 
 async def test_a_connection_that_answers_no_ping_is_closed(platform, tmp_path):
@@ -413,17 +360,19 @@ async def test_a_connection_that_answers_no_ping_is_closed(platform, tmp_path):
 async def test_a_client_whose_pong_waits_behind_a_large_frame_stays_connected(platform, tmp_path):
     message = json.dumps({"type": "message", "id": "1", "text": "x" * 20_000}).encode()
     frame = Frame(Opcode.TEXT, message).serialize(mask=True)
-    async with serving(platform, tmp_path, ping_interval_s=0.05, ping_timeout_s=1), client(platform) as wire:
+    async with serving(platform, tmp_path, ping_interval_s=0.05, ping_timeout_s=0.3), client(platform) as wire:
         wire.connection.transport.pause_reading()
-        for start in range(0, len(frame), 1000):  # for two seconds
-            wire.connection.transport.write(frame[start : start + 1000])
+        for start in range(0, len(frame), 2500):  # for most of a second
+            wire.connection.transport.write(frame[start : start + 2500])
             await asyncio.sleep(0.1)
         wire.connection.transport.resume_reading()
 
         assert await wire.of_type("ack") == {"type": "ack", "id": "1", "accepted": True}
 
 
-async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(platform, tmp_path, monkeypatch):
+async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back_and_nobody_is_not_waited_for(
+    platform, tmp_path, monkeypatch
+):
     monkeypatch.setattr("nanobot.channels.websocket.channel.DELIVERY_S", 0.01)
     async with serving(platform, tmp_path) as life:
         receipt = life.post(ANNA, "hello")
@@ -433,18 +382,13 @@ async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(p
         async with client(platform) as wire:
             told = await wire.next()
             await asyncio.wait_for(receipt.wait(), 5)
-
-    assert handed_while_away == 0
-    assert told["text"] == "hello"
-
-
-async def test_a_name_that_is_not_known_is_not_waited_for(platform, tmp_path):
-    async with serving(platform, tmp_path) as life:
         for name in ("nobody", "no name at all"):
             with pytest.raises(DeliveryFailedError, match="is connected or allowed"):
                 await life.posted(Address("websocket", name), "hello?")
 
     assert len(life.dead) == 2
+    assert handed_while_away == 0
+    assert told["text"] == "hello"
 
 
 async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(platform, tmp_path, monkeypatch):
@@ -464,14 +408,36 @@ async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(pla
     assert told == {"type": "pong"}
 
 
-def test_without_its_package_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "websockets", None)
-    monkeypatch.delitem(sys.modules, "nanobot.channels.websocket.channel")
-    for name in [name for name in sys.modules if name.startswith("websockets.")]:
-        monkeypatch.delitem(sys.modules, name)
+def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
+    chat = ClientChat("anna")
+    for number in range(4):
+        chat.add("{}", f"id {number}")
+    chat.confirm(2)
 
-    with pytest.raises(ChannelSetupError, match=r"pip install 'nanobot\[websocket\]'"):
-        load_channel("websocket")
+    assert [frame.seq for frame in chat.after(1)] == [2, 3, 4]
+    assert chat.before_undelivered() == 2
+    chat.confirm(4)
+    assert chat.before_undelivered() == 4
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 400)), max_size=40), st.integers(0, 40))
+def test_what_is_kept_stays_within_bounds_and_nothing_that_is_owed_is_forgotten(sayings, arrived):
+    chat, said = ClientChat("anna", most_frames=10, most_characters=2000), []
+    for number, (lasts, size) in enumerate(sayings):
+        said.append(chat.add("{" + "x" * size, f"id {number}" if lasts else None))
+        if number == arrived:
+            chat.confirm(number)
+
+    kept = chat.after(0)
+
+    forgotten = [frame for frame in said if frame not in kept]
+    could_go = [frame for frame in kept[:-1] if not frame.is_undelivered]
+    assert kept[-1:] == said[-1:]
+    assert not any(frame.is_undelivered for frame in forgotten)
+    assert not could_go or (len(kept) <= 10 and sum(len(frame.text) for frame in kept) <= 2000)
+    newest = max((frame.seq for frame in forgotten if frame.id is not None), default=0)
+    assert [chat.has_gap(seq) for seq in (0, newest - 1, newest)] == [newest > 0, newest > 0, False] or not newest
+    assert not chat.has_gap(newest)
 
 
 # what a client says
@@ -509,25 +475,18 @@ async def test_a_frame_that_cannot_be_used_is_answered_and_the_connection_stays(
     assert life.heard == []
 
 
-async def test_a_message_is_acknowledged_and_its_repeat_too_but_heard_once(platform, tmp_path):
+async def test_a_message_is_acknowledged_once_it_is_on_the_disk_and_its_repeat_too_but_heard_once(platform, tmp_path):
     async with serving(platform, tmp_path) as life, client(platform) as wire:
         said: dict[str, Any] = {"type": "message", "id": "m1", "text": "hi \ud800", "thread": None, "media": []}
+        life.bus.full = True
+        refused = await wire.asked(said)
+        life.bus.full = False
         told = [await wire.asked(said) for _ in range(2)]
 
+    assert (refused["type"], refused["id"]) == ("nack", "m1")
+    assert "disk is full" in refused["reason"]
     assert told == [{"type": "ack", "id": "m1", "accepted": True}, {"type": "ack", "id": "m1", "accepted": False}]
     assert [one.content for one in life.heard] == ["hi \ufffd"]
-
-
-async def test_a_message_that_could_not_be_written_down_is_handed_back(platform, tmp_path):
-    async with serving(platform, tmp_path) as life, client(platform) as wire:
-        life.bus.full = True
-        told = await wire.asked({"type": "message", "id": "m1", "text": "hi"})
-        life.bus.full = False
-        again = await wire.asked({"type": "message", "id": "m1", "text": "hi"})
-
-    assert (told["type"], told["id"]) == ("nack", "m1")
-    assert "disk is full" in told["reason"]
-    assert again == {"type": "ack", "id": "m1", "accepted": True}
 
 
 async def test_a_frame_that_is_too_large_ends_that_connection_only(platform, tmp_path):

@@ -1,4 +1,4 @@
-"""Commands that end in every way there is."""
+"""Commands that end in every way there is, as `nanobot strange`. The first argument says in which."""
 
 import sys
 from pathlib import Path
@@ -56,3 +56,12 @@ def tell_the_size_of_a_core() -> None:
     import resource
 
     print(resource.getrlimit(resource.RLIMIT_CORE)[0])
+
+
+if __name__ == "__main__":
+    from nanobot.__main__ import main
+    from nanobot.cli.main import COMMANDS
+
+    COMMANDS["strange"] = (f"tests.cli.strange_commands:{sys.argv[1]}", "")
+    sys.argv[1] = "strange"
+    main()

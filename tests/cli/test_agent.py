@@ -41,26 +41,19 @@ def test_a_pipe_gets_the_answer_and_nothing_else(home, server):
     assert home.run("agent", "-m", "what is here?") == (0, "Some *files*.\n", "")
 
 
-@pytest.mark.parametrize("words", [(), ("agent", "-m", "-")], ids=["a pipe alone", "-m -"])
-def test_a_message_may_come_through_a_pipe(home, server, words):
-    home.run(*words, stdin="what is 漢字?\n".encode())
-
-    assert asked(server).startswith("what is 漢字?\n\n")
-
-
-def test_piped_text_beside_a_message_is_part_of_it(home, server):
-    home.run("agent", "-m", "why?", "-s", "cli:work", stdin=b"12:00 ERROR out of memory\n")
-
-    assert asked(server).startswith("why?\n\n12:00 ERROR out of memory\n\n")
-
-
 @pytest.mark.parametrize(
-    "words",
-    [("why is that?",), ("--model=other", "why"), ("-s", "cli:work", "why")],
+    ("words", "piped", "sent"),
+    [
+        ((), "what is 漢字?\n", "what is 漢字?\n\n"),
+        (("agent", "-m", "-"), "what is 漢字?\n", "what is 漢字?\n\n"),
+        (("agent", "-m", "why?"), "12:00 ERROR out of memory\n", "why?\n\n12:00 ERROR out of memory\n\n"),
+        (("--model=other", "-s", "cli:work", "why is that?"), None, "why is that?\n\n"),
+    ],
     ids=str,
 )
-def test_nanobot_alone_takes_a_sentence_and_the_options_of_agent(home, server, words):
-    assert home.run(*words) == (0, "ok\n", "")
+def test_a_message_is_words_with_the_options_of_agent_or_comes_through_a_pipe_or_both(home, server, words, piped, sent):
+    assert home.run(*words, stdin=piped and piped.encode()) == (0, "ok\n", "")
+    assert asked(server).startswith(sent)
 
 
 def test_an_open_pipe_without_text_is_given_up_and_said_so(home, server):
@@ -83,68 +76,56 @@ def test_an_open_pipe_without_text_is_given_up_and_said_so(home, server):
     assert b"nothing was piped in within 0.5 s" in aside
 
 
-def test_messages_without_a_session_do_not_see_each_other_and_the_chat_is_not_continued(home, server):
+def test_messages_without_a_session_are_apart_and_a_command_is_about_the_session_of_the_chat(home, server):
     server.default = Say("Fine.")
     home.run("agent", "-s", "cli:direct", "-m", "of the chat")
     home.run("agent", "-m", "first")
-    home.run("agent", "second")
 
     roles = [[row["role"] for row in chat.json["messages"]] for chat in server.chats]
-    assert roles == [["system", "user"]] * 3
-    home.run("agent", "--continue", "-m", "third")
-    assert "second" in str(server.chats[-1].json["messages"])
-
-
-def test_a_command_is_about_the_session_of_the_chat(home, server):
-    server.default = Say("Fine.")
-    home.run("agent", "-s", "cli:direct", "-m", "of the chat")
-
+    assert roles == [["system", "user"]] * 2
     assert "you: of the chat" in home.run("agent", "-m", "/history").out
+    home.run("agent", "--continue", "-m", "second")
+    assert "first" in str(server.chats[-1].json["messages"])
 
 
-def test_a_model_on_the_command_line_wins_over_the_one_that_was_chosen_by_a_command(home, server):
-    server.models[:] = ["stand-in", "big", "small"]
+def test_a_model_is_chosen_by_a_command_and_for_once_on_the_command_line_and_an_unknown_one_is_refused(home, server):
+    server.models[:] = ["stand-in", "big", "talk-mini"]
     server.default = Say("Fine.")
-    home.run("agent", "-s", "cli:work", "-m", "/model small")
 
+    listed, unknown = (home.run("agent", "-s", "cli:work", "-m", f"/model{name}").out for name in ("", " talk-mani"))
+    home.run("agent", "-s", "cli:work", "-m", "hi")
+    home.run("agent", "-s", "cli:work", "-m", "/model talk-mini")
     home.run("agent", "-s", "cli:work", "--model", "big", "-m", "hi")
     home.run("agent", "-s", "cli:work", "-m", "hi again")
 
-    assert [chat.json["model"] for chat in server.chats] == ["big", "small"]
+    assert "\n  talk-mini" in listed
+    assert "custom has no model 'talk-mani'. Did you mean talk-mini?" in unknown
+    assert [chat.json["model"] for chat in server.chats] == ["stand-in", "big", "talk-mini"]
 
 
-def test_models_of_the_server_are_listed_and_an_unknown_one_is_refused_and_changes_nothing(home, server):
-    server.models[:] = ["stand-in", "talk-mini"]
-    server.default = Say("Fine.")
-
-    assert "\n  talk-mini" in home.run("agent", "-m", "/model").out
-    assert "custom has no model 'talk-mani'. Did you mean talk-mini?" in home.run("agent", "-m", "/model talk-mani").out
-    home.run("agent", "-s", "cli:direct", "-m", "hi")
-    assert server.chats[-1].json["model"] == "stand-in"
-
-
-@pytest.mark.parametrize("words", [("agent",), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",), ("",)], ids=str)
-def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(words):
-    done = CliRunner().invoke(app, list(words))
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert 'Example: nanobot "' in done.stderr
+EXAMPLE = 'Example: nanobot "'
 
 
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("-s", "a", "--continue"), "Leave one out"),
-        (("-s", " "), "--session cli:work"),
-        (("--attach", "nowhere.png"), "does not exist"),
-        (("--attach", "."), "is not a file"),
+        (("agent",), EXAMPLE),
+        (("-m", " \n "), EXAMPLE),
+        (("-m", "-"), EXAMPLE),
+        (("--json",), EXAMPLE),
+        (("",), EXAMPLE),
+        (("agent", "-m", "hi", "-s", "a", "--continue"), "Leave one out"),
+        (("agent", "-m", "hi", "-s", " "), "--session cli:work"),
+        (("agent", "-m", "hi", "--attach", "nowhere.png"), "does not exist"),
+        (("agent", "-m", "hi", "--attach", "."), "is not a file"),
     ],
+    ids=str,
 )
-def test_words_that_do_not_fit_are_refused_with_the_way_out(words, hint):
-    done = CliRunner().invoke(app, ["agent", "-m", "hi", *words])
+def test_no_message_and_words_that_do_not_fit_are_refused_in_a_line_with_what_to_write(words, hint):
+    done = CliRunner().invoke(app, [*words])
 
-    assert done.exit_code == 2
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
     assert hint in done.stderr
 
 
@@ -167,12 +148,15 @@ def test_bytes_that_are_no_text_do_not_break_anything(home, server):
 
 
 def test_json_is_one_event_a_line_from_the_start_of_the_run_to_the_end_of_the_turn(home, server):
-    server.script(Calls(("list_dir", {"path": "."})), Say("Done.", reasoning="hm"))
+    tools = Calls(("list_dir", {"path": "."}), ("message", {"content": "The kettle is on."}))
+    server.script(tools, Say("Done.", reasoning="hm"))
 
     code, out, _ = home.run("agent", "-m", "go", "--json")
 
-    rows = [json.loads(line) for line in out.splitlines()]
+    lines = [json.loads(line) for line in out.splitlines()]
+    rows = [line for line in lines if line["type"] != "message"]
     assert code == 0
+    assert {"type": "message", "text": "The kettle is on."} in lines
     assert [row["seq"] for row in rows] == [*range(len(rows))]
     assert len({row["turn_id"] for row in rows}) == 1
     assert rows[0]["type"] == "run_started"
@@ -181,16 +165,6 @@ def test_json_is_one_event_a_line_from_the_start_of_the_run_to_the_end_of_the_tu
     }
     assert rows[-1]["type"] == "turn_ended"
     assert (rows[-1]["outcome"], rows[-1]["text"]) == ("answered", "Done.")
-
-
-def test_what_the_agent_sends_to_this_chat_is_a_line_of_its_own_among_the_events(home, server):
-    server.script(Calls(("message", {"content": "The kettle is on."})), Say("Done."))
-
-    _, out, _ = home.run("agent", "-m", "tea?", "--json")
-
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert {"type": "message", "text": "The kettle is on."} in rows
-    assert rows[-1]["text"] == "Done."
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["plain", "json"])
@@ -251,15 +225,18 @@ def test_a_signal_stops_the_turn_and_keeps_what_was_said(home, server, number, c
 
 
 @POSIX
-def test_a_signal_before_the_first_word_stops_it_too(home, server):
+def test_a_signal_before_the_first_word_stops_it_too_but_not_one_that_nohup_ignores(home, server):
     server.script(Hang())
-    process = home.start("agent", "-m", "hi")
+    process = home.start("agent", "-m", "hi", before=["sh", "-c", 'trap "" HUP; exec "$@"', "sh"])
     wait_until(lambda: server.chats)
 
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    goes_on = process.poll() is None
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
 
-    assert process.returncode == 130
+    assert (goes_on, process.returncode) == (True, 130)
 
 
 def test_a_reader_who_leaves_ends_it_quietly(home, server):
@@ -293,41 +270,25 @@ def test_an_output_that_cannot_be_written_is_an_error_and_the_answer_is_kept(hom
 
 
 def test_sessions_are_apart_and_continue_takes_the_newest_of_the_terminal(home, server):
-    home.run("agent", "-m", "first", "-s", "cli:one")
-    home.run("agent", "-m", "second", "-s", "two/../☃ x")
-    home.run("agent", "-m", "third", "-s", "telegram:7")
-    home.run("agent", "-m", "fourth", "--continue")
+    home.run("agent", "-m", "first", "-s", "two/../☃ x")
+    home.run("agent", "-m", "second", "-s", "telegram:7")
+    home.run("agent", "-m", "third", "--continue")
 
     said = [row["content"].split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
-    assert said == ["second", "fourth"]
-    sessions = (home.data / "workspace" / "sessions").rglob("*.jsonl")
-    assert len([*sessions]) == 3
+    assert said == ["first", "third"]
+    assert len([*(home.data / "workspace" / "sessions").rglob("*.jsonl")]) == 2
 
 
-def test_another_model_another_workspace_for_one_message(home, server, tmp_path):
-    place = tmp_path / "elsewhere"
+def test_another_model_another_workspace_and_files_for_one_message(home, server, tmp_path):
+    place, notes = tmp_path / "elsewhere", tmp_path / "notes.txt"
+    notes.write_text("milk")
 
-    home.run("agent", "-m", "hi", "--model", "other", "-w", str(place))
+    home.run("agent", "-m", "hi", "--model", "other", "-w", str(place), "--attach", str(notes))
 
     assert server.chats[-1].json["model"] == "other"
+    assert str(notes) in asked(server)
     assert (place / "AGENTS.md").exists()
     assert not (home.data / "workspace").exists()
-
-
-def test_files_may_go_with_the_message(home, server, tmp_path):
-    (tmp_path / "notes.txt").write_text("milk")
-
-    home.run("agent", "-m", "what is this?", "--attach", str(tmp_path / "notes.txt"))
-
-    assert str(tmp_path / "notes.txt") in asked(server)
-
-
-def test_a_slash_command_is_answered_without_a_model(home, server):
-    code, out, _ = home.run("agent", "-m", "/help")
-
-    assert code == 0
-    assert "/new" in out
-    assert not server.chats
 
 
 def test_a_config_that_cannot_be_read_stops_it(home):
@@ -376,20 +337,21 @@ if sys.platform != "win32":
         assert child.exitstatus == 0
         assert re.fullmatch(r"  list_dir \.  \d\.\d\ds  \d+ lines\n\nFound\n\nSome files\.\n", shown)
 
-    def test_no_colour_means_no_escape_sequence_for_colour_or_weight(home, server):
+    @pytest.mark.parametrize(
+        ("words", "environ", "ends"),
+        [
+            ((), {"NO_COLOR": "1"}, "Found\n\nSome files, code.\n\n▎ x = 1\n"),
+            (("--no-markdown",), {}, "# Found\n\nSome **files**, `code`.\n\n```py\nx = 1\n```\n"),
+        ],
+        ids=["without colours", "without markdown"],
+    )
+    def test_colours_and_markdown_can_be_left_out(home, server, words, environ, ends):
         server.script(Say("# Found\n\nSome **files**, `code`.\n\n```py\nx = 1\n```"))
 
-        shown = whole(at_terminal(home, "-m", "hi", NO_COLOR="1"))
+        shown = whole(at_terminal(home, "-m", "hi", *words, **environ))
 
-        assert "Some files, code." in shown
-        assert not re.search(r"\x1b\[[0-9;]*m", shown)
-
-    def test_without_markdown_the_text_is_shown_as_it_is(home, server):
-        server.script(Say("# Found\n\n\nSome **files**."))
-
-        shown = words_of(whole(at_terminal(home, "-m", "hi", "--no-markdown")))
-
-        assert shown.endswith("# Found\n\n\nSome **files**.\n")
+        assert words_of(shown).endswith(ends)
+        assert not (environ and re.search(r"\x1b\[[0-9;]*m", shown))
 
     def test_a_failure_on_a_terminal_goes_to_stderr_wherever_that_leads(home, server, tmp_path):
         server.script(Fail(401, "bad key"))
@@ -404,50 +366,29 @@ if sys.platform != "win32":
         assert words_of(shown).strip() == ""
         assert re.fullmatch(r"Error: .*providers\.custom.*\n", log.read_text())
 
-    def test_ctrl_c_on_a_terminal_keeps_what_was_said(home, server):
-        server.script(Hang("Half of it"))
-        child = at_terminal(home, "-m", "hi")
-        child.expect("Half of it")
-
-        child.sendintr()
-        shown = whole(child)
-
-        assert child.exitstatus == 130
-        assert words_of(shown).endswith("Half of it\n\n(stopped)\n")
-
-    def test_a_dumb_terminal_gets_a_plain_chat(home, server):
+    def test_a_dumb_terminal_gets_a_plain_chat_that_reopens_a_conversation_by_its_number(home, server):
+        home.run("agent", "-s", "cli:work", "-m", "About plums")
+        home.run("agent", "-s", "cli:direct", "-m", "About cats")
         server.script(Say("**first**"), Say("second"))
+
         child = at_terminal(home, TERM="dumb")
-        child.expect("> ")
-        child.sendline("one")
-        child.expect(r"\*\*first\*\*")
-        child.expect("> ")
-        child.sendline("two and @AGENTS.md")
-        child.expect("second")
-        child.sendline("exit")
+        for seen, typed in (
+            ("> ", "one"),
+            (r"\*\*first\*\*", None),
+            ("> ", "/sessions"),
+            ("2. About plums", "/resume 2"),
+            ("you: About plums", "two and @AGENTS.md"),
+            ("second", "exit"),
+        ):
+            child.expect(seen)
+            if typed:
+                child.sendline(typed)
 
         assert "\x1b" not in whole(child)
         assert child.exitstatus == 0
         assert str(home.data / "workspace" / "AGENTS.md") in asked(server)
-
-    def test_a_plain_chat_reopens_a_conversation_of_another_session_by_its_number(home, server):
-        home.run("agent", "-s", "cli:work", "-m", "About plums")
-        home.run("agent", "-s", "cli:direct", "-m", "About cats")
-
-        child = at_terminal(home, TERM="dumb")
-        child.expect("> ")
-        child.sendline("/sessions")
-        child.expect("2. About plums")
-        child.sendline("/resume 2")
-        child.expect("you: About plums")
-        child.sendline("Go on")
-        child.expect("ok")
-        child.sendline("exit")
-
-        whole(child)
         sent = str(server.chats[-1].json["messages"])
-        assert "About plums" in sent
-        assert "About cats" not in sent
+        assert ("About plums" in sent, "About cats" in sent) == (True, False)
 
     def test_a_plain_chat_takes_up_what_was_cut_off(home, server):
         server.script(Hang("Half of"), Say(" the answer."))
@@ -466,7 +407,9 @@ if sys.platform != "win32":
         assert child.exitstatus == 0
         assert len(server.chats) == 2
 
-    def test_the_chat_starts_from_the_command_and_leaves(home, server):
+    def test_the_chat_starts_from_the_command_and_names_on_leaving_the_reminders_that_will_not_come(home, server):
+        job = ("-n", "stretch", "-m", "Stretch your legs", "--at", "2035-01-01T10:00")
+        home.run("cron", "add", *job, "--deliver", "--channel", "cli", "--to", "direct")
         child = at_terminal(home)
         child.expect(r"stand-in \(custom\)")
         child.expect("~/.nanobot/workspace")
@@ -475,20 +418,10 @@ if sys.platform != "win32":
         child.expect("ok")
         child.send("exit\r")
 
-        whole(child)
+        shown = " ".join(whole(child).split())
 
         assert child.exitstatus == 0
         assert (home.data / "history" / "cli_history").stat().st_mode & 0o777 == 0o600
-
-    def test_leaving_names_the_reminders_that_will_not_come_and_what_to_start(home, server):
-        job = ("-n", "stretch", "-m", "Stretch your legs", "--at", "2035-01-01T10:00")
-        home.run("cron", "add", *job, "--deliver", "--channel", "cli", "--to", "direct")
-        child = at_terminal(home)
-        child.expect(">")
-        child.send("exit\r")
-
-        shown = " ".join(whole(child).split())
-
         assert "stretch (2035-01-01 10:00)" in shown
         assert "nanobot gateway install" in shown
 

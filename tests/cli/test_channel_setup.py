@@ -32,9 +32,11 @@ from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
 from tests.fakes.telegram import TOKEN, FakeTelegram
 from tests.fakes.weixin import ANNA, FakeWeixin
 from tests.support.eventually import eventually
-from tests.support.home import NANOBOT
+from tests.support.home import NANOBOT, POSIX
 
 pexpect = pytest.importorskip("pexpect")
+if sys.platform != "win32":
+    from tests.support.terminal import at_home, on_screen
 
 WITHOUT_MODEL = "later\n"
 DISCORD_TOKEN = "MTExMTEx.GaBcDe.f-g_h"
@@ -107,6 +109,12 @@ async def mail() -> AsyncIterator[FakeMail]:
         yield server
 
 
+def login(channel: str, **environ: str) -> Any:
+    """`nanobot channels login` of it, in a terminal."""
+    words = [*NANOBOT, "channels", "login", channel]
+    return on_screen(words, env=at_home(**environ), dimensions=(60, 100), timeout=20)
+
+
 async def talk(child: Any, *lines: tuple[str, str]) -> None:
     """Wait in a terminal for each of the first, and type the second."""
     for text, typed in lines:
@@ -137,33 +145,6 @@ async def test_onboarding_takes_a_newcomer_to_a_bot_on_telegram(telegram):
     assert TOKEN not in result.output
 
 
-async def test_enter_goes_on_without_a_channel():
-    result = await command("onboard", answers=f"{WITHOUT_MODEL}\n")
-
-    assert result.exit_code == 0
-    assert channels() == {}
-    assert "nanobot channels login telegram" in result.stdout
-
-
-async def test_an_owner_who_knows_their_id_needs_no_code_and_a_phone_number_is_none(telegram):
-    typed = "@anna\n+49 170 1234567\n491701234567\n111"
-
-    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\n{typed}\n\n")
-
-    assert owners() == {"telegram": ["111"]}
-    assert result.stdout.count("A phone number or a @name does not tell") == 3
-    assert "it recognises you" in result.stdout
-
-
-async def test_a_token_that_cannot_be_one_is_not_sent_anywhere(telegram):
-    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\nmy token\n\n\n")
-
-    assert result.exit_code == 0
-    assert "A token looks like 123456:ABC-DEF" in result.stdout
-    assert "Telegram is unchanged" in result.stdout
-    assert (channels(), telegram.asked) == ({}, [])
-
-
 @pytest.mark.parametrize(
     ("now", "kept"),
     [
@@ -173,25 +154,27 @@ async def test_a_token_that_cannot_be_one_is_not_sent_anywhere(telegram):
     ],
 )
 async def test_a_token_that_is_refused_is_asked_again_saved_or_left_as_the_person_says(telegram, now, kept):
-    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n1:wrong\n{now}\n\n")
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\nmy token\n1:wrong\n{now}\n\n")
 
     assert result.exit_code == 0, result.output
+    assert "A token looks like 123456:ABC-DEF" in result.stdout
+    assert "my token" not in str(telegram.asked)
     assert "The token is refused" in result.stdout
     assert channels() == kept
 
 
 async def test_several_channels_in_one_go(telegram, slack):
-    answers = f"{WITHOUT_MODEL}telegram\n{TOKEN}\n\nslack\n{BOT_TOKEN}\n{APP_TOKEN}\nU0ANNA\n\n"
+    ids = "@anna\n+49 170 1234567\n491701234567\n111"
+    answers = f"{WITHOUT_MODEL}slack\n{BOT_TOKEN}\n{APP_TOKEN}\n\ntelegram\n{TOKEN}\n{ids}\n\n"
 
     result = await command("onboard", answers=answers)
 
     assert [*channels()] == ["telegram", "slack"]
-    assert owners() == {"slack": ["U0ANNA"]}
-    assert "Write to your bot on Slack: it recognises you as its owner." in result.stdout
-    assert (
-        "Start the gateway, and keep it running:\n  nanobot gateway\nWrite to your bot on Telegram: it answers"
-        in result.stdout
-    )
+    assert owners() == {"telegram": ["111"]}  # who knows their id needs no code
+    assert result.stdout.count("A phone number or a @name does not tell") == 3
+    assert "Write to your bot on Telegram: it recognises you as its owner." in result.stdout
+    start = "Start the gateway, and keep it running:\n  nanobot gateway\nWrite to your bot on Slack: it answers"
+    assert start in result.stdout
 
 
 @pytest.mark.usefixtures("telegram")
@@ -206,34 +189,14 @@ async def test_onboarding_again_keeps_a_channel_and_its_token():
     assert json.loads(config_path().read_bytes()) == json.loads(before)
 
 
-async def test_nothing_is_asked_of_channels_with_yes():
-    result = await command("onboard", "--yes", answers="telegram\n")
+async def test_enter_goes_on_without_a_channel_and_with_yes_nothing_is_asked_of_them():
+    entered = await command("onboard", answers=f"{WITHOUT_MODEL}\n")
+    said_yes = await command("onboard", "--yes", answers="telegram\n")
 
-    assert "chat app" not in result.stdout
+    assert entered.exit_code == 0
+    assert "nanobot channels login telegram" in entered.stdout
+    assert "chat app" not in said_yes.stdout
     assert channels() == {}
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
-def test_ctrl_c_at_a_token_leaves_everything_as_it_was():
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
-    child = on_screen([*NANOBOT, "onboard"], env=at_home(), dimensions=(40, 100), timeout=20)
-
-    child.expect("None for now")
-    child.send("\r")
-    child.expect("continue without a model")
-    child.send("\r")
-    child.expect("enough for now")
-    child.send("\x1b[B\r")
-    child.expect("Bot token")
-    child.send(f"{TOKEN}\x03")
-    child.expect(pexpect.EOF)
-    seen = child.before.decode()
-    child.close()
-
-    assert child.exitstatus == 130
-    assert TOKEN not in seen
-    assert not config_path().exists()
 
 
 # the second door
@@ -254,50 +217,33 @@ async def test_login_asks_what_is_missing_and_leaves_the_rest_as_it_is_written(t
     assert TOKEN not in result.output
 
 
-async def test_login_of_what_is_set_up_only_tries_it(telegram):
+async def test_login_of_what_is_set_up_only_tries_it_and_with_force_asks_anew(telegram):
     before = write_config(channels={"telegram": {"enabled": True, "token": TOKEN}})
 
     good = await command("channels", "login", "telegram")
     telegram.token = "4242:another"
     bad = await command("channels", "login", "telegram")
+    left = await command("channels", "login", "telegram", "--force", answers="\n")
+    after_that = config_path().read_bytes()
+    changed = await command("channels", "login", "telegram", "--force", answers="4242:another\n\n")
 
     assert "Your bot is Nano" in good.stdout
     assert good.stdout.endswith("telegram is configured and its credentials work.\n")
-    assert (bad.exit_code, config_path().read_bytes()) == (1, before)
-    assert "nanobot channels login telegram --force" in bad.stderr
-
-
-async def test_login_with_force_asks_anew_and_an_empty_answer_changes_nothing(telegram):
-    before = write_config(channels={"telegram": {"enabled": True, "token": "1:old"}})
-
-    left = await command("channels", "login", "telegram", "--force", answers="\n")
-    after_that = config_path().read_bytes()
-    changed = await command("channels", "login", "telegram", "--force", answers=f"{TOKEN}\n\n")
-
+    assert (bad.exit_code, "nanobot channels login telegram --force" in bad.stderr) == (1, True)
     assert (left.exit_code, "Nothing was saved" in left.stderr, after_that) == (1, True, before)
-    assert changed.exit_code == 0
-    assert channels()["telegram"]["token"] == TOKEN
+    assert (changed.exit_code, channels()["telegram"]["token"]) == (0, "4242:another")
 
 
-async def test_login_without_anybody_to_ask_says_which_keys_to_set():
-    result = await command("channels", "login", "slack")
-
-    assert result.exit_code == 1
-    assert "channels.slack.botToken, channels.slack.appToken" in result.stderr
-    assert not config_path().exists()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@POSIX
 async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(telegram):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
-    for number, name in ((222, "Zoe"), (111, "Anna")):
+    telegram.chats[-7] = {"id": -7, "type": "group", "title": "A group"}
+    for number, name in ((333, "Eve"), (222, "Zoe"), (111, "Anna")):
         telegram.people[number] = {"id": number, "is_bot": False, "first_name": name, "username": name.lower()}
         telegram.chats[number] = {"id": number, "type": "private", "first_name": name}
-    env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
-    child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 100), timeout=20)
+    child = login("telegram", NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
 
     await talk(child, ("Bot token", f"{TOKEN}\r"), ("Now write anything", ""))
+    await telegram.message(-7, 333, "@nano_test_bot hi")  # nobody is owner for a word in a group
     await telegram.message(222, 222, "hi")
     await talk(child, ("Zoe (@zoe), ID 222, just wrote: is that you? [Y/n]", "n\r"), ("Then write", ""))
     own = await telegram.message(111, 111, "hello bot")
@@ -309,12 +255,9 @@ async def test_login_waits_for_the_owners_first_message_and_asks_who_it_is(teleg
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@POSIX
 async def test_slack_waits_for_the_owners_first_message_too(slack):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
-    env = at_home(NANOBOT_CHANNELS__SLACK__API_BASE=f"{slack.workspace.url}/api")
-    child = on_screen([*NANOBOT, "channels", "login", "slack"], env=env, dimensions=(40, 100), timeout=20)
+    child = login("slack", NANOBOT_CHANNELS__SLACK__API_BASE=f"{slack.workspace.url}/api")
 
     tokens = ("Bot User OAuth Token", f"{BOT_TOKEN}\r"), ("App-Level Token", f"{APP_TOKEN}\r")
     await talk(child, *tokens, ("Now write anything", ""))
@@ -328,13 +271,10 @@ async def test_slack_waits_for_the_owners_first_message_too(slack):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@POSIX
 async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_the_long_connection(tmp_path):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
     async with FeishuPlatform(tmp_path).open() as feishu:
-        env = at_home(NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.feishu.url)
-        child = on_screen([*NANOBOT, "channels", "login", "feishu"], env=env, dimensions=(40, 100), timeout=20)
+        child = login("feishu", NANOBOT_CHANNELS__FEISHU__DOMAIN=feishu.feishu.url)
         secret = ("App ID, cli_", f"{APP_ID}\r"), ("App Secret", f"{FEISHU_SECRET}\r")
         await talk(child, ("Enter the App ID", "\x1b[B\r"), *secret)
         await talk(child, ("Your bot is nanobot", ""), ("Now write anything", ""))
@@ -348,26 +288,26 @@ async def test_feishu_stays_connected_while_it_waits_so_that_the_console_takes_t
     assert owners() == {"feishu": [feishu.person]}
 
 
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@POSIX
 async def test_ctrl_c_while_it_waits_leaves_the_code(telegram):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
-    env = at_home(NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
-    child = on_screen([*NANOBOT, "channels", "login", "telegram"], env=env, dimensions=(40, 60), timeout=20)
+    child = login("telegram", NANOBOT_CHANNELS__TELEGRAM__API_BASE=telegram.url)
 
     await talk(child, ("Bot token", f"{TOKEN}\r"))
     await eventually(lambda: telegram.polls)
-    child.sendintr()
-    await talk(child, ("pairing approve CODE --owner", ""))
+    await talk(child, ("", "\x03"), ("pairing approve CODE --owner", ""))
 
     assert await leaves(child) == 0
     assert channels()["telegram"]["token"] == TOKEN
 
 
 @pytest.mark.usefixtures("telegram")
-async def test_a_script_may_pipe_the_token_and_nothing_else():
+async def test_a_script_may_pipe_the_token_and_nothing_else_and_without_it_is_told_the_keys():
+    nobody = await command("channels", "login", "slack")
+    made = config_path().exists()
     result = await command("channels", "login", "telegram", answers=f"{TOKEN}\n")
 
+    assert (nobody.exit_code, made) == (1, False)
+    assert "channels.slack.botToken, channels.slack.appToken" in nobody.stderr
     assert result.exit_code == 0, result.output
     assert channels() == {"telegram": {"enabled": True, "token": TOKEN}}
     assert "nanobot pairing approve CODE --owner" in result.stdout
@@ -397,62 +337,44 @@ async def test_tokens_of_slack_that_are_swapped_are_told_by_their_beginnings(sla
     assert channels() == {"slack": {"enabled": True, "botToken": BOT_TOKEN, "appToken": APP_TOKEN}}
 
 
-async def test_discord_says_how_the_bot_gets_into_a_server(discord):
+async def test_discord_says_which_switch_is_off_and_how_the_bot_gets_into_a_server(discord):
+    discord.rest.flags, flags = 0, discord.rest.flags
+    off = await command("channels", "login", "discord", answers=f"{DISCORD_TOKEN}\nleave\n")
+    made, discord.rest.flags = config_path().exists(), flags
     result = await command("channels", "login", "discord", answers=f"123456789\n{DISCORD_TOKEN}\n\n")
 
+    assert (off.exit_code, "switch on MESSAGE CONTENT INTENT" in off.stdout, made) == (1, True, False)
     assert result.exit_code == 0, result.output
     assert "an Application ID" in result.stdout
     assert "https://discord.com/oauth2/authorize?client_id=" in result.stdout
     assert channels() == {"discord": {"enabled": True, "token": DISCORD_TOKEN}}
 
 
-async def test_discord_says_which_switch_is_off(discord):
-    discord.rest.flags = 0
-
-    result = await command("channels", "login", "discord", answers=f"{DISCORD_TOKEN}\nleave\n")
-
-    assert result.exit_code == 1
-    assert "switch on MESSAGE CONTENT INTENT" in result.stdout
-    assert not config_path().exists()
-
-
-async def test_a_mailbox_is_tried_both_ways_before_it_is_saved(mail):
+async def test_a_mailbox_is_read_with_consent_only_and_tried_both_ways_before_it_is_saved(mail):
+    before = config_path().read_bytes()
+    declined = await command("channels", "login", "email", answers="\n")
+    untouched = config_path().read_bytes() == before and mail.commands == []
     refused = await command("channels", "login", "email", answers=f"y\n{USER}\nwrong\nleave\n")
     taken = await command("channels", "login", "email", answers=f"y\n{USER}\n{PASSWORD}\nanna@friends.test\n")
 
+    assert (declined.exit_code, "send it to your model" in declined.stdout, untouched) == (1, True, True)
     assert "rejected the user name or password" in refused.stdout
     assert taken.exit_code == 0, taken.output
     assert f"The mailbox of {USER} can be read and written from." in taken.stdout
-    assert channels()["email"] == places_of(mail) | {
-        "enabled": True,
-        "consentGranted": True,
-        "imapUsername": USER,
-        "imapPassword": PASSWORD,
-        "smtpUsername": USER,
-        "smtpPassword": PASSWORD,
-    }
+    login = {"imapUsername": USER, "imapPassword": PASSWORD, "smtpUsername": USER, "smtpPassword": PASSWORD}
+    assert channels()["email"] == {**places_of(mail), "enabled": True, "consentGranted": True, **login}
     assert owners() == {"email": ["anna@friends.test"]}
 
 
-async def test_no_mailbox_is_read_without_consent(mail):
-    before = config_path().read_bytes()
-
-    result = await command("channels", "login", "email", answers="\n")
-
-    assert result.exit_code == 1
-    assert "send it to your model" in result.stdout
-    assert (config_path().read_bytes(), mail.commands) == (before, [])
-
-
 @pytest.mark.parametrize(
-    ("address", "servers", "section"),
+    ("servers", "section"),
     [
-        ("bot@here.test", "127.0.0.1:1\n127.0.0.1:465\n", {"imapHost": "127.0.0.1", "imapPort": 1, "smtpPort": 465}),
-        ("bot@here.test", "127.0.0.1:143\n127.0.0.1\n", {"imapHost": "127.0.0.1", "imapPort": 143}),
+        ("127.0.0.1:1\n127.0.0.1:465\n", {"imapHost": "127.0.0.1", "imapPort": 1, "smtpPort": 465}),
+        ("127.0.0.1:143\n127.0.0.1\n", {"imapHost": "127.0.0.1", "imapPort": 143}),
     ],
 )
-async def test_the_port_of_a_mail_server_says_how_tls_begins_there(address, servers, section):
-    result = await command("channels", "login", "email", answers=f"y\n{address}\nsecret\n{servers}save\n\n")
+async def test_the_port_of_a_mail_server_says_how_tls_begins_there(servers, section):
+    result = await command("channels", "login", "email", answers=f"y\nbot@here.test\nsecret\n{servers}save\n\n")
 
     email = channels()["email"]
     assert result.exit_code == 0, result.output
@@ -461,38 +383,29 @@ async def test_the_port_of_a_mail_server_says_how_tls_begins_there(address, serv
     assert email.get("smtpUseSsl", False) is (email.get("smtpPort") == 465)
 
 
-async def test_a_websocket_gets_a_token_that_is_shown_once_and_kept():
-    first = await command("channels", "login", "websocket", answers="phone\n")
-    token = channels()["websocket"]["clients"]["phone"]["token"]
-    again = await command("channels", "login", "websocket")
+@pytest.mark.parametrize("name", ["phone", ""])
+async def test_a_websocket_gets_a_token_of_a_named_client_that_is_shown_once_or_one_that_login_shows(name):
+    first = await command("channels", "login", "websocket", answers=f"{name}\n")
+    again, later = [await command("channels", "login", "websocket") for _ in range(2)]
 
-    assert len(token) == 48
-    assert (
-        f"phone connects to ws://127.0.0.1:8765 with this token, which is stored in the config:\n  {token}\n"
-        in first.stdout
-    )
-    assert "with the tokens that the config has for: phone." in again.stdout
-    assert token not in again.output
-    assert channels()["websocket"] == {"enabled": True, "clients": {"phone": {"token": token}}}
-    assert owners() == {"websocket": ["phone"]}
-
-
-async def test_a_websocket_without_a_named_client_gets_a_token_that_login_shows():
-    await command("channels", "login", "websocket", answers="\n")
-    first = await command("channels", "login", "websocket")
-    again = await command("channels", "login", "websocket")
-
-    assert channels()["websocket"] == {"enabled": True}
-    assert re.search(r"with this token:\n  [0-9a-f]{48}\n", first.stdout)
-    assert again.stdout == first.stdout
+    section = channels()["websocket"]
+    if name:
+        token = section["clients"]["phone"]["token"]
+        told = f"phone connects to ws://127.0.0.1:8765 with this token, which is stored in the config:\n  {token}\n"
+        assert (told in first.stdout, len(token), token in again.output) == (True, 48, False)
+        assert "with the tokens that the config has for: phone." in again.stdout
+        assert section == {"enabled": True, "clients": {"phone": {"token": token}}}
+        assert owners() == {"websocket": ["phone"]}
+    else:
+        assert section == {"enabled": True}
+        assert re.search(r"with this token:\n  [0-9a-f]{48}\n", again.stdout)
+        assert later.stdout == again.stdout
 
 
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@POSIX
 @pytest.mark.parametrize("works", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_missing_package_is_installed_if_wanted(tmp_path: Path, works: bool):
     """`discord` is a package that cannot be imported until this `pip` has run."""
-    from tests.support.terminal import at_home  # not on Windows
-
     site = tmp_path / "site"
     (site / "discord").mkdir(parents=True)
     (site / "discord/__init__.py").write_text("raise ModuleNotFoundError('no discord', name='discord')")
@@ -579,10 +492,15 @@ async def feishu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 async def test_feishu_is_set_up_by_whoever_scans_the_code_that_creates_the_app(feishu):
     created = {"client_id": APP_ID, "client_secret": FEISHU_SECRET, "user_info": {"open_id": "ou_anna"}}
+    feishu.polls.extend([{"error": "access_denied"}, {"error": "expired_token"}])
     feishu.polls.extend([{"error": "authorization_pending"}, created])
 
+    declined, expired = [await command("channels", "login", "feishu", answers="create\n") for _ in range(2)]
+    made = config_path().exists()
     result = await command("channels", "login", "feishu", answers="create\n")
 
+    assert "it was declined" in declined.stdout and "Try again for a new link" in expired.stdout
+    assert (declined.exit_code, "Feishu is unchanged." in declined.stdout, made) == (1, True, False)
     assert result.exit_code == 0, result.output
     assert "https://open.feishu.cn/page/cli?user_code=AB12" in result.stdout
     assert re.search(r"^█{20,}$", result.stdout, re.MULTILINE)
@@ -590,20 +508,6 @@ async def test_feishu_is_set_up_by_whoever_scans_the_code_that_creates_the_app(f
     assert owners() == {"feishu": ["ou_anna"]}
     assert "it recognises you as its owner" in result.stdout
     assert FEISHU_SECRET not in result.output
-
-
-@pytest.mark.parametrize(
-    ("error", "told"), [("access_denied", "it was declined"), ("expired_token", "Try again for a new link")]
-)
-async def test_an_app_that_was_not_created_leaves_feishu_unchanged(feishu, error, told):
-    feishu.polls.append({"error": error})
-
-    result = await command("channels", "login", "feishu", answers="create\n")
-
-    assert result.exit_code == 1
-    assert told in result.stdout
-    assert "Feishu is unchanged." in result.stdout
-    assert not config_path().exists()
 
 
 # WeChat, where a QR code is scanned instead
@@ -640,24 +544,14 @@ async def test_wechat_is_set_up_by_whoever_scans_the_code_and_types_the_number(w
     assert weixin.token not in result.output
 
 
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
-@pytest.mark.parametrize("typed", ["42\r", "4\x03"])
-async def test_the_number_is_typed_or_refused_in_a_terminal(weixin, typed):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
+@POSIX
+async def test_ctrl_c_at_the_number_in_a_terminal_saves_nothing(weixin):
     weixin.statuses.extend([{"status": "need_verifycode"}, confirmed(weixin)])
-    env = at_home(NANOBOT_CHANNELS__WEIXIN__BASE_URL=weixin.url)
-    child = on_screen([*NANOBOT, "channels", "login", "weixin"], env=env, dimensions=(60, 100), timeout=20)
-    await asyncio.to_thread(child.expect_exact, "The number on your phone")
-    child.send(typed)
-    await asyncio.to_thread(child.expect, pexpect.EOF)
-    seen = child.before.decode()
-    child.close()
+    child = login("weixin", NANOBOT_CHANNELS__WEIXIN__BASE_URL=weixin.url)
 
-    if typed.endswith("\x03"):
-        assert (child.exitstatus, "Nothing was saved." in seen, weixin.numbers) == (130, True, [])
-    else:
-        assert (child.exitstatus, owners(), weixin.numbers) == (0, {"weixin": [ANNA]}, ["42"])
+    await talk(child, ("The number on your phone", "4\x03"), ("Nothing was saved.", ""))
+
+    assert (await leaves(child), weixin.numbers, config_path().exists()) == (130, [], False)
 
 
 async def test_an_expired_code_is_replaced_and_the_third_is_the_last(weixin):
@@ -685,27 +579,20 @@ async def test_the_login_follows_to_a_server_of_wechat_only(weixin, tmp_path):
     assert channels() == {"weixin": {"enabled": True, "token": weixin.token}}
 
 
-async def test_a_bot_that_is_logged_in_already_keeps_its_login(weixin):
+async def test_a_bot_that_is_logged_in_keeps_its_login_and_an_ended_token_names_the_command_once(weixin):
     write_config(channels={"weixin": {"enabled": True, "token": weixin.token, "baseUrl": weixin.url}})
     weixin.statuses.append({"status": "binded_redirect"})
-
-    result = await command("channels", "login", "weixin", "--force", answers="\n")
-
-    assert result.exit_code == 0, result.output
-    assert channels()["weixin"]["token"] == weixin.token
-    assert ("get_bot_qrcode", [weixin.token]) in [
-        (method, body.get("local_token_list")) for method, body in weixin.requests
-    ]
-
-
-async def test_a_token_that_wechat_has_ended_names_the_command_once(weixin):
+    kept = await command("channels", "login", "weixin", "--force", answers="\n")
+    token = channels()["weixin"]["token"]
     write_config(channels={"weixin": {"enabled": True, "token": "ended", "baseUrl": weixin.url}})
+    ended = await command("channels", "login", "weixin")
 
-    result = await command("channels", "login", "weixin")
-
-    assert result.exit_code == 1
-    assert "has logged the bot of channels.weixin.token out" in result.stderr
-    assert result.stderr.count("nanobot channels login weixin --force") == 1
+    assert (kept.exit_code, token) == (0, weixin.token)
+    known = [body.get("local_token_list") for method, body in weixin.requests if method == "get_bot_qrcode"]
+    assert [weixin.token] in known
+    assert ended.exit_code == 1
+    assert "has logged the bot of channels.weixin.token out" in ended.stderr
+    assert ended.stderr.count("nanobot channels login weixin --force") == 1
 
 
 async def test_onboarding_goes_on_if_wechat_cannot_be_reached(weixin, monkeypatch):
@@ -720,13 +607,10 @@ async def test_onboarding_goes_on_if_wechat_cannot_be_reached(weixin, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+@POSIX
 async def test_matrix_takes_who_invites_the_bot_for_its_owner_if_they_say_so(tmp_path):
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
     async with MatrixPlatform(tmp_path).open() as matrix:
-        env = at_home(NANOBOT_CHANNELS__MATRIX__HOMESERVER=matrix.url)
-        child = on_screen([*NANOBOT, "channels", "login", "matrix"], env=env, dimensions=(40, 100), timeout=20)
+        child = login("matrix", NANOBOT_CHANNELS__MATRIX__HOMESERVER=matrix.url)
         await talk(child, ("User ID of the bot", f"{MATRIX_BOT}\r"), ("Password of the bot", f"{MATRIX_PASSWORD}\r"))
         await talk(child, (f"Your bot is {MATRIX_BOT}", ""), ("Now write anything", ""))
         await matrix.server.invites("!new:example.org", matrix.person)
@@ -735,7 +619,6 @@ async def test_matrix_takes_who_invites_the_bot_for_its_owner_if_they_say_so(tmp
 
     assert owners() == {"matrix": [matrix.person]}
     assert matrix.server.rooms["!new:example.org"].members[MATRIX_BOT] == "invite"  # the gateway accepts it
-    assert matrix.server.logouts == 1  # of the device that has waited
 
 
 async def test_an_account_with_a_token_needs_no_password(tmp_path):

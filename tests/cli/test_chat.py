@@ -15,7 +15,6 @@ if sys.platform == "win32":
 
 import pexpect
 
-from nanobot.cli.chat.typed_lines import terminal_command
 from tests.support.terminal import on_screen
 
 ESCAPE, CTRL_C, CTRL_D, CTRL_R, TAB, END = "\x1b", "\x03", "\x04", "\x12", "\t", "\x05"
@@ -70,7 +69,9 @@ def terminal(tmp_path):
     opened.child.close(force=True)
 
 
-def test_it_greets_answers_with_a_tool_line_and_its_time_counts_the_window_and_leaves(terminal):
+def test_it_greets_answers_with_a_tool_line_and_its_time_counts_the_window_copies_and_leaves(terminal):
+    terminal.say("/copy")
+    terminal.see("no answer to copy")
     terminal.say("list")
     terminal.see(r"  list_dir \.  \d+\.\d\ds")
     terminal.see("spoken")
@@ -79,17 +80,22 @@ def test_it_greets_answers_with_a_tool_line_and_its_time_counts_the_window_and_l
     terminal.see(r"Window: 2,050 of 65,536 tokens \(3%\)")
     terminal.see(r"3% of 65\.5k window")
 
-    assert terminal.leave() == 0
+    terminal.say("/copy")
+
+    encoded = base64.b64encode(b"The tool has **spoken**.").decode()
+    terminal.see(re.escape(f"\x1b]52;c;{encoded}"))
+    terminal.see("Copied the last answer")
+    terminal.say("/EXIT")
+    terminal.child.expect(pexpect.EOF)
+    terminal.child.close()
+    assert terminal.child.exitstatus == 0
     assert "/help" in terminal.words
     assert "The tool has spoken." in terminal.words
 
 
 def test_somebody_who_waits_sees_it_at_once_and_how_to_stop_it_and_what_is_running(terminal):
-    started = time.monotonic()
     terminal.say("think")
-
     terminal.see("thinking")
-    assert time.monotonic() - started < 4  # 0.3 on a machine that has nothing else to do
     terminal.see("I have thought")
     terminal.say("hang")
     terminal.see("Esc stops")
@@ -116,16 +122,17 @@ def test_what_a_library_prints_messages_from_elsewhere_and_wide_characters_come_
     assert "漢字と言葉。" * 40 + "終わり" in re.sub(r"\s", "", terminal.words)
 
 
-def test_esc_and_ctrl_c_stop_the_turn_keep_what_was_said_and_the_chat_goes_on(terminal):
+def test_esc_and_ctrl_c_stop_the_turn_keep_what_was_said_and_give_queued_lines_back_to_be_edited(terminal):
     for key in (ESCAPE, CTRL_C):
         terminal.say("hang")
         terminal.see("Half a sentence and")
-        time.sleep(0.1)
+        terminal.say("changed my mind")
+        terminal.see("queued: changed my mind")
         terminal.type(key)
         terminal.see(r"\(stopped\)")
-    terminal.say("hello")
+        terminal.say(" twice")
+        terminal.see('You said "changed my mind twice"')
 
-    terminal.see('You said "hello"')
     assert terminal.leave() == 0
 
 
@@ -189,19 +196,6 @@ def test_a_chat_that_was_killed_in_the_middle_of_a_tool_goes_on_when_it_is_opene
     assert again.leave() == 0
 
 
-def test_stopping_gives_queued_lines_back_to_be_edited(terminal):
-    terminal.say("hang")
-    terminal.see("Half a")
-    terminal.say("changed my mind")
-    terminal.see("queued: changed my mind")
-
-    terminal.type(ESCAPE)
-    terminal.see(r"\(stopped\)")
-    terminal.say(" twice")
-
-    terminal.see('You said "changed my mind twice"')
-
-
 def test_new_lines_and_pastes_are_part_of_one_message_and_a_huge_paste_is_shown_short(terminal):
     for keys in (ALT_ENTER, SHIFT_ENTER):
         terminal.type("one" + keys + "two")
@@ -209,6 +203,8 @@ def test_new_lines_and_pastes_are_part_of_one_message_and_a_huge_paste_is_shown_
         terminal.see(re.escape(r'You said "one\ntwo"'))
     terminal.type("hello\n")  # a line may end in a line feed too
     terminal.see('You said "hello"')
+    os.write(terminal.child.child_fd, b"caf\xff\r")  # no text, and the history takes it too
+    terminal.see('You said "caf')
     terminal.type("\x1b[200~one\ntwo\n  three\x1b[201~")
     terminal.say("!")
     terminal.see(re.escape(r'You said "one\ntwo\n  three!"'))
@@ -265,35 +261,18 @@ def test_a_shell_command_that_the_sandbox_stops_says_what_the_person_can_do(term
     assert "tell the owner" not in terminal.words and "call exec" not in terminal.words
 
 
-@pytest.mark.parametrize(
-    ("line", "command"),
-    [("!vim x", "vim x"), ("!/usr/bin/less x", "/usr/bin/less x"), ("!! git rebase -i", "git rebase -i"), ("!ls", "")],
-)
-def test_editors_and_pagers_run_on_the_terminal_by_themselves(line, command):
-    assert terminal_command(line) == command
-
-
-def test_a_file_is_completed_and_goes_with_the_message(terminal):
-    terminal.type("look at @AGE")
-    terminal.see("AGENTS.md")
-    terminal.type(TAB)
-    terminal.type("\r")
-    terminal.say(" please")
-
-    terminal.see(r"With AGENTS\.md\.")
-
-
-def test_a_file_of_the_current_folder_is_found_by_its_name_and_tab_goes_into_a_folder(tmp_path):
+def test_a_file_is_completed_by_its_name_and_goes_with_the_message_and_tab_goes_into_a_folder(tmp_path):
     for path in (tmp_path / "project" / "quarry" / "zebra.md", tmp_path / "project" / "annex" / "yak.md"):
         path.parent.mkdir(parents=True)
         path.touch()
     terminal = Terminal(tmp_path, tmp_path / "project")
     terminal.see(BOTTOM_LINE)
-    terminal.type("look at @zeb")
-    terminal.see("quarry/zebra")
-    terminal.type(TAB + "\r")
-    terminal.say(" please")
-    terminal.see(r"With zebra\.md\.")
+    for typed, seen, name in (("@AGE", r"AGENTS\.md", "AGENTS"), ("@zeb", "quarry/zebra", "zebra")):
+        terminal.type(f"look at {typed}")
+        terminal.see(seen)
+        terminal.type(TAB + "\r")
+        terminal.say(" please")
+        terminal.see(rf"With {name}\.md\.")
 
     terminal.type("and @ann")
     terminal.see("annex/")
@@ -306,31 +285,29 @@ def test_a_file_of_the_current_folder_is_found_by_its_name_and_tab_goes_into_a_f
     terminal.see(r"With yak\.md\.")
 
 
-def test_a_window_that_changes_its_size_costs_no_word(terminal):
-    terminal.say("say 90")
+def test_a_window_that_changes_its_size_costs_no_word_and_the_prompt_is_drawn_in_the_update_that_erases_it(terminal):
+    terminal.say("say 120")
+    terminal.see("word119")
+    terminal.see("2.0k in")
+    seen = terminal.seen.rpartition("\x1b[?2026h")[0]  # the last update may not be complete
+    terminal.say("say 60")
     terminal.see("word15")
     terminal.child.setwinsize(12, 40)
-    terminal.see("word45")
+    terminal.see("word35")
     terminal.child.setwinsize(40, 120)
-    terminal.see("2.0k in")
+    terminal.see("4.0k in")
+    terminal.leave()
 
-    assert terminal.leave() == 0
-    assert all(f"word{number}" in terminal.words for number in range(90))
-
-
-def test_the_prompt_is_never_erased_without_being_drawn_again_in_the_same_update(terminal):
-    terminal.say("say 200")
-    terminal.see("2.0k in")
-
-    seen = terminal.seen.rpartition("\x1b[?2026h")[0]  # the last update may not be complete
     updates = re.findall(r"\x1b\[\?2026h(.*?)\x1b\[\?2026l", seen, re.DOTALL)
     outside = re.sub(r"\x1b\[\?2026h.*?\x1b\[\?2026l", "", seen, flags=re.DOTALL)
-    assert len(updates) > 5
+    assert len(updates) > 1
     assert all("\x1b[J" in update and ">" in update for update in updates)
     assert "\x1b[A\x1b[J" not in outside
+    assert all(f"word{number}" in terminal.words.rpartition("say 60")[2] for number in range(60))
 
 
-def test_no_colour_is_written_where_none_is_wanted(tmp_path):
+def test_no_colour_is_written_where_none_is_wanted_and_a_history_that_cannot_be_written_costs_nothing_else(tmp_path):
+    (tmp_path / "history" / "cli_history").mkdir(parents=True)
     terminal = Terminal(tmp_path, NO_COLOR="1")
     terminal.see(BOTTOM_LINE)
     terminal.say("list")
@@ -372,49 +349,25 @@ def test_a_line_that_does_not_answer_a_question_stays_in_the_prompt(tmp_path):
     assert "queued: sure" not in terminal.words
 
 
-def test_sessions_opens_a_menu_from_which_arrow_keys_reopen_a_conversation(terminal):
+def test_sessions_opens_a_menu_from_which_arrow_keys_reopen_a_conversation_also_of_another_session(terminal, tmp_path):
+    rows = [{"role": "user", "content": "About plums"}, {"role": "assistant", "content": "Noted."}]
+    session = tmp_path / "workspace" / "sessions" / "cli_work.jsonl"
+    session.parent.mkdir(exist_ok=True)
+    session.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     terminal.say("Plan a trip to Rome")
     terminal.see("You said")
     terminal.say("/new")
     terminal.see("archived")
-    terminal.say("Tell me about cats")
-    terminal.see('You said "Tell me about cats"')
 
     terminal.say("/sessions")
     terminal.see("/resume NUMBER")
     terminal.see(r"/resume cli_direct-\d+")
     terminal.say("")
-
     terminal.see("Reopened: Plan a trip to Rome")
     terminal.see("you: Plan a trip to Rome")
-
-
-def test_resume_changes_to_another_session_and_the_bottom_line_follows(terminal, tmp_path):
-    rows = [{"role": "user", "content": "About plums"}, {"role": "assistant", "content": "Noted."}]
-    session = tmp_path / "workspace" / "sessions" / "cli_work.jsonl"
-    session.parent.mkdir(exist_ok=True)
-    session.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
     terminal.say("/resume cli:work")
     terminal.see("you: About plums")
     terminal.say("hello there")
     terminal.see('You said "hello there"')
-
     assert "hello there" in session.read_text(encoding="utf-8")
-
-
-def test_copy_puts_the_last_answer_on_the_clipboard_of_the_terminal_and_exit_leaves_it(terminal):
-    terminal.say("/copy")
-    terminal.see("no answer to copy")
-    terminal.say("hello")
-    terminal.see("2.0k in")
-
-    terminal.say("/copy")
-
-    encoded = base64.b64encode(b'You said "hello".').decode()
-    terminal.see(re.escape(f"\x1b]52;c;{encoded}"))
-    terminal.see("Copied the last answer")
-    terminal.say("/EXIT")
-    terminal.child.expect(pexpect.EOF)
-    terminal.child.close()
-    assert terminal.child.exitstatus == 0

@@ -1,5 +1,6 @@
 """The folder a person works in: the agent knows and reads it, and writes there once it was allowed."""
 
+import json
 import sys
 from contextlib import nullcontext
 
@@ -62,13 +63,17 @@ async def test_a_folder_counts_only_for_messages_of_the_terminal(home, server, p
     assert "Current Folder" not in told(server)
 
 
-def test_a_folder_that_tools_may_not_read_is_not_named_and_here_is_refused(home, server, project):
+def test_a_folder_that_tools_may_not_read_is_not_named_and_here_is_refused_as_is_that_of_nanobots_own_files(
+    home, server, project
+):
     home.change(tools={"restrictToWorkspace": True})
 
     home.run("hello there", cwd=project)
     refused = home.run("--here", "hello", cwd=project)
+    own = home.run("--here", "hello", cwd=home.path)
 
     assert "Current Folder" not in told(server)
+    assert (own.code, "nanobot's own files" in own.complaint) == (2, True)
     assert refused.code == 1
     assert "tools.restrictToWorkspace" in refused.complaint
     assert len(server.chats) == 1
@@ -88,21 +93,15 @@ def test_here_asks_once_for_a_folder_and_is_taken_back_like_other_approvals(home
     terminal.expect(pexpect.EOF)
     server.script(Calls(("write_file", {"path": str(target), "content": "more soup"})), Say("Again."))
     again = home.run("--here", "write it again", cwd=project)
-    rules = home.run("approvals", "list").out
-    home.run("approvals", "forget", f"folder:{project}")
+    (rule,) = json.loads(home.run("approvals", "list", "--json").out)
+    forgotten = home.run("approvals", "forget", f"folder:{project}").out
 
     assert unasked.code == 1
     assert "--here" in unasked.complaint
     assert again == (0, "Again.\n", "")
     assert target.read_text() == "more soup"
-    assert f"folder:{project}" in rules
+    assert rule["rule"] == f"folder:{project}"
+    assert f"I ask about folder:{project} again" in forgotten
+    assert "There are no permanent approvals." in home.run("approvals", "list").aside
     assert sorted(path.name for path in project.iterdir()) == ["notes.txt", "sub"]
     assert home.run("--here", "once more", cwd=project).code == 1
-
-
-def test_here_is_refused_where_nanobots_own_files_are(home, server):
-    refused = home.run("--here", "hello", cwd=home.path)
-
-    assert refused.code == 2
-    assert "nanobot's own files" in refused.complaint
-    assert not server.chats

@@ -27,24 +27,16 @@ def test_no_word_is_broken_and_no_line_is_wider_than_the_window(head: str, words
     assert max(map(len, lines)) <= width
 
 
-def test_wide_characters_count_as_two_columns():
+def test_wide_characters_count_as_two_columns_a_command_to_copy_stays_on_one_line_and_a_text_beside_its_head():
     text = "In WeCom (企业微信): Workbench (工作台), Smart Robot (智能机器人), create a robot, manually"
+    command = hang("Error: ", "No gateway is running here at all. Start it with `nanobot gateway install`.", 60)
+    head = f"  {'providers.custom.apiBase':<24}  "
 
     lines = hang("", text, 50)
 
     assert " ".join(lines) == text
     assert max(cell_len(line) for line in lines) <= 50
-
-
-def test_a_command_to_copy_stays_on_one_line():
-    lines = hang("Error: ", "No gateway is running here at all. Start it with `nanobot gateway install`.", 60)
-
-    assert any("`nanobot gateway install`" in line for line in lines)
-
-
-def test_a_text_stands_beside_its_head_where_it_fits_and_below_it_where_a_word_would_be_broken():
-    head = f"  {'providers.custom.apiBase':<24}  "
-
+    assert any("`nanobot gateway install`" in line for line in command)
     assert hang(head, "environment", 60) == [f"{head}environment"]
     assert hang(head, f"in {'/a' * 20}", 60) == [head.rstrip(), f"    in {'/a' * 20}"]
 

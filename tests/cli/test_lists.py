@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from typer.testing import CliRunner, Result
 from nanobot.cli.main import app
 from nanobot.security.sandbox.landlock import can_scope
 from nanobot.testing.model_server import FakeModels, Say
-from tests.support.home import NANOBOT
+from tests.support.home import NANOBOT, using
 
 
 def run(*words: str) -> Result:
@@ -75,63 +76,50 @@ def test_a_skill_whose_sockets_the_sandbox_closes_says_what_to_install(monkeypat
     assert "install bubblewrap" in run("skills", "show", "mux").output
 
 
-def test_a_skill_is_shown_as_the_agent_reads_it():
+def test_a_skill_is_shown_as_the_agent_reads_it_and_an_unknown_one_gets_the_nearest():
     write_skill("fly", "---\ndescription: How to fly\n---\nRun {baseDir}/fly.sh\n")
 
-    text = run("skills", "show", "fly").stdout
+    text, unknown = run("skills", "show", "fly").stdout, run("skills", "show", "fli")
 
     assert f"{Path('skills/fly')}/fly.sh" in text
     assert json.loads(run("skills", "show", "fly", "--json").stdout)["text"].endswith("fly.sh\n")
+    assert (unknown.exit_code, "Did you mean 'fly'?" in unknown.stderr) == (1, True)
 
 
-def test_an_unknown_skill_gets_the_nearest_one():
-    write_skill("fly", "Flap.")
-
-    result = run("skills", "show", "fli")
-
-    assert result.exit_code == 1
-    assert "Did you mean 'fly'?" in result.stderr
-
-
-def test_tools_are_those_that_a_request_carries():
+@pytest.mark.parametrize("enable", [True, False])
+def test_tools_are_those_that_a_request_carries_with_their_effect(enable: bool):
     with FakeModels() as server:
         server.script(Say("Hello."))
-        config = {
-            "agents": {"defaults": {"model": "stand-in", "provider": "custom"}},
-            "providers": {"custom": {"apiKey": "k", "apiBase": server.v1}},
-        }
+        config = {**using("custom", "stand-in", apiKey="k", apiBase=server.v1), "tools": {"exec": {"enable": enable}}}
         path = Path.home() / ".nanobot" / "config.json"
         path.parent.mkdir()
         path.write_text(json.dumps(config), encoding="utf-8")
         assert run("agent", "-m", "hi").exit_code == 0
         carried = {tool["function"]["name"] for tool in server.chats[0].json["tools"]}
 
-    assert {row["name"] for row in rows("tools", "list")} == carried
-
-
-def test_tools_with_their_effect():
     tools = {row["name"]: row for row in rows("tools", "list")}
 
-    assert tools["read_file"]["effect"] == "read"
-    assert tools["exec"]["effect"] == "once"
-    assert {"cron", "message"} <= tools.keys()
+    assert tools.keys() == carried
+    assert ("exec" in tools) is enable
+    assert (tools["read_file"]["effect"], tools["edit_file"]["effect"]) == ("read", "once")
     assert tools["read_file"]["parameters"]["type"] == "object"
-    assert "\nedit_file\tonce\t" in run("tools", "list").stdout
+    assert "edit_file\tonce\t" in run("tools", "list").stdout
 
 
-def test_a_tool_that_is_switched_off_is_not_listed():
-    path = Path.home() / ".nanobot" / "config.json"
-    path.parent.mkdir()
-    path.write_text('{"tools": {"exec": {"enable": false}}}', encoding="utf-8")
+@pytest.mark.parametrize("subject", ["provider", "skills", "tools", "sessions", "approvals", "mcp", "pairing", "cron"])
+def test_listing_makes_nothing_and_fetches_no_secret(subject: str, tmp_path: Path):
+    empty = run(subject, "list")
+    made = list(Path.home().iterdir())
+    key = f"${{cmd:{sys.executable} -c \"open('{tmp_path / 'asked'}', 'w')\"}}"
+    server = {"url": "https://example.org/mcp", "headers": {"Authorization": f"Bearer {key}"}}
+    config = {"providers": {"openai": {"apiKey": key}}, "tools": {"mcpServers": {"far": server}}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
-    assert "exec" not in {row["name"] for row in rows("tools", "list")}
+    listed = run(subject, "list", "--config", str(tmp_path / "config.json"))
 
-
-def test_listing_makes_nothing():
-    for words in (["provider", "list"], ["skills", "list"], ["tools", "list"], ["sessions", "list"]):
-        assert run(*words).exit_code == 0
-
-    assert list(Path.home().iterdir()) == []
+    assert (empty.exit_code, listed.exit_code, made) == (0, 0, [])
+    assert "\x1b" not in listed.stdout
+    assert not (tmp_path / "asked").exists()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
@@ -178,8 +166,8 @@ def test_a_terminal_too_narrow_for_the_columns_gets_each_row_as_a_block_with_who
     assert words.count("Backend") > 5  # in each block
 
 
-def test_a_pipe_gets_no_escape_sequences():
-    done = run("skills", "list")
+def test_an_approval_that_is_not_there_is_an_error_that_says_where_to_look():
+    result = run("approvals", "forget", "folder:/nowhere")
 
-    assert "\x1b" not in done.stdout
-    assert done.exit_code == 0
+    assert result.exit_code == 1
+    assert "nanobot approvals list" in result.stderr

@@ -9,51 +9,42 @@ import pytest
 from typer.testing import CliRunner
 
 from nanobot.cli.main import app
+from tests.support.home import start_program
 
-RUN = """
-import sys
-from nanobot.__main__ import main
-from nanobot.cli.main import COMMANDS
+ROOT = Path(__file__).parents[2]
 
-COMMANDS["strange"] = (f"tests.cli.strange_commands:{sys.argv.pop(1)}", "")
-main()
-"""
+STRANGE = "tests.cli.strange_commands"
 
 
-def run(end: str, *words: str, **options) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-c", RUN, end, "strange", *words], capture_output=True, **options)
+def run(end: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    process = start_program(STRANGE, end, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, aside = process.communicate(timeout=20)
+    return subprocess.CompletedProcess([], process.returncode, out, aside)
 
 
-def test_an_error_of_ours_is_one_line_with_its_exit_code():
-    done = run("refuse")
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("refuse", 78, "Error: config.json, line 3, agents.defaults.maxTokns: did you mean maxTokens?\n"),
+        ("open_what_is_missing", 1, "Error: /nowhere/at all: No such file or directory.\n"),
+        ("interrupt", 130, ""),
+    ],
+)
+def test_an_error_is_one_line_with_its_exit_code_and_ctrl_c_none(end: str, code: int, said: str):
+    done = run(end)
 
-    assert done.returncode == 78
-    assert done.stderr == b"Error: config.json, line 3, agents.defaults.maxTokns: did you mean maxTokens?\n"
-
-
-def test_debug_shows_the_traceback_and_keeps_the_exit_code():
-    done = run("refuse", "--debug")
-
-    assert done.returncode == 78
-    assert b"Traceback" in done.stderr
-    assert b"strange_commands.py" in done.stderr
-
-
-def test_what_the_system_refuses_is_not_called_a_bug():
-    done = run("open_what_is_missing")
-
-    assert done.returncode == 1
-    assert done.stderr == b"Error: /nowhere/at all: No such file or directory.\n"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (code, b"", said)
 
 
-def test_a_bug_of_ours_says_so_and_where_without_a_traceback():
-    done = run("bug")
+def test_a_bug_of_ours_says_so_and_where_and_debug_shows_the_traceback():
+    done, refused = run("bug"), run("refuse", "--debug")
 
     lines = done.stderr.decode().splitlines()
-    assert done.returncode == 1
-    assert len(lines) == 2
+    assert (done.returncode, len(lines)) == (1, 2)
     assert "bug in nanobot: KeyError: 'surprise', strange_commands.py:" in lines[0]
     assert "--debug" in lines[1]
+    assert refused.returncode == 78
+    assert b"Traceback" in refused.stderr and b"strange_commands.py" in refused.stderr
 
 
 @pytest.mark.parametrize(("end", "words"), [("tell", ("--debug",)), ("say_no", ())], ids=["debug", "plain"])
@@ -65,23 +56,15 @@ def test_no_error_tells_a_secret(end: str, words: tuple[str, ...]):
     assert "of ours" not in "".join(said)
 
 
-def test_ctrl_c_leaves_quietly_with_130():
-    done = run("interrupt")
-
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
-
-
 def test_a_reader_who_has_seen_enough_is_no_error():
-    command = [sys.executable, "-c", RUN, "talk_on", "strange"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
+    process = start_program(STRANGE, "talk_on", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
 
-        process.stdout.close()
-        error = process.stderr.read()
-
-    assert error == b""
+    assert process.stderr.read() == b""
+    process.wait(20)
+    process.stderr.close()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -95,7 +78,8 @@ def test_output_that_could_not_be_written_is_a_failure():
 
 
 def test_output_is_utf8_whatever_the_locale():
-    done = run("speak", env={"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "LC_ALL": "C", "PATH": ""})
+    env = {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0", "LC_ALL": "C", "PATH": ""}
+    done = subprocess.run([sys.executable, "-m", STRANGE, "speak"], capture_output=True, env=env, cwd=ROOT)
 
     assert done.returncode == 0
     assert done.stdout.decode() == "héllo 你好 \\udc80\n"
@@ -103,7 +87,7 @@ def test_output_is_utf8_whatever_the_locale():
 
 
 def test_a_forgotten_thread_does_not_hold_the_process():
-    done = run("leave_a_thread_behind", timeout=20)
+    done = run("leave_a_thread_behind")
 
     assert (done.returncode, done.stdout) == (0, b"done")
 
@@ -117,9 +101,9 @@ def test_closed_streams_are_no_error():
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows writes no core dumps")
 def test_a_crash_leaves_no_picture_of_our_memory():
-    shell = ["sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$0" "$@"', sys.executable, "-c", RUN]
+    shell = ["sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$0" "$@"', sys.executable, "-m", STRANGE]
 
-    done = subprocess.run([*shell, "tell_the_size_of_a_core", "strange"], capture_output=True)
+    done = subprocess.run([*shell, "tell_the_size_of_a_core"], capture_output=True, cwd=ROOT)
 
     assert done.stdout == b"0\n"
 

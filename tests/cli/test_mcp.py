@@ -40,20 +40,12 @@ def test_servers_are_listed_without_being_started():
     assert "geheim" not in listed.stdout
 
 
-def test_no_secret_is_fetched_to_list_servers_that_are_known_without(config: Path, tmp_path: Path):
-    asked = tmp_path / "asked"
-    token = f"${{cmd:{sys.executable} -c \"open('{asked}', 'w'); print('geheim-geheim')\"}}"
-    servers = {"far": {"url": "https://example.org/mcp", "headers": {"Authorization": f"Bearer {token}"}}}
-    config.write_text(json.dumps({"tools": {"mcpServers": servers}}), encoding="utf-8")
+def test_a_server_that_is_met_is_remembered_also_with_a_secret_and_its_tools_are_listed(config: Path):
+    config.with_name("token").write_text("geheim-geheim", encoding="utf-8")
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("geheim-geheim", "${file:token}", 1), encoding="utf-8")
 
-    listed = run("mcp", "list")
-
-    assert "https://example.org/mcp" in listed.stdout
-    assert not asked.exists()
-
-
-def test_a_server_that_is_met_is_remembered_and_its_tools_are_listed():
-    tested = run("mcp", "test", "lamp")
+    tested, listed = run("mcp", "test", "lamp"), run("mcp", "list")
 
     names = [row["name"] for row in json.loads(run("tools", "list", "--json").stdout)]
     facts = json.loads(run("mcp", "list", "--json").stdout)[0]
@@ -62,46 +54,28 @@ def test_a_server_that_is_met_is_remembered_and_its_tools_are_listed():
     assert "Excluded by enabledTools: big, die" in tested.stdout
     assert "In enabledTools, but the server does not have them: mcp_lamp_peek." in tested.stdout
     assert [name for name in names if name.startswith("mcp_")] == ["mcp_lamp_echo", "mcp_lamp_pid"]
-    assert facts["met"] is True
-    assert "echo" in facts["tools"]
-
-
-def test_a_server_whose_command_needs_a_secret_is_remembered_too(config: Path):
-    config.with_name("token").write_text("geheim-geheim", encoding="utf-8")
-    text = config.read_text(encoding="utf-8")
-    config.write_text(text.replace("geheim-geheim", "${file:token}", 1), encoding="utf-8")
-
-    tested, listed = run("mcp", "test", "lamp"), run("mcp", "list")
-
-    assert tested.exit_code == 0, tested.output
+    assert (facts["met"], "echo" in facts["tools"]) == (True, True)
     assert re.search(r"^lamp\tstdio\t\d+\t", listed.stdout, re.MULTILINE)
-    assert "mcp_lamp_echo\t" in run("tools", "list").stdout
     assert "geheim" not in listed.stdout
 
 
-def test_a_server_that_cannot_be_reached_fails_with_the_reason():
-    tested = run("mcp", "test", "gone")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["test", "gone"], "There is no program 'no-such-program'"),
+        (["test", "typo"], "'htp:/example.org' is not a web URL"),
+        (["test", "lmap"], "Did you mean 'lamp'?"),
+        (
+            ["add", "down", "--url", "http://127.0.0.1:1/mcp"],
+            "The MCP server down cannot be reached: nothing answers at http://127.0.0.1:1/mcp.",
+        ),
+    ],
+    ids=str,
+)
+def test_a_server_that_cannot_be_reached_fails_with_the_reason(words: list[str], said: str):
+    done = run("mcp", *words)
 
-    assert tested.exit_code == 1
-    assert "There is no program 'no-such-program'" in tested.stderr
-    assert tested.stdout == ""
-
-
-def test_a_url_where_nothing_answers_is_said_in_plain_words():
-    added = run("mcp", "add", "down", "--url", "http://127.0.0.1:1/mcp")
-
-    assert "The MCP server down cannot be reached: nothing answers at http://127.0.0.1:1/mcp." in added.stderr
-    assert "Errno" not in added.output
-
-
-def test_a_url_that_is_none_is_told_as_it_was_written():
-    tested = run("mcp", "test", "typo")
-
-    assert "'htp:/example.org' is not a web URL" in tested.stderr
-
-
-def test_a_misspelt_name_gets_the_nearest_one():
-    assert "Did you mean 'lamp'?" in run("mcp", "test", "lmap").stderr
+    assert (done.exit_code, said in done.stderr, "Errno" in done.output) == (1, True, False)
 
 
 def test_without_servers_there_is_a_sentence(config: Path):

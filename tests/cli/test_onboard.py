@@ -41,32 +41,24 @@ def flags(models: FakeModels, key: str = KEY) -> list[str]:
     return ["--provider", "openai", "--api-key", key, "--api-base", models.v1, "--model", "gpt-x"]
 
 
-def test_yes_makes_config_and_workspace_and_says_what_to_type_next():
+def test_yes_makes_config_and_workspace_for_the_owner_alone_and_says_what_to_type_next(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DEEPSEEK_API_KEY", KEY)
+
     result = onboard("--yes")
 
     assert result.exit_code == 0
     assert config() == {}
     assert (Path.home() / ".nanobot/workspace/AGENTS.md").is_file()
     assert "nanobot agent" in result.stdout
-
-
-def test_yes_says_which_key_it_found_and_stores_nothing_of_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("DEEPSEEK_API_KEY", KEY)
-
-    result = onboard("--yes")
-
-    assert "deepseek" in result.stdout
-    assert "DEEPSEEK_API_KEY" in result.stdout
+    assert "deepseek" in result.stdout and "DEEPSEEK_API_KEY" in result.stdout
     assert KEY not in config_path().read_text(encoding="utf-8") + result.output
-
-
-@pytest.mark.skipif(os.name == "nt", reason="modes are what POSIX has")
-def test_what_may_hold_secrets_is_the_owners_alone():
-    onboard("--yes")
-
-    assert config_path().stat().st_mode & 0o777 == 0o600
-    assert config_path().parent.stat().st_mode & 0o777 == 0o700
-    assert (config_path().parent / "workspace").stat().st_mode & 0o777 == 0o700
+    if os.name != "nt":
+        home = config_path().parent
+        assert [path.stat().st_mode & 0o777 for path in (config_path(), home, home / "workspace")] == [
+            0o600,
+            0o700,
+            0o700,
+        ]
 
 
 def test_flags_are_tried_with_one_completion_and_saved_in_a_few_lines(models: FakeModels):
@@ -92,15 +84,6 @@ def test_a_local_server_is_asked_for_its_models(monkeypatch: pytest.MonkeyPatch)
     assert config()["providers"] == {"ollama": {"apiBase": local.v1}}
 
 
-def test_a_local_server_that_does_not_answer_is_no_model(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
-
-    result = onboard("--yes", "--provider", "ollama")
-
-    assert result.exit_code == 2
-    assert "Start it, or give one with --model" in result.stderr
-
-
 def test_flags_that_do_not_work_are_saved_where_nobody_can_be_asked_and_the_exit_code_says_so(models: FakeModels):
     result = onboard("--yes", *flags(models, key="sk-wrong"))
 
@@ -110,31 +93,26 @@ def test_flags_that_do_not_work_are_saved_where_nobody_can_be_asked_and_the_exit
     assert config_path().exists()
 
 
-def test_an_existing_config_keeps_its_values_and_its_bytes():
-    config_path().parent.mkdir()
-    config_path().write_text('{"agents": {"defaults": {"maxTokens": 77}}, "mine": 1}', encoding="utf-8")
-    before = config_path().read_bytes()
-
-    result = onboard("--yes")
-
-    assert "Config already exists" in result.stdout
-    assert "existing values preserved" in result.stdout
-    assert config_path().read_bytes() == before
-
-
-def test_flags_change_an_existing_config_and_leave_the_rest(models: FakeModels):
+def test_flags_change_an_existing_config_and_leave_the_rest_as_it_was(models: FakeModels):
     config_path().parent.mkdir()
     written = {"agents": {"defaults": {"maxTokens": 77, "modelPreset": "p"}}, "modelPresets": {"p": {"model": "m"}}}
     config_path().write_text(json.dumps({**written, "mine": 1}), encoding="utf-8")
+    before = config_path().read_bytes()
 
+    kept = onboard("--yes")
+    after = config_path().read_bytes()
     onboard("--yes", *flags(models))
 
+    assert "Config already exists" in kept.stdout and "existing values preserved" in kept.stdout
+    assert after == before
     assert (config()["mine"], config()["modelPresets"]) == (1, written["modelPresets"])
     assert config()["agents"] == {"defaults": {"maxTokens": 77, "model": "gpt-x", "provider": "openai"}}
 
 
-def test_reset_starts_over_and_keeps_the_old_config_beside():
-    config_path().parent.mkdir()
+def test_reset_starts_over_keeps_the_old_config_beside_and_overwrites_no_file_of_the_workspace():
+    agents = Path.home() / ".nanobot/workspace/AGENTS.md"
+    agents.parent.mkdir(parents=True)
+    agents.write_text("mine", encoding="utf-8")
     config_path().write_text("{broken", encoding="utf-8")
 
     result = onboard("--yes", "--reset")
@@ -144,14 +122,8 @@ def test_reset_starts_over_and_keeps_the_old_config_beside():
     assert config() == {}
     assert [path.read_text(encoding="utf-8") for path in backups] == ["{broken"]
     assert str(backups[0]) in result.stdout
-
-
-def test_what_would_not_load_is_refused_before_anything_is_saved():
-    result = onboard("--yes", "--provider", "custom", "--api-base", "localhost:28911/v1", "--model", "m")
-
-    assert result.exit_code == 78
-    assert "providers.custom.apiBase must be" in result.stderr
-    assert not config_path().exists()
+    assert agents.read_text(encoding="utf-8") == "mine"
+    assert (agents.parent / "SOUL.md").is_file()
 
 
 @pytest.mark.parametrize(
@@ -174,82 +146,69 @@ def test_a_broken_config_is_repaired_and_a_copy_of_it_kept(broken: str, kept: di
     assert broken in [file.read_text(encoding="utf-8") for file in config_path().parent.glob("config.json.*bak")]
 
 
-def test_a_broken_config_stays_as_it_is_until_something_is_saved(models: FakeModels):
+def test_a_model_that_does_not_answer_may_be_tried_again_or_left_unsaved(models: FakeModels):
     config_path().parent.mkdir()
     config_path().write_text('{"agents": {"defaults": {"maxTokens": "many"}}}', encoding="utf-8")
+    models.script(Fail(500), Fail(500), Say("Hello there."))
 
-    result = onboard(*flags(models, key="sk-wrong"), answers="leave\n")
-
-    assert result.exit_code == 1
-    assert "many" in config_path().read_text(encoding="utf-8")
-
-
-def test_the_same_answers_may_be_tried_again(models: FakeModels):
-    models.script(Fail(500), Say("Hello there."))
-
+    left = onboard(*flags(models), answers="leave\n")
+    before = config_path().read_text(encoding="utf-8")
     result = onboard(*flags(models), answers="retry\n")
 
+    assert left.exit_code == 1
+    assert "The provider is overloaded or failing" in left.stdout
+    assert "many" in before  # a broken config stays as it is until something is saved
     assert result.exit_code == 0, result.output
     assert config()["agents"]["defaults"]["model"] == "gpt-x"
 
 
-def test_files_of_the_workspace_are_never_overwritten():
-    agents = Path.home() / ".nanobot/workspace/AGENTS.md"
-    agents.parent.mkdir(parents=True)
-    agents.write_text("mine", encoding="utf-8")
+def test_another_workspace_is_remembered_and_another_config_file_made_where_it_was_named(tmp_path: Path):
+    onboard("--yes", "-w", str(tmp_path / "desk"), "-c", str(tmp_path / "deep" / "mine.json"))
 
-    onboard("--yes")
-    onboard("--yes", "--reset")
-
-    assert agents.read_text(encoding="utf-8") == "mine"
-    assert (agents.parent / "SOUL.md").is_file()
-
-
-def test_another_workspace_is_remembered(tmp_path: Path):
-    onboard("--yes", "-w", str(tmp_path / "desk"))
-
+    written = json.loads((tmp_path / "deep" / "mine.json").read_text(encoding="utf-8"))
+    assert written == {"agents": {"defaults": {"workspace": str(tmp_path / "desk")}}}
     assert (tmp_path / "desk" / "AGENTS.md").is_file()
-    assert config() == {"agents": {"defaults": {"workspace": str(tmp_path / "desk")}}}
-
-
-def test_another_config_file_is_made_where_it_was_named(tmp_path: Path):
-    onboard("--yes", "-c", str(tmp_path / "deep" / "mine.json"))
-
-    assert json.loads((tmp_path / "deep" / "mine.json").read_text(encoding="utf-8")) == {}
     assert not config_path().exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("words", "code", "error"),
     [
-        (["--provider", "opnai"], "There is no provider 'opnai'. Did you mean openai"),
-        (["--api-key", "x"], "Add --provider"),
-        (["--provider", "azureOpenai"], "Give one with --model"),
+        (["--provider", "opnai"], 2, "There is no provider 'opnai'. Did you mean openai"),
+        (["--api-key", "x"], 2, "Add --provider"),
+        (["--provider", "azureOpenai"], 2, "Give one with --model"),
+        (["--provider", "ollama"], 2, "Start it, or give one with --model"),
+        (["--api-base", "localhost:28911/v1", "--model", "m"], 78, "providers.custom.apiBase must be"),
     ],
+    ids=str,
 )
-def test_flags_that_do_not_fit_are_refused_before_anything_is_saved(words: list[str], error: str):
+def test_flags_that_do_not_fit_are_refused_before_anything_is_saved(
+    monkeypatch, words: list[str], code: int, error: str
+):
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+
     result = onboard("--yes", *words)
 
-    assert result.exit_code == 2
+    assert result.exit_code == code
     assert error in result.stderr
     assert not config_path().exists()
 
 
-def test_without_anybody_to_ask_it_goes_on_as_with_yes():
-    result = onboard()
+@pytest.mark.parametrize(
+    ("answers", "told"), [("", "No interactive input"), ("\n\n", "empty: continue without a model")]
+)
+def test_who_has_no_key_yet_or_cannot_be_asked_goes_on_without_a_model(answers: str, told: str):
+    result = onboard(answers=answers)
 
-    assert result.exit_code == 0
-    assert "No interactive input" in result.stdout
-    assert config() == {}
+    assert (result.exit_code, config()) == (0, {})
+    assert told in result.stdout and "a stand-in answers" in result.stdout
 
 
-def test_who_has_no_key_yet_goes_on_without_a_model():
-    result = onboard(answers="\n\n")
+def test_a_rejected_answer_has_its_reason():
+    result = onboard(answers="custom\n\nlocalhost:28911\n")
 
-    assert result.exit_code == 0
-    assert "empty: continue without a model" in result.stdout
-    assert "a stand-in answers" in result.stdout
-    assert config() == {}
+    assert "A URL is needed." in result.stdout
+    assert "'localhost:28911' is not a URL: it must begin with http:// or https://." in result.stdout
 
 
 def test_less_known_providers_are_one_question_further():
@@ -261,31 +220,14 @@ def test_less_known_providers_are_one_question_further():
     assert not config_path().exists()
 
 
-def test_answers_may_come_from_a_pipe(models: FakeModels):
-    result = onboard(answers=f"custom\n{models.v1}\n{KEY}\n")
-
-    assert result.exit_code == 0, result.output
-    assert "Hello there." in result.stdout
-    assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
-
-
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_base_url_that_lacks_its_version_is_made_whole(models: FakeModels, asks: bool):
     flags = ["--yes", "--api-base", models.url, "--api-key", KEY, "--model", "stand-in"]
     result = onboard(answers=f"custom\n{models.url}\n{KEY}\n") if asks else onboard(*flags)
 
     assert f"Found the API at {models.v1}." in result.stdout
-    assert config()["providers"]["custom"]["apiBase"] == models.v1
-
-
-def test_a_model_that_does_not_answer_may_be_left_unsaved(models: FakeModels):
-    models.script(Fail(500))
-
-    result = onboard(*flags(models), answers="leave\n")
-
-    assert result.exit_code == 1
-    assert "The provider is overloaded or failing" in result.stdout
-    assert not config_path().exists()
+    assert "Hello there." in result.stdout
+    assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
 
 
 def test_a_model_that_does_not_answer_may_be_tried_again_or_saved_anyway(models: FakeModels):
@@ -335,34 +277,19 @@ def test_a_model_of_a_known_provider_is_chosen_from_its_own_list():
     assert config()["agents"]["defaults"]["model"] == "large"
 
 
-def test_a_rejected_answer_has_its_reason():
-    result = onboard(answers="custom\n\nlocalhost:28911\n")
-
-    assert "A URL is needed." in result.stdout
-    assert "'localhost:28911' is not a URL: it must begin with http:// or https://." in result.stdout
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that refuses even root")
-def test_a_home_that_refuses_is_said_before_the_first_question(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("HOME", "/proc")
-
-    result = onboard(answers="later\n")
-
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: /proc/.nanobot cannot be written")
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_home_that_is_a_file_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_home_that_refuses_or_is_a_file_is_said_in_a_line_before_the_first_question(monkeypatch, tmp_path: Path):
     (tmp_path / "home").write_text("no folder", encoding="utf-8")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    results = []
+    for home in ("/proc", str(tmp_path / "home")):
+        monkeypatch.setenv("HOME", home)
+        results.append(onboard(answers="later\n"))
 
-    result = onboard("--yes")
-
-    assert result.exit_code in (1, 78)
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
+    assert results[0].stderr.startswith("Error: /proc/.nanobot cannot be written")
+    for result in results:
+        assert (result.exit_code in (1, 78), result.stdout) == (True, "")
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
@@ -397,7 +324,7 @@ def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
-def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
+def test_a_key_typed_into_the_wizard_is_not_shown_and_ctrl_c_leaves_it_without_saving(models: FakeModels):
     from tests.support.terminal import at_home, on_screen  # not on Windows
 
     words = ["onboard", "--provider", "openai", "--api-base", models.v1, "--model", "m"]
@@ -408,28 +335,13 @@ def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
     child.expect("Hello there.")
     seen = child.before
     child.expect("enough for now")
-    child.send("\r")
-    child.expect(pexpect.EOF)
-    child.close()
-
-    assert child.exitstatus == 0
-    assert KEY not in seen
-    assert config()["providers"] == {"openai": {"apiKey": KEY, "apiBase": models.v1}}
-
-
-@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
-def test_ctrl_c_leaves_the_wizard_without_saving():
-    from tests.support.terminal import at_home, on_screen  # not on Windows
-
-    child = on_screen([*NANOBOT, "onboard"], env=at_home(), dimensions=(40, 100), timeout=20)
-
-    child.expect("None for now")
     child.send("\x03")
     child.expect_exact("Nothing was saved.")
     child.expect(pexpect.EOF)
     child.close()
 
     assert child.exitstatus == 130
+    assert KEY not in seen
     assert not config_path().parent.exists()
 
 

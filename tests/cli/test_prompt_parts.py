@@ -1,5 +1,4 @@
-import os
-import stat
+"""What the prompt of the chat makes of a typed line and of a turn's usage. Pure."""
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent
@@ -7,23 +6,27 @@ from prompt_toolkit.document import Document
 
 from nanobot.agent.events import StepEnded
 from nanobot.cli.chat.completion import ChatCompleter, can_complete
-from nanobot.cli.chat.prompt import ChatHistory, PasteStore
 from nanobot.cli.chat.session import UsageMeter
-from nanobot.cli.chat.typed_lines import find_mentioned_files
+from nanobot.cli.chat.typed_lines import find_mentioned_files, terminal_command
 from nanobot.usage.types import format_tokens
-from tests.support.turn_events import step
 
 
 @pytest.fixture
-def completer(tmp_path):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "plan.md").touch()
-    (tmp_path / "Readme.md").touch()
-    (tmp_path / ".hidden").touch()
-    for unwanted in (".git", "node_modules", ".venv"):
-        (tmp_path / unwanted).mkdir()
-        (tmp_path / unwanted / "index").touch()
-    return ChatCompleter({"help": "this list", "history": "the last"}, lambda: {"weather": "Forecasts"}, [tmp_path])
+def folders(tmp_path):
+    """The current folder and the workspace."""
+    here = (
+        "notes/plan.md",
+        "Readme.md",
+        ".hidden",
+        ".git/index",
+        "node_modules/index",
+        ".venv/index",
+        "src/explain.md",
+    )
+    for path in (*[f"here/{name}" for name in here], "workspace/plan.md", "workspace/old plan"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    return [tmp_path / "here", tmp_path / "workspace"]
 
 
 @pytest.mark.parametrize(
@@ -34,39 +37,24 @@ def completer(tmp_path):
         ("tell /h", []),
         ("use $we", ["weather"]),
         ("costs 5$", []),
-        ("read @", ["Readme.md", "node_modules/", "notes/"]),
+        ("read @", ["Readme.md", "node_modules/", "notes/", "src/", "old plan", "plan.md"]),
         ("read @re", ["Readme.md"]),
         ("read @notes/pl", ["plan.md"]),
         ("read @.h", [".hidden"]),
         ("read @nowhere/x", []),
-        ("read @plan", ["notes/plan.md"]),
         ("read @nplmd", ["notes/plan.md"]),
         ("read @index", []),
+        ("read @pla", ["plan.md", "notes/plan.md", "src/explain.md", "old plan"]),  # the current folder, the best first
         ("mail me@no", []),
     ],
 )
-def test_commands_skills_and_files_are_completed_where_they_may_stand(completer, typed, expected):
+def test_commands_skills_and_files_are_completed_where_they_may_stand(folders, typed, expected):
+    completer = ChatCompleter({"help": "this list", "history": "the last"}, lambda: {"weather": "Forecasts"}, folders)
+
     found = [one.text for one in completer.get_completions(Document(typed), CompleteEvent())]
 
     assert found == expected
     assert can_complete(typed) or not expected
-
-
-def test_the_current_folder_comes_before_the_workspace_and_the_best_match_first(tmp_path):
-    for path in (
-        "here/src/planner.py",
-        "here/a/plan.md",
-        "here/explain.txt",
-        "workspace/plan.md",
-        "workspace/old plan",
-    ):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).touch()
-    completer = ChatCompleter({}, dict, [tmp_path / "here", tmp_path / "workspace"])
-
-    found = [one.text for one in completer.get_completions(Document("@plan"), CompleteEvent())]
-
-    assert found == ["plan.md", "a/plan.md", "src/planner.py", "explain.txt", "old plan"]
 
 
 def test_a_search_in_a_huge_folder_ends(tmp_path):
@@ -82,74 +70,40 @@ def test_a_search_in_a_huge_folder_ends(tmp_path):
     assert len(found) < 20
 
 
-def test_files_named_after_an_at_go_with_the_message_and_other_words_do_not(tmp_path):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "plan.md").touch()
-    (tmp_path / "a.txt").touch()
-    line = (
-        f"compare @a.txt, with (@notes/plan.md) @notes/plan.md. Mail me@a.txt @nobody @notes @\0 @{'x' * 5000} @a.txt"
-    )
+def test_files_named_after_an_at_go_with_the_message_and_other_words_do_not(folders):
+    here = folders[0]
+    names = f"@Readme.md, with (@src/explain.md) @notes/plan.md. Mail me@x @nobody @notes @\0 @{'x' * 5000} @Readme.md"
 
-    assert find_mentioned_files(line, tmp_path) == [str(tmp_path / "a.txt"), str(tmp_path / "notes" / "plan.md")]
-
-
-def test_the_history_is_private_and_survives_odd_characters(tmp_path):
-    path = tmp_path / "history" / "cli_history"
-    history = ChatHistory(path)
-
-    history.append_string("grüße \udcff\nline two")
-
-    assert [*ChatHistory(path).load_history_strings()] == ["grüße �\nline two"]
-    if os.name != "nt":
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_folder_in_the_place_of_the_history_costs_only_the_history(tmp_path):
-    history = ChatHistory(tmp_path)
-
-    history.append_string("kept in memory")
-
-    assert history.get_strings() == ["kept in memory"]
-    assert [*history.load_history_strings()] == []
-
-
-def test_a_short_paste_is_itself_and_a_long_one_a_mark_that_comes_back_whole():
-    pastes = PasteStore()
-    long = "\n".join(f"line {number}" for number in range(500))
-
-    assert pastes.collapse("a\r\nb") == "a\nb"
-    mark = pastes.collapse(long)
-
-    assert mark == "[pasted #1, 500 lines]"
-    assert pastes.expand(f"see {mark} and [pasted #9, 2 lines]") == f"see {long} and [pasted #9, 2 lines]"
-
-
-def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
-    meter = UsageMeter()
-    meter.model = "m"
-    meter.in_window, meter.window_tokens = 500, 10_100
-    assert meter.line() == "m"
-
-    for event in [*step("a", calls=True), *step("b")]:
-        meter(event)
-
-    assert meter.line() == "m · 2.0k in · 50% cached · 20 out · 10% of 10.1k window"
-    assert meter.line(40) == "m · 2.0k in · 10% of 10.1k window"
-    assert meter.line(1) == "m"
+    assert find_mentioned_files(f"compare {names}", here) == [str(here / "Readme.md"), str(here / "notes" / "plan.md")]
 
 
 @pytest.mark.parametrize(
-    ("costs", "line"),
-    [((0.01, None, 0.002), "m · $0.012"), ((None, None), "m"), ((0.0,), "m"), ((1.5, 0.25), "m · $1.75")],
+    ("line", "command"),
+    [("!vim x", "vim x"), ("!/usr/bin/less x", "/usr/bin/less x"), ("!! git rebase -i", "git rebase -i"), ("!ls", "")],
 )
-def test_the_bottom_line_ends_in_the_cost_of_this_sitting(costs, line):
+def test_editors_and_pagers_run_on_the_terminal_by_themselves(line, command):
+    assert terminal_command(line) == command
+
+
+@pytest.mark.parametrize(
+    ("costs", "width", "line"),
+    [
+        ((), 200, "m"),
+        ((None, None), 200, "m · 2.0k in · 50% cached · 20 out · 10% of 10.1k window"),
+        ((None, None), 40, "m · 2.0k in · 10% of 10.1k window"),
+        ((0.01, 0.002), 200, "m · 2.0k in · 50% cached · 20 out · 10% of 10.1k window · $0.012"),
+        ((1.5, 0.25), 1, "m"),
+    ],
+)
+def test_the_bottom_line_adds_up_steps_and_shows_what_is_known_and_fits(costs, width, line):
     meter = UsageMeter()
-    meter.model = "m"
+    meter.model, meter.in_window, meter.window_tokens = "m", 500, 10_100
+    usage = {"prompt_tokens": 1000, "completion_tokens": 10, "cached_tokens": 500}
 
     for cost in costs:
-        meter(StepEnded(step=0, finish_reason="stop", usage={}, cost_usd=cost))
+        meter(StepEnded(step=0, finish_reason="stop", usage=usage, cost_usd=cost))
 
-    assert meter.line() == line
+    assert meter.line(width) == line
 
 
 @pytest.mark.parametrize(

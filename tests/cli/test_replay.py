@@ -70,24 +70,22 @@ def test_a_turn_is_shown_as_it_happened(home: Path):
     assert "\nPhases: restore " in text
 
 
-def test_the_last_turn_is_the_default_and_says_why_it_failed(home: Path):
+def test_the_last_turn_is_the_default_and_says_why_it_failed_and_no_secret_is_shown(home: Path):
     text = run("cli:direct").stdout
+    shown = [run("cli:direct", "-3", *option).stdout for option in ([], ["--json"], ["--prompt"])]
 
     assert "Failed (ValueError)" in text
     assert "the sky fell" in text
     assert "\x1b" not in text
     assert run("cli:direct", "-1").stdout == text
-
-
-def test_a_secret_that_the_session_holds_is_not_shown(home: Path):
-    shown = [run("cli:direct", "-3", *option).stdout for option in ([], ["--json"], ["--prompt"])]
-
     assert [text for text in shown if "hunter2" in text] == []
     assert "--token [key]" in shown[0]
 
 
-def test_a_list_has_a_line_a_turn(home: Path):
+def test_a_list_has_a_line_a_turn_and_json_has_all_of_it(home: Path):
     lines = [line.split("\t") for line in run("cli:direct", "--list").stdout.splitlines()]
+    turn = json.loads(run("cli:direct", "-3", "--json").stdout)
+    rows = json.loads(run("cli:direct", "--list", "--json").stdout)
 
     assert [[line[2], line[4], line[5], line[6]] for line in lines] == [
         ["answered", "1,250", "$0.004", "what is here? 漢字"],
@@ -95,12 +93,6 @@ def test_a_list_has_a_line_a_turn(home: Path):
         ["failed", "", "", "again"],
     ]
     assert run("cli:direct", lines[0][0][:6]).stdout == run("cli:direct", "-3").stdout
-
-
-def test_as_json(home: Path):
-    turn = json.loads(run("cli:direct", "-3", "--json").stdout)
-    rows = json.loads(run("cli:direct", "--list", "--json").stdout)
-
     assert (turn["outcome"], turn["usage"], turn["cost_usd"]) == ("answered", USAGE, 0.0042)
     assert [call["name"] for call in turn["steps"][0]["calls"]] == ["list_dir", "exec", "no_such_tool"]
     assert [row["outcome"] for row in rows] == ["answered", "answered", "failed"]
@@ -113,15 +105,8 @@ def test_the_prompt_is_shown_as_it_was_sent(home: Path):
 
     assert "# nanobot\n" in text
     assert "Current Time: " in text
-    assert [row["role"] for row in sent["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-        "tool",
-        "assistant",
-        "user",
-    ]
+    roles = ["user", "assistant", "tool", "tool", "tool", "assistant", "user"]
+    assert [row["role"] for row in sent["messages"]] == roles
     assert sent["messages"][-1]["content"].startswith("again\n\n[Runtime Context")
     assert "list_dir" in [tool["function"]["name"] for tool in sent["tools"]]
 
@@ -138,24 +123,44 @@ WRONG = [
 ]
 
 
-def test_what_cannot_be_shown_is_said_in_a_line(home: Path):
+def test_what_cannot_be_shown_is_said_in_a_line_as_is_a_conversation_that_was_deleted(home: Path):
     for words, code, said in WRONG:
         result = run(*words)
 
         assert (result.exit_code, result.stdout) == (code, ""), words
         assert said in result.stderr
+    assert CliRunner().invoke(app, ["sessions", "delete", "cli:direct", "--yes"]).exit_code == 0
+    assert run("cli:direct").exit_code == 1
+    assert not [*(home / "state" / "traces").glob("*.jsonl")]
 
 
 def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):
     manager = SessionManager(home / "workspace")
     session = manager.get_or_create("telegram:1")
-    session.add_message("user", "hello")
-    session.add_message("assistant", "hi")
+    names = {"x": "exec", "y": "list_dir"}
+    steps = [
+        {"id": id_, "type": "function", "function": {"name": name, "arguments": "{}"}} for id_, name in names.items()
+    ]
+    session.add_message("user", "hello", turn_id="a")
+    session.add_message("assistant", "one", turn_id="a", tool_calls=steps)
+    session.add_message("tool", "line\n" * 20, turn_id="a", tool_call_id="y", name="list_dir")
+    session.add_message("user", "faster", turn_id="a")
+    session.add_message("assistant", "two", turn_id="a")
     manager.save(session)
 
     text = run("telegram:1").stdout
 
     assert "This turn was not traced" in text
+    said = [
+        "  one",
+        "  > exec {}",
+        "    no result was stored",
+        "    ... 15 more lines",
+        "You, meanwhile",
+        "  faster",
+        "  two",
+    ]
+    assert [line for line in text.splitlines() if line in said] == said
     assert "Answered" in text
     assert run("telegram:1", "--against", "m").exit_code == 1
 
@@ -163,11 +168,12 @@ def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: 
 def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(home: Path):
     with FakeModels(strict=False) as server:
         configure(home, server)
-        server.script(Calls(("list_dir", {"path": "/"})), Say("Other files.\nAnd more."))
+        server.script(Calls(("list_dir", {"path": "/"})), Say("Other files.\nAnd more."), Say("No."))
         before = {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()}
 
         result = run("cli:direct", "-3", "--against", "stand-in")
 
+        compared = json.loads(run("cli:direct", "-3", "--against", "stand-in", "--json").stdout)
         sent = [request.json for request in server.chats]
     assert result.exit_code == 0
     assert "First difference: other calls in step 1, list_dir" in result.stdout
@@ -176,16 +182,6 @@ def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(ho
     assert len(re.findall(r"^Answered after .*: 2 steps, [\d,]+ tokens in .* out", result.stdout, re.MULTILINE)) == 2
     assert {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()} == before
     assert [row["role"] for row in sent[0]["messages"]] == ["system", "user"]
-
-
-def test_against_as_json(home: Path):
-    with FakeModels(strict=False) as server:
-        configure(home, server)
-        server.script(Say("No."))
-
-        result = run("cli:direct", "-3", "--against", "stand-in", "--json")
-
-    compared = json.loads(result.stdout)
     assert compared["first_difference"]["what"] == "a call less"
     assert (compared["recorded"]["model"], compared["replayed"]["model"]) == ("scripted", "stand-in")
     assert compared["replayed"]["text"] == "No."
@@ -202,10 +198,3 @@ def test_against_a_model_that_cannot_be_asked_says_so_and_fails_also_where_the_t
         assert result.exit_code == 1
         assert "It failed: The API key was rejected" in result.stdout
         assert "No difference" not in result.stdout
-
-
-def test_deleting_a_conversation_deletes_its_traces(home: Path):
-    assert CliRunner().invoke(app, ["sessions", "delete", "cli:direct", "--yes"]).exit_code == 0
-
-    assert run("cli:direct").exit_code == 1
-    assert not [*(home / "state" / "traces").glob("*.jsonl")]

@@ -64,12 +64,6 @@ def test_an_export_comes_back_as_it_was(sessions: SessionManager, tmp_path: Path
     assert again.metadata == {"model": "some/model"}
 
 
-def test_what_was_imported_is_found_at_once(sessions: SessionManager, tmp_path: Path):
-    run("import", str(file_of(tmp_path, TALK)))
-
-    assert "会議" in run("search", "会議").stdout
-
-
 def test_a_session_that_is_here_stays_and_another_key_helps(sessions: SessionManager, tmp_path: Path):
     path = file_of(tmp_path, lines({"_type": "metadata", "key": "cli:direct"}, *TALK), "a.jsonl")
     run("import", str(path))
@@ -116,25 +110,29 @@ def test_a_list_of_messages_becomes_legal_and_leaves_its_prompt_behind(sessions:
     assert all(row.get("timestamp") for row in rows)
 
 
-def test_what_show_prints_as_json_can_be_imported(sessions: SessionManager, tmp_path: Path):
+def test_what_show_prints_as_json_can_be_imported_and_is_found_at_once(sessions: SessionManager, tmp_path: Path):
     run("import", str(file_of(tmp_path, TALK)), "--as", "cli:one")
     path = file_of(tmp_path, run("show", "cli:one", "--json").stdout, "shown.json")
 
     assert run("import", str(path), "--as", "cli:two").exit_code == 0
     assert stored(sessions, "cli:two") == stored(sessions, "cli:one")
+    assert "会議" in run("search", "会議").stdout
 
 
-def test_a_folder_of_sessions_comes_whole_and_says_what_stays(sessions: SessionManager, tmp_path: Path):
-    folder = tmp_path / "old"
-    folder.mkdir()
+def test_a_folder_of_sessions_comes_whole_says_what_stays_and_one_bad_file_keeps_no_other_out(tmp_path: Path):
     for chat in ("7", "8"):
-        file_of(folder, lines({"_type": "metadata", "key": f"telegram:{chat}"}, *TALK), f"telegram_{chat}.jsonl")
+        file_of(tmp_path, lines({"_type": "metadata", "key": f"telegram:{chat}"}, *TALK), f"telegram_{chat}.jsonl")
 
-    first, second = run("import", str(folder)), run("import", str(folder))
+    first, second = run("import", str(tmp_path)), run("import", str(tmp_path))
+    file_of(tmp_path, "", "a_1.jsonl")
+    file_of(tmp_path, lines(*TALK), "b_2.jsonl")
+    third = run("import", str(tmp_path))
 
     assert [line.split(": ")[0] for line in first.stdout.splitlines()] == ["telegram:7", "telegram:8"]
     assert second.exit_code == 1
     assert "telegram:7, telegram:8" in second.stderr
+    assert (third.exit_code, third.stdout) == (1, "b:2: 2 messages\n")
+    assert "a_1.jsonl has no chat messages" in third.stderr
 
 
 @pytest.mark.parametrize(
@@ -150,23 +148,16 @@ def test_a_folder_of_sessions_comes_whole_and_says_what_stays(sessions: SessionM
         ("[" * 100_000, "no chat messages"),
     ],
 )
-def test_what_is_no_conversation_is_refused_with_a_word(
+def test_what_is_no_conversation_or_is_at_a_wrong_place_is_refused_with_a_word(
     sessions: SessionManager, tmp_path: Path, content: object, said: str
 ):
     result = run("import", str(file_of(tmp_path, content)))
-
-    assert result.exit_code == 1
-    assert said in result.stderr
-    assert sessions.list_sessions() == []
-
-
-@pytest.mark.parametrize("words", [["missing.json"], ["FOLDER", "--as", "cli:x"], ["FOLDER"]])
-def test_a_wrong_place_or_name_is_refused(sessions: SessionManager, tmp_path: Path, words: list[str]):
     (tmp_path / "empty").mkdir()
+    empty = str(tmp_path / "empty")
+    wrong = [run("import", *words).exit_code for words in (["missing.json"], [empty, "--as", "cli:x"], [empty])]
 
-    result = run("import", *(str(tmp_path / "empty") if word == "FOLDER" else word for word in words))
-
-    assert result.exit_code == 1
+    assert (result.exit_code, wrong) == (1, [1, 1, 1])
+    assert said in result.stderr
     assert sessions.list_sessions() == []
 
 
@@ -197,13 +188,3 @@ async def test_nothing_of_a_conversation_that_was_cut_off_is_gone_on_with(tmp_pa
     assert not (tmp_path / "workspace" / "planted.txt").exists()
     assert stored(sessions, "cli:x")[0].get("content") == "write"
     assert found.metadata == {}
-
-
-def test_one_bad_file_of_a_folder_keeps_no_other_out(sessions: SessionManager, tmp_path: Path):
-    file_of(tmp_path, "", "a_1.jsonl")
-    file_of(tmp_path, lines(*TALK), "b_2.jsonl")
-
-    result = run("import", str(tmp_path))
-
-    assert (result.exit_code, result.stdout) == (1, "b:2: 2 messages\n")
-    assert "a_1.jsonl has no chat messages" in result.stderr

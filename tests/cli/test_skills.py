@@ -40,19 +40,22 @@ def listed(name: str) -> dict[str, Any]:
 
 
 def test_what_a_skill_asks_for_is_shown_before_anything_is_done(tmp_path: Path):
-    done = run("skills", "install", source(tmp_path), said="n\n")
+    always = SOUND.replace("name: tea", "name: weather\nalways: true")
+
+    done, known = (run("skills", "install", source(tmp_path, text), said="n\n").stdout for text in (SOUND, always))
 
     for words in (
         "tea: Make good tea.", "license      MIT", "tools        Bash(kettle:*)",
         "needs        no-such-kettle, NO_SUCH_CUP", "network      water.org", "brings       scripts/boil.sh (15 bytes)",
-        "missing      program: no-such-kettle", "Install it into",
+        "missing      program: no-such-kettle", "Install it into", "Nothing was installed.",
     ):  # fmt: skip
-        assert words in done.stdout
-    assert "Nothing was installed." in done.stdout
+        assert words in done
+    assert "replaces     the built-in skill weather" in known
+    assert "always on    its text is in every prompt" in known
     assert not skills().exists()
 
 
-def test_yes_installs_it_from_a_folder_or_a_zip(tmp_path: Path):
+def test_yes_installs_it_from_a_folder_or_a_zip_and_one_of_its_name_stays_unless_it_is_to_be_replaced(tmp_path: Path):
     folder = source(tmp_path)
     with zipfile.ZipFile(tmp_path / "tea-2.skill", "w") as archive:
         for path in folder.rglob("*"):
@@ -61,22 +64,17 @@ def test_yes_installs_it_from_a_folder_or_a_zip(tmp_path: Path):
     first = run("skills", "install", folder, said="y\n")
     second = run("skills", "install", tmp_path / "tea-2.skill", "--yes", "--as", "tea-two")
 
-    assert (first.exit_code, second.exit_code) == (0, 0)
-    assert "Installed tea into" in first.stdout and "Installed tea-two into" in second.stdout
-    assert listed("tea")["missing"] == ["program: no-such-kettle", "environment variable: NO_SUCH_CUP"]
-    assert listed("tea-two")["source"] == "workspace"
+    better = source(tmp_path, script="better\n")
+    again = run("skills", "install", better, "--yes")
+    replaced = run("skills", "install", better, "--yes", "--replace")
 
-
-def test_one_of_its_name_stays_unless_it_is_to_be_replaced(tmp_path: Path):
-    run("skills", "install", source(tmp_path), "--yes")
-
-    again = run("skills", "install", source(tmp_path, script="better\n"), "--yes")
-    replaced = run("skills", "install", source(tmp_path, script="better\n"), "--yes", "--replace")
-
-    assert (again.exit_code, replaced.exit_code) == (1, 0)
+    assert (first.exit_code, second.exit_code, again.exit_code, replaced.exit_code) == (0, 0, 1, 0)
     assert "--replace" in again.stderr
     assert "better" in (skills() / "tea" / "scripts" / "boil.sh").read_text(encoding="utf-8")
     assert len([*(skills() / ".replaced").iterdir()]) == 1
+    assert "Installed tea into" in first.stdout and "Installed tea-two into" in second.stdout
+    assert listed("tea")["missing"] == ["program: no-such-kettle", "environment variable: NO_SUCH_CUP"]
+    assert listed("tea-two")["source"] == "workspace"
 
 
 @pytest.mark.parametrize(("said", "code", "there"), [("tea\n", 0, True), ("y\n", 0, False), (None, 1, False)])
@@ -101,18 +99,6 @@ def test_nobody_to_ask_means_no(tmp_path: Path):
     assert "Add --yes to install without asking." in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("---\nname: [\n---\n", "is not valid YAML"), ("---\nname: Tea\n---\nx", "")],
-)
-def test_a_skill_that_cannot_be_read_is_refused_and_a_faulty_one_is_shown(tmp_path: Path, text: str, words: str):
-    done = run("skills", "install", source(tmp_path, text), "--yes")
-
-    assert done.exit_code == (1 if words else 0)
-    assert words in done.stderr
-    assert words or "error        SKILL.md:1: description is missing." in done.stdout
-
-
 def test_validate_says_every_fault_with_its_line(tmp_path: Path):
     folder = source(tmp_path, "---\nname: Tea\nlicence: MIT\n---\nRead [it](gone.md).\n")
 
@@ -130,7 +116,7 @@ def test_validate_says_every_fault_with_its_line(tmp_path: Path):
     assert (told["valid"], [fault["line"] for fault in told["faults"]]) == (False, [1, 2, 3, 5])
 
 
-def test_validate_takes_a_file_a_zip_and_a_name(tmp_path: Path):
+def test_validate_and_install_take_what_can_be_read(tmp_path: Path):
     folder = source(tmp_path)
     with zipfile.ZipFile(tmp_path / "any-name.zip", "w") as archive:
         archive.write(folder / "SKILL.md", "SKILL.md")
@@ -139,10 +125,13 @@ def test_validate_takes_a_file_a_zip_and_a_name(tmp_path: Path):
     for path in (folder, folder / "SKILL.md", tmp_path / "any-name.zip", "tea"):
         done = run("skills", "validate", path)
         assert (done.exit_code, done.stdout.splitlines()[-1].partition(": ")[2]) == (0, "no problems.")
-
     nothing = run("skills", "validate", tmp_path / "none")
-    assert nothing.exit_code == 1
-    assert "does not exist" in nothing.stdout
+    broken = run("skills", "install", source(tmp_path, "---\nname: [\n---\n"), "--yes")
+    faulty = run("skills", "install", source(tmp_path, "---\nname: Tea\n---\nx"), "--yes", "--as", "two")
+
+    assert (nothing.exit_code, "does not exist" in nothing.stdout) == (1, True)
+    assert (broken.exit_code, "is not valid YAML" in broken.stderr) == (1, True)
+    assert (faulty.exit_code, "error        SKILL.md:1: description is missing." in faulty.stdout) == (0, True)
 
 
 def test_a_skill_is_removed_and_kept(tmp_path: Path):
@@ -174,15 +163,6 @@ def test_the_doctor_knows_skills(tmp_path: Path):
     assert "The skill broken cannot be read" in done.stdout
     assert "The skill odd works but has 1 format error: SKILL.md:2: name is other" in noted
     assert done.exit_code == 1
-
-
-def test_one_that_stands_before_a_built_in_one_or_in_every_prompt_says_so(tmp_path: Path):
-    text = "---\nname: weather\ndescription: Make good tea.\nalways: true\n---\nx"
-
-    shown = run("skills", "install", source(tmp_path, text), said="n\n").stdout
-
-    assert "replaces     the built-in skill weather" in shown
-    assert "always on    its text is in every prompt" in shown
 
 
 @pytest.mark.parametrize("name", ["w\u0435ather", "\uff57\uff45\uff41\uff54\uff48\uff45\uff52"])

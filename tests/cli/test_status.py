@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
 from nanobot.testing.model_server import Fail, FakeModels, Say
+from tests.support.home import using
 
 KEY = "sk-test-0123456789abcdef"
 
@@ -75,14 +76,23 @@ def test_what_stands_around_commands_is_told(monkeypatch: pytest.MonkeyPatch):
     assert "Sandbox not needed: commands are disabled (tools.exec.enable is false)" in " ".join(status().stdout.split())
 
 
-def test_the_model_and_why_it_was_chosen(models: FakeModels):
+def test_the_model_and_why_it_was_chosen_and_where_each_setting_comes_from(monkeypatch, models: FakeModels):
     path = write_config(**openai_at(models.v1))
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "100")
 
-    result = status()
+    shown = status().stdout
+    settings = {setting["key"]: setting for setting in facts("--all")["settings"]}
 
-    assert "gpt-x (openai): agents.defaults.provider is openai; providers.openai.apiKey in config.json" in result.stdout
-    assert str(path) in result.stdout
+    assert "gpt-x (openai): agents.defaults.provider is openai; providers.openai.apiKey in config.json" in shown
+    assert str(path) in shown
     assert models.requests == []
+    model = {"key": "agents.defaults.model", "value": "gpt-x", "source": "file", "where": str(path)}
+    assert settings["agents.defaults.model"] == model
+    assert settings["agents.defaults.maxTokens"]["where"] == "NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS"
+    assert settings["agents.defaults.temperature"]["source"] == "default" and len(settings) > 100
+    assert "agents.defaults.temperature" not in {setting["key"] for setting in facts()["settings"]}
+    assert len(shown.splitlines()) < 32
+    assert settings["providers.openai.apiKey"]["value"] == "••••cdef"
 
 
 def test_a_key_in_the_environment_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch):
@@ -93,23 +103,6 @@ def test_a_key_in_the_environment_is_named_and_never_shown(monkeypatch: pytest.M
     assert "deepseek-v4-flash (deepseek): DEEPSEEK_API_KEY is set in the environment" in result.stdout
     assert KEY not in result.stdout
     assert "deepseek ••••cdef DEEPSEEK_API_KEY" in " ".join(result.stdout.split())
-
-
-def test_each_setting_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, models: FakeModels):
-    path = write_config(**openai_at(models.v1))
-    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "100")
-
-    settings = {setting["key"]: setting for setting in facts("--all")["settings"]}
-
-    assert settings["agents.defaults.model"] == {
-        "key": "agents.defaults.model",
-        "value": "gpt-x",
-        "source": "file",
-        "where": str(path),
-    }
-    assert settings["agents.defaults.maxTokens"]["where"] == "NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS"
-    assert settings["agents.defaults.temperature"]["source"] == "default"
-    assert settings["providers.openai.apiKey"]["value"] == "••••cdef"
 
 
 def test_a_secret_that_is_kept_elsewhere_is_told_by_its_place_and_not_fetched(monkeypatch: pytest.MonkeyPatch):
@@ -129,49 +122,27 @@ def test_a_secret_that_is_kept_elsewhere_is_told_by_its_place_and_not_fetched(mo
     assert "tools.mcpServers.tracker.command" not in told
 
 
-def test_the_short_view_has_only_what_differs_from_the_defaults():
-    write_config(agents={"defaults": {"maxTokens": 99, "temperature": 0.1}})
-
-    assert [setting["key"] for setting in facts()["settings"]] == ["agents.defaults.maxTokens"]
-    assert len(status().stdout.splitlines()) < 24
-    assert len(facts("--all")["settings"]) > 100
-
-
-def test_a_setting_nobody_knows_is_a_warning_with_its_line():
+def test_a_setting_nobody_knows_is_a_warning_with_its_line_and_many_leave_room_for_the_rest():
     path = write_config(agents={"defaults": {"maxTokns": 1}})
-
-    result = status("--json")
-
-    assert result.exit_code == 0
-    warning = f"{path}:4: agents.defaults.maxTokns is not a known key. Did you mean maxTokens?"
-    assert result.stderr == f"Warning: {warning}\n"
-    assert json.loads(result.stdout)["warnings"] == [warning]
-
-
-def test_many_warnings_leave_room_for_the_rest():
+    told = status("--json")
     write_config(agents={f"key{number}": 1 for number in range(40)})
+    many = status()
 
-    result = status()
+    warning = f"{path}:4: agents.defaults.maxTokns is not a known key. Did you mean maxTokens?"
+    assert (told.exit_code, told.stderr) == (0, f"Warning: {warning}\n")
+    assert json.loads(told.stdout)["warnings"] == [warning]
+    assert len(many.stderr.splitlines()) == 6
+    assert "35 more" in many.stderr
 
-    assert len(result.stderr.splitlines()) == 6
-    assert "35 more" in result.stderr
 
-
-def test_an_invalid_config_stops_it_with_file_line_and_key():
+def test_a_config_that_is_invalid_or_missing_where_it_was_named_stops_it(tmp_path: Path):
     path = write_config(agents={"defaults": {"maxTokens": "many"}})
 
-    result = status()
+    invalid, missing = status(), status("-c", str(tmp_path / "none.json"))
 
-    assert result.exit_code == 78
-    assert result.stdout == ""
-    assert result.stderr.startswith(f"Error: {path}:4: agents.defaults.maxTokens")
-
-
-def test_a_config_that_was_named_must_be_there(tmp_path: Path):
-    result = status("-c", str(tmp_path / "none.json"))
-
-    assert result.exit_code == 78
-    assert "does not exist" in result.stderr
+    assert (invalid.exit_code, invalid.stdout, missing.exit_code) == (78, "", 78)
+    assert invalid.stderr.startswith(f"Error: {path}:4: agents.defaults.maxTokens")
+    assert "does not exist" in missing.stderr
 
 
 def test_a_model_that_cannot_be_asked_is_said_without_failing():
@@ -183,48 +154,53 @@ def test_a_model_that_cannot_be_asked_is_said_without_failing():
     assert "cannot be used: There is no key for OpenAI" in result.stdout
 
 
-def test_probe_asks_the_model_for_real_and_says_how_long_it_took(models: FakeModels):
-    write_config(**openai_at(models.v1))
+def test_probe_asks_the_model_for_real_is_in_the_ledger_and_shows_no_secret_that_it_fetched(models: FakeModels):
+    path = write_config(**openai_at(models.v1, "file:key"))
+    path.with_name("key").write_text(KEY, encoding="utf-8")
 
     result = status("--probe")
+    told = facts("--probe")
+    used = json.loads(CliRunner().invoke(app, ["usage", "--by", "cause", "--json"]).stdout)["rows"]
 
     assert result.exit_code == 0
     assert "gpt-x (openai) answered in 0." in result.stdout
-    assert "Hello there." in result.stdout
-    assert facts("--probe")["probe"]["answer"] == "Hello there."
+    assert "Hello there." in result.stdout and told["probe"]["answer"] == "Hello there."
+    assert [(row["cause"], row["calls"]) for row in used] == [("trial", 2)]
+    (setting,) = [one for one in told["settings"] if one["key"] == "providers.openai.apiKey"]
+    assert (setting["source"], setting["where"]) == ("secret file", "key")
+    assert KEY not in result.output + str(told)
 
 
-def test_a_probe_is_in_the_ledger(models: FakeModels):
-    write_config(**openai_at(models.v1))
-    assert status("--probe").exit_code == 0
-
-    used = json.loads(CliRunner().invoke(app, ["usage", "--by", "cause", "--json"]).stdout)["rows"]
-
-    assert [(row["cause"], row["calls"]) for row in used] == [("trial", 1)]
-
-
-def test_a_server_that_is_down_is_said_in_plain_words_without_an_error_number():
+def test_no_secret_of_the_config_is_shown():
+    server = {"command": "c", "env": {"A": "geheim"}, "headers": {"B": "geheim"}}
+    words = {"command": "c", "args": ["--token", "geheim-1", "--api-key=geheim-2", "--verbose", "word"]}
     write_config(
-        agents={"defaults": {"model": "m", "provider": "custom"}},
-        providers={"custom": {"apiBase": "http://127.0.0.1:1/v1"}},
+        providers={"openai": {"apiKey": "sk-geheim-0123456789abcd", "extraHeaders": {"X-Auth": "geheim"}}},
+        channels={"email": {"imapPassword": "geheim"}, "irc": {"enabled": True, "nickPassword": "geheim"}},
+        tools={"web": {"proxy": "http://me:geheim@proxy:1"}, "mcpServers": {"x": server, "y": words}},
     )
 
-    result = status("--probe")
+    found = {setting["key"]: setting["value"] for setting in facts("--all")["settings"]}
 
-    assert result.exit_code == 1
-    assert "http://127.0.0.1:1/v1]: nothing answers there. Is the server running?" in result.stderr
-    assert "Errno" not in result.output
+    assert found["providers.openai.apiKey"] == "••••abcd"
+    assert found["channels.email.imapPassword"] == "••••"
+    assert found["tools.web.proxy"] == "http://••••@proxy:1"
+    assert found["tools.mcpServers.y.args"] == ["--token", "••••", "--api-key=[key]", "--verbose", "word"]
+    assert "geheim" not in status("--all").output + str(found)
 
 
-def test_a_probe_that_fails_is_one_line_and_exit_1(models: FakeModels):
+def test_a_probe_that_fails_is_one_line_in_plain_words_and_exit_1(models: FakeModels):
     write_config(**openai_at(models.v1))
     models.script(Fail(500, "no room"))
+    refused = status("--probe")
+    write_config(**using("custom", "m", apiBase="http://127.0.0.1:1/v1"))
+    down = status("--probe")
 
-    result = status("--probe")
-
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: The provider is overloaded or failing")
-    assert result.stderr.count("\n") == 1
+    assert (refused.exit_code, down.exit_code) == (1, 1)
+    assert refused.stderr.startswith("Error: The provider is overloaded or failing")
+    assert refused.stderr.count("\n") == 1
+    assert "http://127.0.0.1:1/v1]: nothing answers there. Is the server running?" in down.stderr
+    assert "Errno" not in down.output
 
 
 def test_channels_and_jobs_are_told_also_while_no_gateway_runs():
@@ -256,21 +232,15 @@ def test_channels_that_cannot_start_say_why_without_a_gateway(monkeypatch):
     assert "nanobot[discord]" in told["discord"]["lastError"]
 
 
-def test_jobs_are_counted_where_earlier_releases_kept_them():
+def test_jobs_are_counted_where_earlier_releases_kept_them_and_a_damaged_store_does_not_hide_the_rest():
     CliRunner().invoke(app, ["cron", "add", "-m", "Tea", "--at", "2099-01-01T16:00+00:00"])
     data = Path.home() / ".nanobot"
     (data / "workspace" / "cron").rename(data / "cron")
-
-    assert facts()["jobs"]["count"] == 1
-    assert (data / "cron" / "jobs.json").is_file()
-
-
-def test_a_damaged_store_of_jobs_does_not_hide_the_rest():
-    store = Path.home() / ".nanobot" / "workspace" / "cron" / "jobs.json"
-    store.parent.mkdir(parents=True)
+    count = facts()["jobs"]["count"]
+    store = data / "cron" / "jobs.json"
     store.write_text("{nonsense", encoding="utf-8")
 
     result = status()
 
-    assert result.exit_code == 0
+    assert (count, result.exit_code) == (1, 0)
     assert str(store) in " ".join(line for line in result.stdout.splitlines() if "Jobs" in line)

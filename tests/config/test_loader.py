@@ -37,37 +37,12 @@ def test_what_a_release_wrote_loads_without_a_word(release, capsys):
     assert config.get_provider_name() is None
 
 
-def test_what_a_release_switched_off_is_off(config_file):
-    config = load_config(
-        config_file(
-            {
-                "tools": {
-                    "exec": {"enable": False, "sandbox": ""},
-                    "web": {"enable": False, "search": {"provider": "kagi"}},
-                }
-            }
-        )
-    )
-
-    assert (config.tools.exec.enable, config.tools.web.enable) == (False, False)
-    assert (config.tools.exec.sandbox, config.tools.web.search.provider) == ("auto", "kagi")
-
-
-def test_a_missing_file_means_the_defaults(home):
-    config = load_config()
-
-    assert config == Config()
+def test_a_missing_file_means_the_defaults_unless_it_was_named(home, config_file, tmp_path):
+    assert load_config() == Config()
     assert not (home / ".nanobot").exists()
-
-
-def test_a_file_that_was_named_may_be_asked_to_be_there(tmp_path):
     with pytest.raises(ConfigError, match=r"does not exist"):
         load_config(tmp_path / "no.json", must_exist=True)
-
-
-def test_without_a_path_the_config_in_use_is_read(config_file):
-    use_config(config_file({"api": {"port": 77}}))
-
+    use_config(config_file(b"\xef\xbb\xbf" + b'{"api": {"port": 77}}'))  # a byte order mark is no harm
     assert load_config().api.port == 77
 
 
@@ -112,12 +87,6 @@ def test_a_file_that_does_not_parse_says_where(config_file, content, place, word
     if place:
         assert f"{path}:{place}" in said
     assert path.read_bytes() == before
-
-
-def test_a_byte_order_mark_is_no_harm(config_file):
-    path = config_file(b"\xef\xbb\xbf" + b'{"api": {"port": 5}}')
-
-    assert load_config(path).api.port == 5
 
 
 def test_a_folder_and_a_file_without_permission_are_said(tmp_path, config_file):
@@ -202,47 +171,66 @@ def test_a_bad_value_stops_the_command_and_names_its_key(config_file, key, value
         assert path.read_bytes() == before
 
 
-def test_a_problem_names_the_line_and_what_was_meant(config_file):
-    path = config_file('{\n  "tools": {\n    "exec": {\n      "sandbox": "bwarp"\n    }\n  }\n}')
+SAID: list[tuple[str, list[str]]] = [
+    (
+        '{\n  "tools": {\n    "exec": {\n      "sandbox": "bwarp"\n    }\n  }\n}',
+        [':4: tools.exec.sandbox must be one of auto, bwrap, none (did you mean bwrap?), not "bwarp".'],
+    ),
+    (
+        '{"api": {"port": 0},\n "gateway": {"port": "x"}}',
+        [':2: gateway.port must be a whole number, not "x".', ":1: api.port must be at least 1, not 0."],
+    ),
+    (
+        '{"tools": {"ssrfWhitelist": ["10.0.0.0/8", "10.0.0.0/33"]}}',
+        ["such as 192.168.1.0/24; '10.0.0.0/33' is not one."],
+    ),
+    (
+        '{"tools": {"exec": {"denyPatterns": ["("]}}}',
+        ["'(' is not one: missing ), unterminated subpattern at position 0."],
+    ),
+    (
+        '{"agents": {"defaults": {\n"maxTokens": 5,\n"max_tokens": 6}}}',
+        ["agents.defaults.maxTokens occurs twice, in two spellings. Keep one."],
+    ),
+    (
+        '{"tools": {\n"exec": {\n"restrictToWorkspace": "x"}}}',
+        [':3: tools.restrictToWorkspace must be true or false, not "x".'],
+    ),
+    (
+        '{"providers": {\n"openai": {"apiKey": "${NOT_THERE}"}}}',
+        [":2: providers.openai.apiKey needs the environment variable NOT_THERE"],
+    ),
+    (
+        '{"providers": {\n"openai": {\n"apiKey": "file:nowhere"}}}',
+        [":3: providers.openai.apiKey needs the file nowhere, which cannot be"],
+    ),
+]
 
-    said = refusal(path)
 
-    assert said == f'{path}:4: tools.exec.sandbox must be one of auto, bwrap, none (did you mean bwrap?), not "bwarp".'
-
-
-def test_all_problems_are_told_at_once(config_file):
-    path = config_file('{"api": {"port": 0},\n "gateway": {"port": "x"}}')
+@pytest.mark.parametrize(("text", "expected"), SAID)
+def test_a_problem_names_the_line_the_key_and_what_was_meant_and_all_are_told_at_once(config_file, text, expected):
+    path = config_file(text)
 
     said = refusal(path).splitlines()
 
-    assert said == [
-        f'{path}:2: gateway.port must be a whole number, not "x".',
-        f"{path}:1: api.port must be at least 1, not 0.",
-    ]
-
-
-def test_a_secret_of_the_wrong_kind_is_not_quoted(config_file):
-    said = refusal(config_file({"channels": {"telegram": {"token": ["123:geheim"]}}}))
-
-    assert "channels.telegram.token" in said
-    assert "geheim" not in said
+    assert len(said) == len(expected)
+    assert all(line.startswith(f"{path}:") and words in line for line, words in zip(said, expected, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("tools", "said"),
+    "config",
     [
-        ({"ssrfWhitelist": ["10.0.0.0/8", "10.0.0.0/33"]}, "such as 192.168.1.0/24; '10.0.0.0/33' is not one"),
-        ({"exec": {"denyPatterns": ["("]}}, "'(' is not one: missing ), unterminated subpattern at position 0"),
+        {"channels": {"telegram": {"token": 1234}}},
+        {"providers": {"openai": "geheim-1234"}},
+        {"providers": {"openai": {"extraHeaders": [{"X-Account": "geheim-1234"}]}}},
+        {"channels": {"telegram": ["geheim-1234"]}},
+        {"tools": {"mcpServers": {"x": {"env": "A=geheim-1234"}}}},
     ],
 )
-def test_of_a_list_the_entry_that_is_wrong_is_named(config_file, tools, said):
-    assert refusal(config_file({"tools": tools})).endswith(f"{said}.")
+def test_a_key_of_the_wrong_kind_or_at_the_wrong_place_is_not_quoted(config_file, config):
+    said = refusal(config_file(config))
 
-
-def test_a_key_in_both_styles_is_refused(config_file):
-    path = config_file('{"agents": {"defaults": {\n"maxTokens": 5,\n"max_tokens": 6}}}')
-
-    assert "agents.defaults.maxTokens occurs twice" in refusal(path)
+    assert "geheim" not in said and "1234" not in said
 
 
 def test_an_unknown_key_is_told_with_its_nearest_name(config_file):
@@ -288,15 +276,6 @@ def test_a_misspelt_restriction_is_refused_with_file_line_key_and_the_known_name
 
     assert said.startswith(f"{path}:{line}: {written} ")
     assert f"Did you mean {meant}?" in said
-
-
-def test_a_misspelt_restriction_in_the_environment_is_refused_with_its_variable(config_file, monkeypatch):
-    monkeypatch.setenv("NANOBOT_TOOLS__RESTRICT_TO_WORKSPCE", "true")
-
-    said = refusal(config_file({}))
-
-    assert said.startswith("NANOBOT_TOOLS__RESTRICT_TO_WORKSPCE in the environment: ")
-    assert "tools.restrictToWorkspace" in said
 
 
 def test_an_old_key_that_asks_for_what_is_not_there_is_told_at_its_line(config_file):
@@ -346,43 +325,20 @@ def test_an_old_place_of_a_key_is_still_understood(config_file, tools, restricts
     assert load_warnings(config) == ()
 
 
-def test_a_bad_value_at_an_old_place_is_told_at_its_line(config_file):
-    path = config_file('{"tools": {\n"exec": {\n"restrictToWorkspace": "x"}}}')
+def test_an_enabled_channel_that_is_closed_is_told_with_the_pairing_command_until_somebody_has_paired(config_file):
+    on = {"enabled": True}
+    written = {
+        "telegram": {**on, "allowFrom": []},
+        "slack": {**on, "allowFrom": ["*"]},
+        "irc": {**on, "allow_from": []},
+    }
+    config = load_config(config_file({"channels": written}))
 
-    assert refusal(path).startswith(f"{path}:3: tools.restrictToWorkspace must be true or false")
-
-
-def test_an_enabled_channel_that_is_closed_is_told_with_the_pairing_command(config_file):
-    path = config_file(
-        {"channels": {"telegram": {"enabled": True, "allowFrom": []}, "slack": {"enabled": True, "allowFrom": ["*"]},
-                      "irc": {"enabled": True, "allow_from": []}}}
-    )  # fmt: skip
-
-    lines = closed_channels(load_config(path))
+    lines, later = closed_channels(config), closed_channels(config, paired={"telegram"})
 
     assert [line.split(".allowFrom")[0] for line in lines] == ["channels.telegram", "channels.irc"]
     assert all("nanobot pairing approve CODE" in line and "\n" not in line for line in lines)
-
-
-def test_a_closed_channel_where_somebody_has_paired_is_as_it_should_be(config_file):
-    path = config_file({"channels": {"telegram": {"enabled": True}, "slack": {"enabled": True}}})
-
-    lines = closed_channels(load_config(path), paired={"telegram"})
-
-    assert [line.split(".allowFrom")[0] for line in lines] == ["channels.slack"]
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"providers": {"openai": "geheim-1234"}},
-        {"providers": {"openai": {"extraHeaders": [{"X-Account": "geheim-1234"}]}}},
-        {"channels": {"telegram": ["geheim-1234"]}},
-        {"tools": {"mcpServers": {"x": {"env": "A=geheim-1234"}}}},
-    ],
-)
-def test_a_key_at_the_wrong_place_is_not_quoted(config_file, config):
-    assert "geheim" not in refusal(config_file(config))
+    assert later == lines[1:]
 
 
 def test_variables_in_texts_are_filled_in(config_file, monkeypatch):
@@ -401,14 +357,6 @@ def test_variables_in_texts_are_filled_in(config_file, monkeypatch):
     assert config.tools.exec.deny_patterns == ["a${", "$KEY"]
 
 
-def test_a_missing_variable_names_itself_and_its_key(config_file):
-    path = config_file('{"providers": {\n"openai": {"apiKey": "${NOT_THERE}"}}}')
-
-    said = refusal(path)
-
-    assert said.startswith(f"{path}:2: providers.openai.apiKey needs the environment variable NOT_THERE")
-
-
 def test_the_environment_fills_only_what_the_file_leaves_open(config_file, monkeypatch):
     monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODEL", "env-model")
     monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "123")
@@ -418,6 +366,7 @@ def test_the_environment_fills_only_what_the_file_leaves_open(config_file, monke
     monkeypatch.setenv("NANOBOT_TOOLS", '{"approval": "deny", "exec": {"timeout": 5, "enable": true}}')
     monkeypatch.setenv("NANOBOT_MAX_CONCURRENT_REQUESTS", "3")
     monkeypatch.setenv("NANOBOT_CHANNELS", "whatsapp")
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODELX", "x")
     path = config_file({"agents": {"defaults": {"model": "file-model"}}})
 
     config = load_config(path)
@@ -425,8 +374,10 @@ def test_the_environment_fills_only_what_the_file_leaves_open(config_file, monke
     defaults = config.agents.defaults
     assert (defaults.model, defaults.max_tokens, defaults.disabled_skills) == ("file-model", 123, ["a"])
     assert config.providers.lm_studio.api_key == "k"
-    assert (config.tools.approval, config.tools.exec.timeout) == ("deny", 5)
-    assert load_warnings(config) == ()
+    assert (config.tools.approval, config.tools.exec.timeout, config.tools.exec.enable) == ("deny", 5, False)
+    assert load_warnings(config) == (
+        "NANOBOT_AGENTS__DEFAULTS__MODELX in the environment matches no key of the config.",
+    )
 
 
 @pytest.mark.parametrize(
@@ -438,6 +389,7 @@ def test_the_environment_fills_only_what_the_file_leaves_open(config_file, monke
         ("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", '"a"', "must contain a list"),
         ("NANOBOT_TOOLS__EXEC", "true", "must contain an object"),
         ("NANOBOT_AGENTS", "{", "must contain an object"),
+        ("NANOBOT_TOOLS__RESTRICT_TO_WORKSPCE", "true", "Did you mean tools.restrictToWorkspace?"),
     ],
 )
 def test_a_bad_variable_is_named(config_file, monkeypatch, variable, value, words):
@@ -447,14 +399,6 @@ def test_a_bad_variable_is_named(config_file, monkeypatch, variable, value, word
 
     assert said.startswith(variable)
     assert words in said
-
-
-def test_a_variable_that_fits_no_key_is_told(config_file, monkeypatch):
-    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODELX", "x")
-
-    assert load_warnings(load_config(config_file({}))) == (
-        "NANOBOT_AGENTS__DEFAULTS__MODELX in the environment matches no key of the config.",
-    )
 
 
 def test_a_file_cannot_steer_how_settings_are_read(config_file, home):

@@ -8,13 +8,10 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 
 
-def test_places_lie_at_home(home):
-    assert get_config_path() == home / ".nanobot" / "config.json"
-    assert get_data_dir() == home / ".nanobot"
+def test_places_lie_at_home_which_is_looked_up_at_each_call(home, monkeypatch):
+    assert (get_config_path(), get_data_dir()) == (home / ".nanobot" / "config.json", home / ".nanobot")
     assert Config().workspace_path == home / ".nanobot" / "workspace"
 
-
-def test_home_is_looked_up_at_each_call(home, monkeypatch):
     monkeypatch.setenv("HOME", str(home / "other"))
     monkeypatch.setenv("USERPROFILE", str(home / "other"))
 

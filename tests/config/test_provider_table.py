@@ -26,7 +26,7 @@ def test_a_model_goes_to_its_provider_byte_for_byte(provider, keyed, model, name
     match = config.match_provider()
 
     assert match is not None
-    assert (match.spec.name, config.get_api_base(), match.wire_model) == (name, base, wire)
+    assert (match.spec.name, match.spec.default_api_base, match.wire_model) == (name, base, wire)
 
 
 @pytest.mark.parametrize(
@@ -53,46 +53,29 @@ def test_without_an_explicit_provider_keys_decide(keyed, environ, model, name, a
     assert (match and match.spec.name, match and match.model, match and match.reason) == (name, asked, reason)
 
 
-def test_one_s_own_endpoint_is_a_provider_by_its_name():
-    config = made(
-        agents={"defaults": {"model": "house/large-3"}},
-        providers={"house": {"apiKey": "k", "apiBase": "https://api.house.example/v1"}},
-    )
-
-    match = config.match_provider()
+@pytest.mark.parametrize(
+    ("config", "name", "model"),
+    [
+        (  # an endpoint of one's own goes by its name
+            {"agents": {"defaults": {"model": "house/large-3"}}, "providers": {"house": {"apiBase": "https://x.example"}}},
+            "house", "large-3",
+        ),
+        (  # a local one needs an address but no key
+            {"agents": {"defaults": {"model": "m"}}, "providers": {"vllm": {"apiBase": "http://127.0.0.1:9/v1"}}},
+            "vllm", "m",
+        ),
+        (  # a preset goes before model and provider
+            {"agents": {"defaults": {"modelPreset": "small", "model": "gpt-5"}},
+             "modelPresets": {"small": {"model": "qwen3:4b", "provider": "ollama"}}},
+            "ollama", "qwen3:4b",
+        ),
+    ],
+)  # fmt: skip
+def test_a_config_says_where_its_model_is(config, name, model):
+    match = made(**config).match_provider()
 
     assert match is not None and match.spec.speaks_chat_completions
-    assert (match.spec.name, match.wire_model, config.get_api_key()) == ("house", "large-3", "k")
-    assert config.get_api_base() == "https://api.house.example/v1"
-
-
-def test_a_local_endpoint_needs_an_address_but_no_key():
-    config = made(providers={"vllm": {"apiBase": "http://127.0.0.1:9/v1"}}, agents={"defaults": {"model": "m"}})
-
-    assert config.get_provider_name() == "vllm"
-    assert config.get_api_key() is None
-    assert config.get_api_base() == "http://127.0.0.1:9/v1"
-
-
-def test_the_key_may_lie_in_the_environment(monkeypatch):
-    monkeypatch.setenv("DEEPSEEK_API_KEY", "from-env")
-    config = made(agents={"defaults": {"model": "deepseek-chat"}})
-
-    assert config.get_provider_name() == "deepseek"
-    assert config.get_api_key() == "from-env"
-    assert config.get_provider() == config.providers.deepseek
-
-
-def test_a_preset_goes_before_model_and_provider():
-    config = made(
-        agents={"defaults": {"modelPreset": "small", "temperature": 0.5}},
-        modelPresets={"small": {"model": "qwen3:4b", "provider": "ollama", "maxTokens": 100}},
-    )
-
-    preset = config.active_preset()
-
-    assert config.get_provider_name() == "ollama"
-    assert (preset.model, preset.max_tokens, preset.temperature) == ("qwen3:4b", 100, 0.5)
+    assert (match.spec.name, match.wire_model, made(**config).get_provider_name()) == (name, model, name)
 
 
 def test_every_row_can_be_named_in_any_spelling_and_has_a_section():
@@ -134,22 +117,10 @@ def test_only_a_whole_prefix_is_taken_off(name, model, wire):
     assert wire_model(spec, model) == wire
 
 
-def test_a_key_may_tell_whose_it_is():
-    found = find_by_key("sk-or-v1-abc")
+def test_a_key_or_a_model_may_tell_whose_it_is_and_the_family_its_window():
+    known = find_by_key("sk-or-v1-abc"), find_by_model("claude-sonnet-4-5")
 
-    assert found is not None and found.name == "openrouter"
-    assert find_by_key("sk-abc") is None
-
-
-def test_a_model_points_at_a_provider():
-    found = find_by_model("claude-sonnet-4-5")
-
-    assert found is not None and found.name == "anthropic"
-    assert find_by_model("llama3.2:3b") is None
-
-
-@pytest.mark.parametrize(
-    ("model", "tokens"), [("anthropic/claude-opus-4-5", 200_000), ("nobody/knows", 65536), ("gpt-4o-mini", 128_000)]
-)
-def test_the_window_comes_from_the_family(model, tokens):
-    assert context_window(model) == tokens
+    assert [spec and spec.name for spec in known] == ["openrouter", "anthropic"]
+    assert [find_by_key("sk-abc"), find_by_model("llama3.2:3b")] == [None, None]
+    windows = {"anthropic/claude-opus-4-5": 200_000, "nobody/knows": 65536, "gpt-4o-mini": 128_000}
+    assert {model: context_window(model) for model in windows} == windows

@@ -8,8 +8,6 @@ import pytest
 
 from nanobot.config.loader import load_config
 from nanobot.config.saver import save_config
-from nanobot.config.sources import sources
-from nanobot.errors import ConfigError
 
 
 @pytest.fixture
@@ -73,16 +71,6 @@ def test_who_needs_no_secret_runs_no_command(config_file, tmp_path):
     assert json.loads(path.read_text())["providers"]["groq"] == {"apiKey": "cmd:touch ran"}
 
 
-def test_one_that_leads_nowhere_names_its_key_and_line(config_file):
-    path = config_file('{"providers": {\n"openai": {\n"apiKey": "file:nowhere"}}}')
-
-    with pytest.raises(ConfigError) as caught:
-        load_config(path)
-
-    assert str(caught.value).startswith(f"{path}:3: providers.openai.apiKey needs the file nowhere, which cannot be")
-    assert caught.value.exit_code == 78
-
-
 def test_what_the_environment_says_is_not_run(config_file, monkeypatch, tmp_path):
     monkeypatch.setenv("KEY", "cmd:touch ran")
 
@@ -90,24 +78,3 @@ def test_what_the_environment_says_is_not_run(config_file, monkeypatch, tmp_path
 
     assert config.providers.openai.api_key == "cmd:touch ran"
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("secrets", [True, False], ids=["followed", "not followed"])
-def test_settings_tell_where_a_secret_is_kept(pointing, monkeypatch, secrets):
-    monkeypatch.setenv("GEMINI", "from-the-environment-1234")
-    tree = json.loads(pointing.read_text())
-    tree["providers"]["gemini"] = {"apiKey": "${GEMINI}"}
-    pointing.write_text(json.dumps(tree))
-
-    found = {setting.key: setting for setting in sources(load_config(pointing, secrets=secrets))}
-
-    told = {key: (found[f"providers.{key}.apiKey"].source, found[f"providers.{key}.apiKey"].where) for key in
-            ("openai", "groq", "gemini")}  # fmt: skip
-    assert told == {
-        "openai": ("secret file", "${KEYS}/openai"),
-        "groq": ("command", "echo"),
-        "gemini": ("environment", "GEMINI"),
-    }
-    shown = str([setting.value for setting in found.values()])
-    assert "from a" not in shown
-    assert "keys/openai" not in str(found["providers.openai.apiKey"].value)

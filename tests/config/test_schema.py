@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -27,43 +26,29 @@ def test_defaults_are_those_of_the_formats_page(home):
     assert (config.limits.daily_usd, config.limits.turn_tokens) == (None, None)
 
 
-@pytest.mark.parametrize("key", ["maxTokens", "max_tokens"])
-def test_both_key_styles_are_read(key):
-    config = made(agents={"defaults": {key: 5}})
-
-    assert config.agents.defaults.max_tokens == 5
-
-
-def test_what_is_passed_in_wins_over_the_environment(monkeypatch):
-    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "7")
-    monkeypatch.setenv("NANOBOT_API__PORT", "99")
-
-    config = made(agents={"defaults": {"max_tokens": 5}})
-
-    assert (config.agents.defaults.max_tokens, config.api.port) == (5, 99)
-
-
-def test_a_config_alone_reads_no_file(home, monkeypatch):
+def test_what_is_passed_in_is_read_in_both_key_styles_wins_over_the_environment_and_reads_no_file(home, monkeypatch):
     (home / ".nanobot").mkdir()
     (home / ".nanobot" / "config.json").write_text('{"api": {"port": 5}}')
     (home / ".env").write_text("NANOBOT_API__PORT=6")
     monkeypatch.chdir(home)
+    alone = Config().api.port
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "7")
+    monkeypatch.setenv("NANOBOT_API__PORT", "99")
 
-    assert Config().api.port == 8900
+    configs = [made(agents={"defaults": {key: 5, "workspace": "~/w"}}) for key in ("maxTokens", "max_tokens")]
+
+    assert alone == 8900
+    assert [(each.agents.defaults.max_tokens, each.api.port) for each in configs] == [(5, 99)] * 2
+    assert configs[0].workspace_path == home / "w"
 
 
-def test_ids_may_be_numbers_but_numbers_not_truths():
-    config = made(channels={"telegram": {"allowFrom": [123, "abc"]}})
+def test_ids_may_be_numbers_but_numbers_not_truths_and_a_plugin_s_channel_is_kept_as_it_stands():
+    config = made(channels={"telegram": {"allowFrom": [123, "abc"]}, "irc": {"enabled": True, "some_key": [1]}})
 
     assert config.channels.telegram.allow_from == ["123", "abc"]
+    assert (config.channels.__pydantic_extra__ or {})["irc"] == {"enabled": True, "some_key": [1]}
     with pytest.raises(ValidationError):
         made(api={"port": True})
-
-
-def test_a_plugin_s_channel_is_kept_as_it_stands():
-    config = made(channels={"irc": {"enabled": True, "some_key": [1]}})
-
-    assert (config.channels.__pydantic_extra__ or {})["irc"] == {"enabled": True, "some_key": [1]}
 
 
 @pytest.mark.parametrize("written", ["http", "streamable-http", "streamableHttp"])
@@ -83,10 +68,21 @@ def test_importing_the_schema_brings_in_nothing_heavy():
     assert "nanobot.providers.base" not in loaded
 
 
-def test_a_workspace_may_begin_with_a_tilde(home):
-    assert made(agents={"defaults": {"workspace": "~/w"}}).workspace_path == Path(home) / "w"
-
-
 @pytest.mark.parametrize(("icon", "title"), [("🐈", "nanobot"), ("", "nanobot"), ("🦊", "🦊 nanobot")])
 def test_an_icon_that_the_owner_chose_stands_before_the_name(icon, title):
     assert made(agents={"defaults": {"botIcon": icon}}).agents.defaults.bot_title == title
+
+
+def test_no_secret_is_in_a_repr_or_in_an_error():
+    config = made(
+        providers={"openai": {"apiKey": "geheim", "extraHeaders": {"X": "geheim"}}},
+        channels={"telegram": {"token": "geheim"}, "irc": {"password": "geheim"}},
+        tools={"mcpServers": {"x": {"env": {"A": "geheim"}}}},
+        api={"token": "geheim"},
+    )
+
+    assert "geheim" not in f"{config} {config!r} {config.providers.openai!r}"
+    assert "telegram" in repr(config)
+    with pytest.raises(ValidationError) as caught:
+        made(api={"token": ["geheim"]})
+    assert "geheim" not in str(caught.value)

@@ -6,14 +6,17 @@ from nanobot.testing import Check
 from nanobot.testing.channels import channel_checks
 from tests.fakes.platforms import PLATFORMS, platform_class
 
-CRASHES = ("telegram", "discord", "slack", "email")
-"""What a crash leaves is told by the journal, which all channels share: these four stand for the kinds of platforms."""
+KINDS = ("telegram", "discord", "slack", "email")
+"""They stand for the kinds of platforms in rows about what all channels share: the journal, which tells what a crash
+left, and the supervisor, which ends a connection that is dead.
+"""
 EXAMPLES = ("board", "lines")
 """No channels of ours. `tests/stories/test_plugin.py` has an example pass the checks, each time."""
 
 
 def marks(name: str, check: Check) -> list[pytest.MarkDecorator]:
-    is_slow = name in EXAMPLES or ("crash" in check.name and name not in CRASHES)
+    is_shared = "crash" in check.name or "half_open" in check.name
+    is_slow = name in EXAMPLES or (is_shared and name not in KINDS)
     return [pytest.mark.slow] if is_slow else []
 
 

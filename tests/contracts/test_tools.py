@@ -2,59 +2,39 @@
 `builtin`, and a call in CALLS.
 """
 
-import asyncio
-import contextlib
-import os
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool
 from nanobot.agent.tools.builtin import BUILTIN, ToolPolicies, build_tools
 from nanobot.agent.tools.execution import ExecPolicy
 from nanobot.agent.tools.inbox import InboxPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
-from nanobot.bus.events import Address
 from nanobot.security.files.paths import PathPolicy
-from nanobot.testing import Check, FrozenClock
+from nanobot.testing import Check
 from nanobot.testing.tools import tool_checks
 from tests.fakes.web import Road
 from tests.support.eventually import eventually
 
-CALLS: dict[str, dict[str, Any]] = {
-    "edit_file": {"path": "grüße 🌍.md", "old_text": "hello", "new_text": "bye"},
-    "exec": {"command": "echo hello"},
-    "glob": {"pattern": "*.md"},
-    "grep": {"pattern": "hello"},
-    "inbox": {"action": "list"},
-    "list_dir": {"path": "."},
-    "notebook_edit": {"path": "grüße 🌍.ipynb", "cell": "0", "source": "print(2)"},
-    "read_file": {"path": "grüße 🌍.md"},
-    "web_fetch": {"url": "https://93.184.216.34/grüße"},
-    "web_search": {"query": "grüße 🌍"},
-    "write_file": {"path": "dossier/grüße 🌍.md", "content": "hello"},
+CALLS: dict[str, tuple[Effect, dict[str, Any]]] = {
+    "edit_file": (Effect.ONCE, {"path": "grüße 🌍.md", "old_text": "hello", "new_text": "bye"}),
+    "exec": (Effect.ONCE, {"command": "echo hello"}),
+    "glob": (Effect.READ, {"pattern": "*.md"}),
+    "grep": (Effect.READ, {"pattern": "hello"}),
+    "inbox": (Effect.READ, {"action": "list"}),
+    "list_dir": (Effect.READ, {"path": "."}),
+    "notebook_edit": (Effect.ONCE, {"path": "grüße 🌍.ipynb", "cell": "0", "source": "print(2)"}),
+    "read_file": (Effect.READ, {"path": "grüße 🌍.md"}),
+    "web_fetch": (Effect.READ, {"url": "https://93.184.216.34/grüße"}),
+    "web_search": (Effect.READ, {"query": "grüße 🌍"}),
+    "write_file": (Effect.REPEATABLE, {"path": "dossier/grüße 🌍.md", "content": "hello"}),
 }
-"""One call of each tool that succeeds."""
-
-EFFECTS = {
-    "edit_file": Effect.ONCE,
-    "exec": Effect.ONCE,
-    "glob": Effect.READ,
-    "grep": Effect.READ,
-    "inbox": Effect.READ,
-    "list_dir": Effect.READ,
-    "notebook_edit": Effect.ONCE,
-    "read_file": Effect.READ,
-    "web_fetch": Effect.READ,
-    "web_search": Effect.READ,
-    "write_file": Effect.REPEATABLE,
-}
+"""What a crash may repeat, and one call of each tool that succeeds."""
 
 
 class OneMail:
@@ -89,92 +69,31 @@ def tool_of(registry: ToolRegistry, name: str) -> Tool:
     return tool
 
 
-@pytest.fixture
-def ctx(tmp_path: Path) -> ToolContext:
-    return ToolContext("cli:direct", Address("cli", "direct"), "turn", tmp_path, FrozenClock(datetime(2026, 1, 1)))
-
-
-@pytest.fixture
-def registry(ctx: ToolContext) -> ToolRegistry:
-    return registry_in(ctx.workspace)
-
-
 @pytest.mark.parametrize(
     "check",
     [
         pytest.param(check, id=f"{name}-{check}", marks=[pytest.mark.needs_sandbox] * (name == "exec"))
         for name in sorted(BUILTIN)
-        for check in tool_checks(partial(built, name), CALLS[name], takes_anything=name == "exec")
+        for check in tool_checks(partial(built, name), CALLS[name][1], takes_anything=name == "exec")
     ],
 )
 async def test_a_tool_holds(check: Check, tmp_path: Path):
     await check.run(tmp_path)
 
+    await eventually(lambda: not list(tmp_path.rglob("*.tmp")))  # also after a call that was cancelled
 
-def test_each_has_the_name_of_its_line_says_what_each_argument_is_and_what_a_crash_may_repeat(registry: ToolRegistry):
+
+def test_each_has_the_name_of_its_line_says_what_each_argument_is_and_what_a_crash_may_repeat(tmp_path: Path):
+    registry = registry_in(tmp_path)
     tools = {name: tool_of(registry, name) for name in BUILTIN}
 
-    assert {name: (tool.name, tool.effect) for name, tool in tools.items()} == {
-        name: (name, effect) for name, effect in EFFECTS.items()
-    }
+    assert all(tool.name == name for name, tool in tools.items())
+    assert {name: tool.effect for name, tool in tools.items()} == {name: effect for name, (effect, _) in CALLS.items()}
     for tool in tools.values():
         assert all(argument.get("description") for argument in tool.parameters["properties"].values()), tool.name
 
 
-junk = (
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 10**20)
-    | st.floats()
-    | st.text(max_size=9)
-    | st.lists(st.text(max_size=3))
-)
-
-
-@pytest.mark.slow  # the checks above try strange values, too, one at a time
-@pytest.mark.parametrize("name", sorted(BUILTIN - {"exec"}))  # a shell takes any text for a command
-@given(data=st.data())
-@settings(max_examples=25)
-async def test_whatever_the_arguments_are_there_is_a_result(ctx: ToolContext, registry: ToolRegistry, name: str, data):
-    safe = {
-        "path": st.sampled_from(["a", "b/c", "..", "", "\0", "grüße 🌍.md", "x" * 300]),
-        "pattern": st.text(max_size=5),
-    }
-    properties = tool_of(registry, name).parameters["properties"]
-    given_values = {key: safe.get(key, junk) for key in properties}
-    params = data.draw(st.fixed_dictionaries({}, optional=given_values))
-
-    result = await registry.call(name, params, ctx)
-
-    assert isinstance(result, ToolResult)
-    assert result.content
-
-
-@pytest.mark.parametrize("name", sorted(BUILTIN))
-async def test_a_cancel_at_any_moment_leaves_nothing_half_done(registry: ToolRegistry, ctx: ToolContext, name: str):
-    call = {"exec": {"command": f"sleep 330.{os.getpid()}"}}.get(name, CALLS[name])
-
-    for delay in (0.0, 0.0005, 0.001, 0.002, 0.005, 0.02):
-        task = asyncio.create_task(registry.call(name, call, ctx))
-        await asyncio.sleep(delay)
-        task.cancel()
-        (done,) = await asyncio.gather(task, return_exceptions=True)
-        assert isinstance(done, asyncio.CancelledError | ToolResult)
-
-    assert not running(f"330.{os.getpid()}")
-    await eventually(lambda: not list(ctx.workspace.rglob("*.tmp")))
-
-
-def running(argument: str) -> list[str]:
-    """Processes with this word in their command, where /proc shows them."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found += [str(place)] if argument.encode() in place.read_bytes() else []
-    return found
-
-
-def test_commands_mails_and_the_web_are_not_offered_where_they_are_switched_off(ctx: ToolContext):
-    registry = build_tools(ToolPolicies(PathPolicy(ctx.workspace), exec=None, inbox=None))
+def test_commands_mails_and_the_web_are_not_offered_where_they_are_switched_off(tmp_path: Path):
+    registry = build_tools(ToolPolicies(PathPolicy(tmp_path), exec=None, inbox=None))
 
     assert set(registry.names) == BUILTIN - {"exec", "inbox", "web_fetch", "web_search"}

@@ -27,7 +27,7 @@ PLATFORMS: dict[str, str] = {
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
 
-Then `python -m tests.contracts.matrix` writes its column into docs/writing-a-channel.md.
+Then `python -m tests.contracts.test_matrix` writes its column into docs/writing-a-channel.md.
 """
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from nanobot.errors import BudgetExceededError
 from nanobot.heartbeat.service import HeartbeatService
-from nanobot.messages.tokens import estimate_tokens
 from nanobot.providers.base import LLMResponse, ToolCallRequest, call_context
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.testing import ScriptedProvider
@@ -96,12 +95,14 @@ async def test_the_question_says_what_was_done_lately_also_after_a_restart(desk:
     assert desk.done == ["water the roses"]
 
 
-async def test_a_change_is_looked_at_before_the_time_that_was_named(desk: Desk):
+async def test_a_change_is_looked_at_before_the_time_that_was_named_which_outlives_a_restart(desk: Desk):
     desk.provider.script(*[decides(action="skip", again_in_minutes=7 * 24 * 60)] * 4)
     watched = desk.home / "beds.csv"
     desk.file.write_text("- [ ] water what beds.csv says", encoding="utf-8")
 
-    await desk.looks(2)
+    await desk.looks(1)
+    desk.service = desk.opened()
+    await desk.looks(1)
     watched.write_text("roses", encoding="utf-8")
     await desk.looks(2)
     desk.file.write_text("- [ ] water what beds.csv says\n- [ ] feed the cat", encoding="utf-8")
@@ -110,18 +111,6 @@ async def test_a_change_is_looked_at_before_the_time_that_was_named(desk: Desk):
 
     assert len(desk.provider.requests) == 4
     assert desk.done == []
-
-
-async def test_a_decision_may_name_a_later_time_for_the_next_look_which_outlives_a_restart(desk: Desk):
-    desk.provider.script(decides(action="skip", again_in_minutes=90), decides(action="run", tasks="now"))
-
-    await desk.looks(1)
-    desk.service = desk.opened()
-    await desk.looks(2)
-    assert len(desk.provider.requests) == 1
-    await desk.looks(1)
-
-    assert desk.done == ["now"]
 
 
 @pytest.mark.parametrize("result", ["", "HEARTBEAT_OK", "**HEARTBEAT_OK**", "All is well. HEARTBEAT_OK"])
@@ -155,7 +144,7 @@ async def test_the_question_is_small_and_knows_no_history(tmp_path: Path):
 
     (request,), (tools,) = desk.provider.requests, desk.provider.tools
     words = "".join(str(message["content"]) for message in request)
-    assert estimate_tokens(words + str(tools)) < 2000
+    assert len(words + str(tools)) < 9000  # two thousand tokens
     assert [message["role"] for message in request] == ["system", "user"]
     assert "task 250" not in words
 
@@ -195,12 +184,3 @@ async def test_it_can_be_asked_to_look_now_and_the_ledger_hears_what_for(desk: D
     monkeypatch.setattr(desk.provider, "chat", noted)
     assert [await desk.service.trigger_now() for _ in range(2)] == ["Watered.", "Watered."]
     assert causes == ["heartbeat", "heartbeat"]
-
-
-async def test_off_is_off(desk: Desk):
-    desk.service.enabled = False
-
-    await desk.service.start()
-    desk.service.stop()
-
-    assert desk.provider.requests == []

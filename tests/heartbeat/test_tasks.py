@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.heartbeat.tasks import parse_tasks
-from nanobot.utils.resources import templates_dir
 
 NO_TASKS = {
     "nothing": "",
@@ -23,10 +22,6 @@ NO_TASKS = {
 @pytest.mark.parametrize("text", NO_TASKS.values(), ids=NO_TASKS.keys())
 def test_a_file_that_asks_for_nothing_has_no_tasks(text):
     assert parse_tasks(text) == []
-
-
-def test_the_template_we_ship_asks_for_nothing():
-    assert parse_tasks((templates_dir() / "HEARTBEAT.md").read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(

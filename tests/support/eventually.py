@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 LIMIT_S = 15.0
@@ -27,3 +27,13 @@ def wait_until(condition: Callable[[], T | None], within_s: float = LIMIT_S) -> 
         assert time.monotonic() < deadline, f"not within {within_s:g} s; it is {result!r}"
         time.sleep(0.005)
     return result
+
+
+async def longest_pause_until(task: asyncio.Task[Any]) -> float:
+    """Wait for a task, and return the longest time in which nobody else came to work."""
+    longest = 0.0
+    while not task.done():
+        before = time.monotonic()
+        await asyncio.sleep(0.01)
+        longest = max(longest, time.monotonic() - before)
+    return longest

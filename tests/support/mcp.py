@@ -43,9 +43,6 @@ class Bench:
     async def call(self, name: str, /, **arguments: Any) -> ToolResult:
         return await self.registry.call(name, arguments, self._ctx)
 
-    async def call_with(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        return await self.registry.call(name, arguments, self._ctx)
-
 
 LONG_TIMEOUTS = McpTimeouts(first_listing_s=45)
 """For a machine with much to do: importing the SDK takes a while there."""

@@ -59,6 +59,8 @@ log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED_SESSIONS = 64
 _MAX_REMEMBERED_ROWS = 2_000
+_PACED_PHASES = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
+"""Phases expensive enough that many turns at once enter them one by one."""
 _LOGGED_CHARS = 500
 _SESSION_TOOLS = ("spawn", "goal")
 """Tools that go on working in the session after the turn."""
@@ -132,20 +134,25 @@ class Pipeline:
 
     async def _answer(self, turn: Turn) -> None:
         """Take the turn from its message to its result."""
-        turn.progress.begin(TurnPhase.RESTORE)
+        await self._begin(turn, TurnPhase.RESTORE)
         if await self._restore(turn):
             return
         if not turn.request.resumes:
-            turn.progress.begin(TurnPhase.COMMAND)
+            await self._begin(turn, TurnPhase.COMMAND)
             if await self._answer_command(turn):
                 return
             if not turn.request.profile.is_subagent and self._deps.memory is not None:
-                turn.progress.begin(TurnPhase.COMPACT)
+                await self._begin(turn, TurnPhase.COMPACT)
                 await self._compact(turn, self._deps.memory)
-        turn.progress.begin(TurnPhase.BUILD)
+        await self._begin(turn, TurnPhase.BUILD)
         if (built := await self._build(turn)) is not None:
-            turn.progress.begin(TurnPhase.RUN)
+            await self._begin(turn, TurnPhase.RUN)
             await self._run(turn, *built)
+
+    async def _begin(self, turn: Turn, phase: TurnPhase) -> None:
+        if phase in _PACED_PHASES:
+            await self._deps.pace.step()
+        turn.progress.begin(phase)
 
     async def _restore(self, turn: Turn) -> bool:
         """Lock and load the session and its checkpoint. Return True if another turn has resumed this one already."""
@@ -397,7 +404,7 @@ class Pipeline:
 
     async def _save_and_respond(self, turn: Turn) -> None:
         """Release the session, whose rows are on disk already, and emit the end."""
-        turn.progress.begin(TurnPhase.SAVE)
+        await self._begin(turn, TurnPhase.SAVE)
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
@@ -406,7 +413,7 @@ class Pipeline:
             self._deps.status.forget(turn.message.session_key)
         elif turn.restored is not None and memory is not None:
             memory.on_session_released(turn.session, turn.scope)
-        turn.progress.begin(TurnPhase.RESPOND)
+        await self._begin(turn, TurnPhase.RESPOND)
         _respond(turn)
 
     async def _interrupt(self, turn: Turn) -> None:

@@ -34,6 +34,7 @@ from nanobot.security.secrets import redact_known
 from nanobot.session.checkpoint import Checkpoint, InterruptedTurns
 from nanobot.session.file_names import is_temporary
 from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.aio import Pace
 from nanobot.utils.clock import Clock
 
 
@@ -167,6 +168,8 @@ class TurnDeps:
     turns_folder: Path
     traces: TraceRecorder
     timeouts: TurnTimeouts = field(default_factory=TurnTimeouts)
+    pace: Pace = field(default_factory=Pace)
+    """Limits how many turns enter their expensive phases at the same time."""
     roll_over: RollOver = field(default_factory=RollOver)
     """When a session is archived and continued in a fresh one."""
     tool_policies: Sequence[ToolPolicy] = ()

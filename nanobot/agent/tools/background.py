@@ -17,8 +17,7 @@ _KILL = re.compile(r"kill(?: -(?:[sn] )?(?P<signal>\w+))?(?: --)?(?P<pids>(?: \d
 class BackgroundCommands:
     """Background processes by pid, held by a pidfd so that a reused pid is not mistaken for one of them."""
 
-    def __init__(self, max_held: int = 200) -> None:
-        self._max_held = max_held
+    def __init__(self) -> None:
         self._pidfds: dict[int, int] = {}
 
     def remember(self, processes: Sequence[Process]) -> None:
@@ -29,9 +28,8 @@ class BackgroundCommands:
             self._release(pid)
         for process in processes:
             self._release(process.pid)
-            if len(self._pidfds) < self._max_held:
-                with suppress(OSError):
-                    self._pidfds[process.pid] = os.pidfd_open(process.pid)
+            with suppress(OSError):
+                self._pidfds[process.pid] = os.pidfd_open(process.pid)
 
     def handle_kill(self, words: Sequence[str]) -> ToolResult | None:
         """Carry out a `kill` of held processes; None if these words are no such command."""

@@ -61,7 +61,7 @@ def register_builtin(policies: ToolPolicies, registry: ToolRegistry) -> list[Too
     if policies.inbox is not None:
         tools.append(InboxTool(policies.inbox))
     if policies.web is not None:
-        tools += [WebFetchTool(policies.web, paths=paths), WebSearchTool(policies.web)]
+        tools += [WebFetchTool(policies.web, paths), WebSearchTool(policies.web)]
     for tool in tools:
         registry.register(tool)
     return tools

@@ -18,6 +18,7 @@ _MAX_FILE_BYTES = 64 * 1024 * 1024
 _MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 """Of the child: escaped, a character may take six bytes."""
 _CHUNK = 64 * 1024
+_TIMEOUT_S = 30.0
 _MAX_CACHED = 4
 _MARKER_FILES = {"word/document.xml": "docx", "xl/workbook.xml": "xlsx", "ppt/presentation.xml": "pptx"}
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -62,8 +63,7 @@ class Document:
 class Documents:
     """Reads documents, and caches the last few: reading on asks for the same one again."""
 
-    def __init__(self, timeout_s: float = 30.0) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._cache: dict[tuple[int, int, int, int], Document] = {}
 
     async def text(self, path: str, file: BinaryIO, kind: str) -> Document | ToolResult:
@@ -96,7 +96,7 @@ class Documents:
         output, problem = bytearray(), "reading it took too much time or memory and was stopped"
         try:
             async with (
-                asyncio.timeout(self._timeout_s),
+                asyncio.timeout(_TIMEOUT_S),
                 child_process(argv, cwd=_CHILD.parent, env=env, stdin=file.fileno()) as child,
             ):
                 while (chunk := await child.stdout.read(_CHUNK)) and len(output) <= _MAX_OUTPUT_BYTES:
@@ -104,7 +104,7 @@ class Documents:
             if len(output) > _MAX_OUTPUT_BYTES:
                 problem = "it has more text than can be read at once"
         except TimeoutError:
-            problem = f"reading it took longer than {self._timeout_s:g} s and was stopped"
+            problem = f"reading it took longer than {_TIMEOUT_S:g} s and was stopped"
         message: dict[str, Any] = {}
         for line in output.split(b"\n")[:-1]:  # the last one is empty or cut off
             message |= json.loads(line)

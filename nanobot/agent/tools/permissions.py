@@ -126,7 +126,6 @@ def describe_tmp(tmp: Path | None) -> frozenset[str]:
 
 def find_sandbox_hints(
     outcome: CommandOutcome,
-    command: str,
     tmp: Path | None,
     before: frozenset[str],
     *,
@@ -151,10 +150,7 @@ def find_sandbox_hints(
             and os.path.exists(host_path)  # noqa: PTH110 - Path.exists raises without permission
         ):
             hints.append(f"Commands have a /tmp and /run of their own. Read {host_path} of the host with read_file.")
-    if tmp is None:
-        if re.search(r"(?<![\w/])/tmp/", command) and outcome.exit_code == 0:
-            hints.append("Its /tmp is gone with the command. Keep files in the workspace.")
-    elif added := sorted(describe_tmp(tmp) - before):
+    if tmp is not None and (added := sorted(describe_tmp(tmp) - before)):
         names = ", ".join(added[:_MAX_NAMED]) + (" ..." if len(added) > _MAX_NAMED else "")
         hints.append(f"New in /tmp, which is {tmp} for the other tools: {names}")
     return hints

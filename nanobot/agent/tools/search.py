@@ -17,24 +17,21 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult, boolean, integer, string, takes
 from nanobot.agent.tools.disk import SKIPPED_FOLDERS, FileTool, explain_error, opener
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.files.open import Opener, OpenFolder
-from nanobot.security.files.paths import PathDeniedError, PathPolicy
+from nanobot.security.files.paths import PathDeniedError
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import clip_line, count_noun, decode
-
-if TYPE_CHECKING:
-    from nanobot.security.provenance import ProvenanceStore
 
 _ROW_BYTES = 64 * 1024
 """The end of a longer row is dropped."""
 _LINE_CHARS = 400
 _RESULT_CHARS = 15_000
+_TIMEOUT_S = 20.0
 _ROW = re.compile(r"(?P<path>[^\0]*)\0(?P<number>\d+)(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
 _WHOLE_FOLDER = "."
 _GLOB_SPECIAL = re.compile(r"[*?\[{}]")
@@ -77,10 +74,6 @@ class GlobTool(FileTool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, marks: "ProvenanceStore | None" = None, *, timeout_s: float = 20.0) -> None:
-        super().__init__(paths, marks)
-        self._timeout_s = timeout_s
-
     async def execute(
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
     ) -> ToolResult:
@@ -96,7 +89,7 @@ class GlobTool(FileTool):
         if not root.is_dir():
             missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
             return ToolResult.failed(f"{missing} Give the folder to search in.")
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + _TIMEOUT_S
         matches: list[str] = []
         notes = []
         with files.folder(path) as folder:
@@ -109,7 +102,7 @@ class GlobTool(FileTool):
                         break
                     matches.append(relative)
                 if time.monotonic() > deadline:
-                    notes.append(f"Stopped after {self._timeout_s:g} s: search in a smaller folder for the rest.")
+                    notes.append(f"Stopped after {_TIMEOUT_S:g} s: search in a smaller folder for the rest.")
                     break
         if not matches and not notes:
             return ToolResult(f"No file matches {pattern} in {path}.", provenance=Provenance.FILE)
@@ -146,18 +139,6 @@ class GrepTool(FileTool):
     )
     effect = Effect.READ
     provenance = Provenance.FILE
-
-    def __init__(
-        self,
-        paths: PathPolicy,
-        marks: "ProvenanceStore | None" = None,
-        *,
-        timeout_s: float = 20.0,
-        ripgrep: bool = True,
-    ) -> None:
-        super().__init__(paths, marks)
-        self._timeout_s = timeout_s
-        self._ripgrep = ripgrep
 
     async def execute(
         self,
@@ -209,7 +190,7 @@ class GrepTool(FileTool):
         names = sorted(SKIPPED_FOLDERS)
         fallback = [sys.executable, "-I", "-S", grep_child.__file__, pattern, target, "1" if ignore_case else "0"]
         commands = [[*fallback, str(context), glob or "", ",".join(names), "\n".join(skip)]]
-        if self._ripgrep and (program := shutil.which("rg")) is not None:
+        if (program := shutil.which("rg")) is not None:
             options = ["--no-config", "--hidden", "--no-ignore", "--no-messages", "--no-heading", "--color=never"]
             options += ["--null", "--with-filename", "--line-number", "--sort=path", f"--context={context}", "--crlf"]
             options += ["--ignore-case"] if ignore_case else []
@@ -234,7 +215,7 @@ class GrepTool(FileTool):
         matches = chars = 0
         env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         try:
-            async with asyncio.timeout(self._timeout_s), child_process(argv, cwd=folder, env=env) as child:
+            async with asyncio.timeout(_TIMEOUT_S), child_process(argv, cwd=folder, env=env) as child:
                 stderr = asyncio.ensure_future(child.stderr.read(4_000))
                 try:
                     async for line in _read_lines(child.stdout):
@@ -260,10 +241,10 @@ class GrepTool(FileTool):
         except TimeoutError:
             if not rows:
                 raise SearchError(
-                    f"The search took longer than {self._timeout_s:g} s and was stopped. "
+                    f"The search took longer than {_TIMEOUT_S:g} s and was stopped. "
                     "Use a simpler pattern (no nested repeats like (a+)+) or a smaller folder."
                 ) from None
-            return rows, [f"Stopped after {self._timeout_s:g} s: there may be more."]
+            return rows, [f"Stopped after {_TIMEOUT_S:g} s: there may be more."]
         return rows, []
 
     def _report(
@@ -276,7 +257,7 @@ class GrepTool(FileTool):
         """
         lines: list[str] = []
         shown: _Row | None = None
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + _TIMEOUT_S
         for name, group in groupby(rows, key=lambda row: row.file):
             place = _display_path(search.root, search.shown_root, name)
             for row in _verified_rows([*group], search.root / name, files, deadline):

@@ -223,7 +223,7 @@ class ExecTool(Tool):
             if outcome.exit_code == 1 and outcome.output_tail.startswith("bwrap: "):
                 await asyncio.to_thread(sandbox.forget)
             find_hints = partial(find_sandbox_hints, network=policy.network, uses_landlock=sandbox.uses_landlock)
-            hints = await asyncio.to_thread(find_hints, outcome, command, sandbox.tmp, before)
+            hints = await asyncio.to_thread(find_hints, outcome, sandbox.tmp, before)
             if ctx is not None and not ctx.turn_id:  # the owner typed it, and reads the result
                 hints = [_FOR_OWNER] if hints and outcome.exit_code else []
         trust = [*fetched, *([read_provenance] if printed and read_provenance is not None else [])]

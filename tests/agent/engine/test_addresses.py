@@ -16,6 +16,7 @@ from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.bus.events import Address
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import ToolCallRequest
+from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import SystemClock
 from tests.fakes.tools import page
@@ -119,7 +120,9 @@ async def test_links_are_followed_unasked_and_an_address_that_the_model_made_up_
     urls = ["https://theirs.test/next/page", "https://theirs.test/anna"]
     fetches = [calls(("web_fetch", {"url": url})) for url in urls]
     async with open_bot(tmp_path, calls(("web_page", {"url": "https://a.test"})), *fetches, "done") as bot:
-        person = Person(with_tools(bot, page(f"Next: {urls[0]}"), Fetching(WebPolicy())), Answer.NO)
+        person = Person(
+            with_tools(bot, page(f"Next: {urls[0]}"), Fetching(WebPolicy(), PathPolicy(tmp_path))), Answer.NO
+        )
         await person.say("read it")
 
         assert [event.arguments for event in person.asked] == [{"url": urls[1]}]

@@ -1,14 +1,13 @@
-"""The `cron` tool in whole turns: a reminder by words alone, and a job that tries to make jobs."""
+"""The `cron` tool in whole turns: a reminder by words alone, and very many jobs."""
 
 import json
 from pathlib import Path
 
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
-from nanobot.cron.notify import message_for
 from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import CronService
-from nanobot.cron.types import CronSchedule, Run
+from nanobot.cron.types import CronSchedule
 from nanobot.messages.types import Origin
 from nanobot.runtime.build import build_runtime
 from nanobot.testing import calls, open_bot
@@ -30,19 +29,6 @@ async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
     assert "No gateway is running" in result.text
     assert (job.payload.message, job.payload.channel, job.payload.to) == ("stretch", "telegram", "5")
     assert 0 <= (job.state.next_run_at_ms or 0) - before - 1_199_000 < 30_000
-
-
-async def test_the_turn_of_a_job_makes_no_jobs(tmp_path: Path):
-    async with open_bot(tmp_path) as bot:
-        service = CronService(bot.workspace / "cron" / "jobs.json")
-        job = service.add_job("breeds", CronSchedule("every", every_ms=60_000), "Make two of yourself")
-        bot.provider.script(calls(("cron", {"action": "add", "message": "x", "every_seconds": 60})), "I could not.")
-
-        result = await bot.run_turn(message_for(job, Run(job.id, 60_000, 60_000)))
-
-        assert result.text == "I could not."
-        assert "they would multiply" in str(bot.provider.requests[1][-1]["content"])
-        assert len(service.list_jobs()) == 1
 
 
 async def test_owner_is_asked_before_there_are_very_many_jobs(tmp_path: Path):

@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from nanobot.agent.tools.shell import ExecTool
 from nanobot.messages.types import Provenance
 from nanobot.security.files.key_places import key_places
 from nanobot.security.files.paths import PathPolicy
+from tests.support.eventually import eventually
 from tests.support.processes import running, unlikely_number
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall stands on Linux")
@@ -39,22 +41,25 @@ class Shell:
         self.workspace = ctx.workspace
         self.paths = PathPolicy(ctx.workspace, unreadable=key_places(home), data_folder=home / ".nanobot")
         self.policy = ExecPolicy(tmp=home / ".nanobot/tmp")
-        self.others: dict[str, Tool] = {}
-        self._tool: ExecTool | None = None
+        self.registry = ToolRegistry()
 
-    @property
-    def tool(self) -> ExecTool:
-        self._tool = self._tool or ExecTool(self.paths, self.policy, find_tool=self.others.get)
-        return self._tool
+    def set(self, **changes: Any) -> None:
+        self.policy = replace(self.policy, **changes)
+
+    def _build(self) -> ToolRegistry:
+        if self.registry.get("exec") is None:
+            self.registry.register(ExecTool(self.paths, self.policy, find_tool=self.registry.get))
+        return self.registry
 
     async def run(self, command: str, *, granted: tuple[str, ...] = (), **params: Any) -> ToolResult:
-        registry = ToolRegistry()
-        registry.register(self.tool)
         context = replace(self.ctx, granted=frozenset(granted))
-        return await registry.call("exec", {"command": command, **params}, context)
+        return await self._build().call("exec", {"command": command, **params}, context)
+
+    async def told(self, command: str, **params: Any) -> str:
+        return str((await self.run(command, **params)).content)
 
     async def required_access(self, command: str, **params: Any) -> list[Access]:
-        return list(await self.tool.required_access({"command": command, **params}, self.ctx))
+        return list(await self._build().required_access("exec", {"command": command, **params}, self.ctx))
 
 
 @pytest.fixture
@@ -66,29 +71,22 @@ def shell(tmp_path: Path, ctx: ToolContext, monkeypatch: pytest.MonkeyPatch) -> 
     return Shell(home, ctx)
 
 
-def text(result: ToolResult) -> str:
-    assert isinstance(result.content, str)
-    return result.content
-
-
-@needs_bwrap
-async def test_a_command_is_a_reach_that_nobody_need_be_asked_about(shell: Shell):
-    assert await shell.required_access("ls") == [Access(AccessKind.COMMAND, "ls")]
-
-
 @needs_bwrap
 async def test_what_it_needs_is_asked_for_and_given_only_with_a_yes(shell: Shell):
     folder = str(shell.home / "project")
     command = f"echo x > {folder}/file"
 
     reaches = await shell.required_access(command, needs=["~/project", str(shell.workspace), "network"])
-    plain = await shell.run(command)
-    unasked = await shell.run(command, needs=["~/project"])
+    plain = await shell.told(command)
+    unasked = await shell.told(command, needs=["~/project"])
     given = await shell.run(command, needs=["~/project"], granted=(f"folder:{folder}",))
 
-    assert reaches[1:] == [Access(AccessKind.FOLDER, folder, needs_approval=True)]
-    assert 'needs: ["/that/folder"]' in text(plain)
-    assert "The owner has not granted" in text(unasked)
+    assert reaches == [
+        Access(AccessKind.COMMAND, command),  # nobody need be asked about it
+        Access(AccessKind.FOLDER, folder, needs_approval=True),
+    ]
+    assert 'needs: ["/that/folder"]' in plain
+    assert "The owner has not granted" in unasked
     assert not given.error
     assert (shell.home / "project/file").exists()
 
@@ -102,14 +100,13 @@ async def test_devices_services_and_keys_are_reaches_of_their_own(shell: Shell, 
         service.bind("daemon.sock")
 
         reaches = await shell.required_access("x", needs=["/dev/zero", "~/daemon.sock", "~/.ssh"])
-    hidden = await shell.run("cat ~/.ssh/known_hosts")
-    shown = await shell.run("cat ~/.ssh/known_hosts", needs=["~/.ssh"], granted=(f"secrets:{shell.home}/.ssh",))
+    hidden = await shell.told("cat ~/.ssh/known_hosts")
+    shown = await shell.told("cat ~/.ssh/known_hosts", needs=["~/.ssh"], granted=(f"secrets:{shell.home}/.ssh",))
 
     assert [(reach.kind, reach.needs_approval) for reach in reaches[1:]] == [
         (AccessKind.DEVICE, True), (AccessKind.SERVICE, True), (AccessKind.SECRETS, True),
     ]  # fmt: skip
-    assert "host key" not in text(hidden)
-    assert "host key" in text(shown)
+    assert ("host key" in hidden, "host key" in shown) == (False, True)
 
 
 @needs_bwrap
@@ -128,45 +125,43 @@ async def test_devices_services_and_keys_are_reaches_of_their_own(shell: Shell, 
 )
 async def test_what_nobody_can_grant_is_refused_with_a_reason(shell: Shell, need: str, reason: str):
     assert len(await shell.required_access("true", needs=[need])) == 1  # the command: about the rest nobody is asked
-    assert reason in text(await shell.run("true", needs=[need]))
+    assert reason in await shell.told("true", needs=[need])
 
 
 @needs_bwrap
-async def test_who_wants_to_be_root_is_told_what_else_to_do(shell: Shell):
-    refused = await shell.run("""echo 'sudo: The "no new privileges" flag is set' >&2; exit 1""")
-
-    assert "tell the owner which command to run" in text(refused)
-
-
-@needs_bwrap
-async def test_whose_command_is_nanobot_itself_is_told_that_it_cannot_be(shell: Shell):
+async def test_what_meets_the_wall_is_told_what_else_to_do(shell: Shell):
     config = shell.home / ".nanobot/config.json"
     config.write_text("{}")
     shell.paths = replace(shell.paths, unreadable=(config,))
 
-    result = await shell.run(f"true < {config} || echo 'Error: {config} cannot be read: Permission denied.'; exit 78")
+    root = await shell.told("""echo 'sudo: The "no new privileges" flag is set' >&2; exit 1""")
+    own = await shell.told(f"true < {config} || echo 'Error: {config} cannot be read: Permission denied.'; exit 78")
 
-    assert "nanobot does not run in its own sandbox" in text(result)
+    with tempfile.NamedTemporaryFile(dir="/tmp") as host:
+        elsewhere = await shell.told(f"cat {host.name}")
+
+    assert "tell the owner which command to run" in root
+    assert f"Read {host.name} of the host with read_file" in elsewhere
+    assert "nanobot does not run in its own sandbox" in own
 
 
 @pytest.mark.needs_sandbox
 async def test_without_network_the_network_is_asked_for(shell: Shell):
-    shell.policy = replace(shell.policy, network=False)
+    shell.set(network=False)
 
-    failed = await shell.run("exec 3<>/dev/tcp/127.0.0.1/9")
+    failed = await shell.told("exec 3<>/dev/tcp/127.0.0.1/9")
     reaches = await shell.required_access("curl x", needs=["network"])
 
-    assert 'needs: ["network"]' in text(failed)
+    assert 'needs: ["network"]' in failed
     assert reaches[1:] == [Access(AccessKind.NETWORK, "curl x", needs_approval=True)]
 
 
 @needs_bwrap
 async def test_files_in_tmp_are_kept_and_their_place_is_told(shell: Shell):
-    made = await shell.run("echo kept > /tmp/report.txt")
-    read = await shell.run("cat /tmp/report.txt")
+    made = await shell.told("echo kept > /tmp/report.txt")
 
-    assert f"New in /tmp, which is {shell.home}/.nanobot/tmp for the other tools: report.txt" in text(made)
-    assert text(read) == "kept\n\nExit code: 0"
+    assert f"New in /tmp, which is {shell.home}/.nanobot/tmp for the other tools: report.txt" in made
+    assert await shell.told("cat /tmp/report.txt") == "kept\n\nExit code: 0"
 
 
 @needs_bwrap
@@ -175,11 +170,8 @@ async def test_what_was_left_running_can_be_ended_by_its_number(shell: Shell):
     await shell.run(f"nohup sleep {number} >log 2>&1 &")
     (pid,) = running("sleep", number)
 
-    result = await shell.run(f"kill -9 {pid}")
-
-    assert text(result).endswith("Exit code: 0")
-    while running("sleep", number):
-        pass
+    assert await shell.told(f"kill -9 {pid}") == "(no output)\n\nExit code: 0"
+    await eventually(lambda: not running("sleep", number))
 
 
 @pytest.fixture
@@ -190,27 +182,18 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-async def test_no_wall_means_a_question_about_each_command(shell: Shell):
-    (reach,) = await shell.required_access("echo hi")
-    refused = await shell.run("echo hi")
+@pytest.mark.parametrize("sandbox", ["auto", "bwrap"])
+async def test_no_wall_means_a_question_about_each_command_and_a_refusal_where_one_is_required(
+    shell: Shell, sandbox: str
+):
+    shell.set(sandbox=sandbox)
+    reach = Access(AccessKind.COMMAND, "echo hi", True, "It runs without a sandbox on this machine.")
 
-    assert reach == Access(
-        AccessKind.COMMAND, "echo hi", needs_approval=True, detail="It runs without a sandbox on this machine."
-    )
-    assert "apt install bubblewrap" in text(refused)
-    assert text(await shell.run("echo hi", granted=("command:echo hi",))).startswith("hi\n")
+    refused, granted = await shell.told("echo hi"), await shell.told("echo hi", granted=("command:echo hi",))
 
-
-@pytest.mark.usefixtures("bare")
-async def test_a_wall_that_is_required_and_missing_stops_every_command(shell: Shell):
-    shell.policy = replace(shell.policy, sandbox="bwrap")
-
-    asked = await shell.required_access("echo hi")
-    result = await shell.run("echo hi", granted=("command:echo hi",))
-
-    assert not asked
-    assert result.error
-    assert text(result).count("apt install bubblewrap") == 1
+    assert await shell.required_access("echo hi") == [reach] * (sandbox == "auto")
+    assert refused.count("apt install bubblewrap") == 1
+    assert granted.startswith("hi\n") if sandbox == "auto" else granted == refused
 
 
 @pytest.mark.needs_sandbox
@@ -219,42 +202,36 @@ async def test_a_workspace_that_is_closed_to_root_without_powers_is_explained(sh
     shell.workspace.chmod(0o700)
     os.chown(shell.workspace, 1000, 1000)
 
-    result = await shell.run("true")
+    result = await shell.told("true")
     os.chown(shell.workspace, 0, 0)
 
-    assert "belongs to user 1000" in text(result)
+    assert "belongs to user 1000" in result
 
 
-async def test_the_owner_may_do_without(shell: Shell):
-    shell.policy = replace(shell.policy, sandbox="none")
+async def test_the_owner_may_do_without_a_wall_but_not_without_the_guard(shell: Shell):
+    shell.set(sandbox="none")
 
     assert await shell.required_access("echo hi") == [Access(AccessKind.COMMAND, "echo hi")]
-    assert text(await shell.run("echo hi; cat /proc/1/comm")).startswith("hi\n")
-
-
-async def test_the_guard_speaks_before_the_command_runs(shell: Shell):
-    result = await shell.run("touch before; rm -rf ~")
-
-    assert "whole disk, home" in text(result)
+    assert (await shell.told("echo hi; cat /proc/1/comm")).startswith("hi\n")
+    assert "whole disk, home" in await shell.told("touch before; rm -rf ~")
     assert not (shell.workspace / "before").exists()
 
 
 async def test_the_owners_patterns_are_obeyed(shell: Shell):
-    shell.policy = replace(shell.policy, sandbox="none", deny=(r"\bpush\b",), allow=(r"echo .*", "git .*"))
+    shell.set(sandbox="none", deny=(r"\bpush\b",), allow=("echo .*", "git .*"))
 
-    assert "denyPatterns" in text(await shell.run("git push"))
-    assert "allowPatterns" in text(await shell.run("echo a; ls"))
-    assert text(await shell.run("echo a | echo b")).startswith("b\n")
+    said = [await shell.told(command) for command in ("git push", "echo a; ls", "echo a | echo b")]
+
+    for text, part in zip(said, ("denyPatterns", "allowPatterns", "b\n"), strict=True):
+        assert part in text
 
 
-@pytest.mark.parametrize(
-    ("command", "trusted_as"),
-    [("echo hi", Provenance.TOOL), ("curl -s --max-time 1 http://127.0.0.1:9", Provenance.WEB)],
-)
-async def test_what_comes_from_outside_is_trusted_as_little(shell: Shell, command: str, trusted_as: Provenance):
-    shell.policy = replace(shell.policy, sandbox="none")
+async def test_what_comes_from_outside_is_trusted_as_little(shell: Shell):
+    shell.set(sandbox="none")
 
-    assert (await shell.run(command)).provenance is trusted_as
+    own, fetched = await shell.run("echo hi"), await shell.run("curl -s --max-time 1 http://127.0.0.1:9")
+
+    assert (own.provenance, fetched.provenance) == (Provenance.TOOL, Provenance.WEB)
 
 
 class Cron(Tool):
@@ -288,45 +265,38 @@ class Cron(Tool):
         ("nanobot cron remove j1", {"action": "remove", "job_id": "j1"}),
         ("nanobot cron enable j1 --disable", {"action": "disable", "job_id": "j1"}),
         ("/usr/local/bin/nanobot cron run j1 --force", {"action": "run", "job_id": "j1"}),
+        # any other command is a command
+        ("nanobot cron list | cat", None),
+        ("nanobot cron list; ls", None),
+        ("nanobot status", None),
+        ("nanobot cron --help", None),
     ],
 )  # fmt: skip
-async def test_a_nanobot_cron_command_is_the_call_it_means(shell: Shell, command: str, meant: dict[str, Any]):
-    cron = Cron()
-    shell.others["cron"] = cron
+async def test_a_nanobot_cron_command_is_the_call_it_means(shell: Shell, command: str, meant: dict[str, Any] | None):
+    shell.registry.register(cron := Cron())
+    shell.set(sandbox="none")
 
     reaches = await shell.required_access(command)
-    result = await shell.run(command)
+    result = await shell.told(command)
 
-    assert text(result) == "Job made."
-    assert cron.asked == [{"session": "cli:direct", **meant}]
-    assert reaches == [Access(AccessKind.JOB, meant.get("message", ""))]
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["nanobot cron list | cat", "nanobot cron list; ls", "nanobot status", "nanobot cron --help"],
-)
-async def test_any_other_command_is_a_command(shell: Shell, command: str):
-    cron = Cron()
-    shell.others["cron"] = cron
-    shell.policy = replace(shell.policy, sandbox="none")
-
-    await shell.run(command)
-
-    assert cron.asked == []
+    assert (result == "Job made.") is (meant is not None)
+    assert cron.asked == ([{"session": "cli:direct", **meant}] if meant else [])
+    assert reaches == [
+        Access(AccessKind.JOB, meant.get("message", "")) if meant else Access(AccessKind.COMMAND, command)
+    ]
 
 
 async def test_arguments_the_cron_tool_does_not_take_are_said(shell: Shell):
-    shell.others["cron"] = Cron()
+    shell.registry.register(Cron())
 
-    assert "every_seconds" in text(await shell.run("nanobot cron add -m x -e often"))
+    assert "every_seconds" in await shell.told("nanobot cron add -m x -e often")
 
 
 @needs_bwrap
 async def test_limits_hold_inside(shell: Shell):
-    result = await shell.run("ulimit -c; ulimit -n; cat /proc/self/oom_score_adj; echo $HOME $TMPDIR")
+    result = await shell.told("ulimit -c; ulimit -n; cat /proc/self/oom_score_adj; echo $HOME $TMPDIR")
 
-    assert text(result).split() == ["0", "8192", "500", os.environ["HOME"], "/tmp", "Exit", "code:", "0"]
+    assert result.split() == ["0", "8192", "500", os.environ["HOME"], "/tmp", "Exit", "code:", "0"]
 
 
 @pytest.mark.needs_sandbox

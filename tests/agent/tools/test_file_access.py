@@ -1,7 +1,5 @@
 """What the file tools reach for, and that a yes opens just that."""
 
-import contextlib
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,41 +7,47 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.access import Access, AccessKind
+from nanobot.agent.events import Answer
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.builtin import ToolPolicies, build_tools
-from nanobot.agent.tools.hooks import PlannedCall, Verdict
-from nanobot.agent.tools.search import GrepTool
-from nanobot.config.schema import Config
+from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import text_of
-from nanobot.security.files.paths import PathPolicy
 from nanobot.testing import calls, open_bot
-from tests.support.processes import swapping
+from tests.support.approvals import Person
+from tests.support.tools import Call, lay
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
 
 
-@pytest.fixture
-def policy(workspace: Path) -> PathPolicy:
-    home = workspace.parent / "home"
-    for folder in (home / ".ssh", home / "docs"):
-        folder.mkdir(parents=True)
-    (home / ".ssh/key").write_text("a key\n", encoding="utf-8")
-    return PathPolicy(workspace, unreadable=(home / ".ssh",), protected=(home / "law",), data_folder=home / "data")
+@pytest.fixture(autouse=True)
+def files(workspace: Path, home: Path) -> None:
+    lay(home, {".ssh/key": "a key\n", "docs/x": ""})
+    lay(workspace, {"build.sh": "", "draft.sh": ""})
+    (workspace / "build.sh").chmod(0o755)
+    for name, target in {"link": "../home/docs", "to_soul": "SOUL.md", "to_hooks": ".git/hooks"}.items():
+        (workspace / name).symlink_to(target)
 
 
-def written(path: str, tool: str = "write_file") -> tuple[str, dict[str, Any]]:
-    more = {"content": "x"} if tool == "write_file" else {"old_text": "a", "new_text": "b"}
-    return tool, {"path": path, **more}
+WRITE = {"write_file": {"content": "x"}, "edit_file": {"old_text": "a", "new_text": "b"}}
+LOOK: dict[str, dict[str, str]] = {
+    "read_file": {},
+    "list_dir": {},
+    "glob": {"pattern": "key"},
+    "grep": {"pattern": "key"},
+}
 
 
-async def reaches(policy: PathPolicy, ctx: ToolContext, tool: str, arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
-    found = await build_tools(ToolPolicies(policy)).required_access(tool, arguments, ctx)
-    home = policy.workspace.parent
-    return [(reach.kind.value, str(Path(reach.target).relative_to(home)), reach.needs_approval) for reach in found]
+async def reaches(registry: ToolRegistry, ctx: ToolContext, tools: dict[str, Any], path: str) -> list[list[Any]]:
+    """What each of these tools would access there."""
+    found = [await registry.required_access(tool, {"path": path, **more}, ctx) for tool, more in tools.items()]
+    return [
+        [
+            (reach.kind.value, str(Path(reach.target).relative_to(ctx.workspace.parent)), reach.needs_approval)
+            for reach in accesses
+        ]
+        for accesses in found
+    ]
 
 
-@pytest.mark.parametrize("tool", ["write_file", "edit_file"])
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
@@ -88,18 +92,10 @@ async def reaches(policy: PathPolicy, ctx: ToolContext, tool: str, arguments: di
         ("a\0b", []),
     ],
 )
-async def test_a_write_reaches_for(policy: PathPolicy, ctx: ToolContext, path: str, wanted: list[Any], tool: str):
-    (policy.workspace / "link").symlink_to(policy.workspace.parent / "home/docs")
-    (policy.workspace / "to_soul").symlink_to("SOUL.md")
-    (policy.workspace / "to_hooks").symlink_to(".git/hooks")
-    for name, mode in (("build.sh", 0o755), ("draft.sh", 0o644)):
-        (policy.workspace / name).touch()
-        (policy.workspace / name).chmod(mode)
-
-    assert await reaches(policy, ctx, *written(path, tool)) == wanted
+async def test_a_write_reaches_for(registry: ToolRegistry, ctx: ToolContext, path: str, wanted: list[Any]):
+    assert await reaches(registry, ctx, WRITE, path) == [wanted] * len(WRITE)
 
 
-@pytest.mark.parametrize("tool", ["read_file", "list_dir", "glob", "grep"])
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
@@ -111,92 +107,39 @@ async def test_a_write_reaches_for(policy: PathPolicy, ctx: ToolContext, path: s
         (".", []),
     ],
 )
-async def test_a_look_reaches_for(policy: PathPolicy, ctx: ToolContext, path: str, wanted: list[Any], tool: str):
-    more = {"pattern": "key"} if tool in ("glob", "grep") else {}
-
-    assert await reaches(policy, ctx, tool, {"path": path, **more}) == wanted
+async def test_a_look_reaches_for(registry: ToolRegistry, ctx: ToolContext, path: str, wanted: list[Any]):
+    assert await reaches(registry, ctx, LOOK, path) == [wanted] * len(LOOK)
 
 
-@pytest.mark.parametrize("tool", ["read_file", "list_dir", "glob", "grep"])
-async def test_a_yes_shows_the_place_it_was_given_for(policy: PathPolicy, ctx: ToolContext, tool: str):
-    registry = build_tools(ToolPolicies(policy))
-    folder = policy.workspace.parent / "home/.ssh"
-    path = folder / "key" if tool == "read_file" else folder
-    arguments = {"path": str(path), **({"pattern": "key"} if tool in ("glob", "grep") else {})}
+@pytest.mark.parametrize("tool", LOOK)
+async def test_a_yes_shows_the_place_it_was_given_for(registry: ToolRegistry, ctx: ToolContext, home: Path, tool: str):
+    path = home / ".ssh/key" if tool == "read_file" else home / ".ssh"
+    arguments = {"path": str(path), **LOOK[tool]}
 
     without = await registry.call(tool, arguments, ctx)
     granted = await registry.call(tool, arguments, replace(ctx, granted=frozenset({f"secrets:{path}"})))
 
-    assert without.error
+    assert without.error and not granted.error
     assert "without the owner's permission" in text_of(without.content)
     assert "key" in text_of(granted.content)
-    assert not granted.error
 
 
-class Granting:
-    """A hook that says yes to everything, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[Access] = []
-
-    async def before_call(self, planned: PlannedCall) -> Verdict:
-        self.asked += planned.required_access
-        return Verdict(frozenset(reach.rule for reach in planned.required_access))
-
-
-async def test_in_a_turn_a_yes_lets_a_file_be_written_outside(tmp_path: Path):
-    outside = tmp_path.resolve() / "elsewhere"
-    outside.mkdir()
-    config, hook = Config(), Granting()
-    config.tools.approval = "off"
-    path = str(outside / "new.txt")
-
-    async with open_bot(tmp_path / "bot", calls(written(path)), "done", config=config, hooks=[hook]) as bot:
-        await bot.say("go")
-
-    assert hook.asked == [Access(AccessKind.FOLDER, str(outside), True, "It is outside the workspace.")]
-    assert (outside / "new.txt").read_text(encoding="utf-8") == "x"
-
-
-async def test_in_a_turn_without_a_yes_nothing_is_written_outside(tmp_path: Path):
+@pytest.mark.parametrize("answer", [Answer.ONCE, Answer.NO])
+async def test_in_a_turn_a_yes_lets_a_file_be_written_outside(tmp_path: Path, answer: Answer):
     outside = tmp_path.resolve() / "elsewhere"
     outside.mkdir()
 
-    async with open_bot(tmp_path / "bot", calls(written(str(outside / "new.txt"))), "ok") as bot:
-        await bot.say("go")
+    async with open_bot(tmp_path / "bot") as bot:
+        person = Person(bot, answer)
+        bot.provider.script(calls(("write_file", {"path": str(outside / "new.txt"), "content": "x"})), "done")
+        await person.say("go")
 
-        row = bot.provider.requests[1][-1]
-    assert row["failure"] == "not_run"
-    assert list(outside.iterdir()) == []
+    assert [question.reaches for question in person.asked] == [[f"folder:{outside}"]]
+    assert [file.read_text("utf-8") for file in outside.iterdir()] == ["x"] * (answer is Answer.ONCE)
 
 
-async def test_a_call_without_a_yes_tells_the_model_what_to_do(policy: PathPolicy, ctx: ToolContext):
-    path = str(policy.workspace.parent / "home/docs/new.txt")
-
-    result = await build_tools(ToolPolicies(policy)).call(*written(path), ctx)
+async def test_a_call_without_a_yes_tells_the_model_what_to_do(call: Call, home: Path):
+    result = await call("write_file", path=str(home / "docs/new.txt"), content="x")
 
     assert "the owner has not allowed writing in" in text_of(result.content)
     assert "tools.allowedPaths" in text_of(result.content)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="swaps by a call of Linux")
-@pytest.mark.parametrize("ripgrep", [False, True])
-async def test_a_search_tells_nothing_of_where_a_link_that_comes_and_goes_leads(workspace: Path, ripgrep: bool):
-    (workspace / "folder").mkdir()
-    (workspace / "folder/file").write_text("found mine\n", encoding="utf-8")
-    outside = workspace.parent / "outside"
-    outside.mkdir()
-    (outside / "file").write_text("found theirs\n", encoding="utf-8")
-    (workspace / "link").symlink_to(outside)
-    grep = GrepTool(PathPolicy(workspace, restrict=True), ripgrep=ripgrep)
-    told = text_of((await grep.execute("found")).content)
-
-    with swapping(workspace / "folder", workspace / "link", outside, 1_000) as child:
-        while child.poll() is None:
-            told += text_of((await grep.execute("found", path="folder")).content)
-            told += text_of((await grep.execute("found")).content)
-
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(1)
-    assert "mine" in told
-    assert "theirs" not in told

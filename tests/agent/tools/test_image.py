@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from nanobot.config.schema import Config
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.testing import Bot, open_bot
 from tests.fakes.images import PNG, FakeImages
 from tests.support.ledger_rows import rows_of
+from tests.support.tools import call_in_turn
 
 
 @pytest.fixture
@@ -26,9 +27,7 @@ def config_for(server: FakeImages, provider: str = "openai", **other: Any) -> Co
 
 async def draw(bot: Bot, **arguments: str) -> str:
     """What the model reads of one call."""
-    bot.provider.script(calls(("image", {"prompt": "A red square.", **arguments})), "done")
-    assert await bot.say("draw") == "done"
-    return str(bot.provider.requests[-1][-1]["content"])
+    return str((await call_in_turn(bot, "image", **{"prompt": "A red square.", **arguments}))["content"])
 
 
 @pytest.mark.parametrize(
@@ -39,21 +38,16 @@ async def test_picture_is_saved_in_the_workspace_and_stands_in_the_ledger(
 ):
     async with open_bot(tmp_path, config=config_for(server, provider)) as bot:
         result = await draw(bot, path="art/square.jpg")
+        unnamed = await draw(bot)
 
+    (saved,) = (tmp_path / "workspace" / "images").iterdir()
+    assert f"images/{saved.name}" in unnamed
     assert "art/square.png" in result and "PNG" in result
     assert (tmp_path / "workspace" / "art" / "square.png").read_bytes() == PNG
     assert "A red square." in str(server.asked[0].json)
-    (row,) = [row for row in rows_of(tmp_path) if row["cause"] == "image"]
+    row, _ = [row for row in rows_of(tmp_path) if row["cause"] == "image"]
     assert (row["provider"], row["model"], row["outcome"]) == (provider, model, "ok")
     assert (row["prompt_tokens"], row["completion_tokens"], row["session"]) == (20, tokens, "cli:direct")
-
-
-async def test_picture_has_a_name_of_its_own_without_a_path(tmp_path: Path, server: FakeImages):
-    async with open_bot(tmp_path, config=config_for(server)) as bot:
-        result = await draw(bot)
-
-    (saved,) = (tmp_path / "workspace" / "images").iterdir()
-    assert f"images/{saved.name}" in result
 
 
 async def test_picture_behind_an_address_is_fetched_from_the_configured_server(tmp_path: Path):
@@ -69,19 +63,18 @@ async def test_picture_behind_an_address_is_fetched_from_the_configured_server(t
 @pytest.mark.parametrize(
     ("config", "offered"),
     [
-        (Config(), False),
-        (Config.model_validate({"providers": {"anthropic": {"apiKey": "k"}}}), False),
-        (Config.model_validate({"providers": {"openai": {"apiKey": "k"}}}), True),
-        (Config.model_validate({"providers": {"gemini": {"apiKey": "k"}}}), True),
-        (
-            Config.model_validate({"providers": {"openai": {"apiKey": "k"}}, "tools": {"image": {"enable": False}}}),
-            False,
-        ),
-        (Config.model_validate({"tools": {"image": {"provider": "gemini"}}}), False),
+        ({}, False),
+        ({"providers": {"anthropic": {"apiKey": "k"}}}, False),
+        ({"providers": {"openai": {"apiKey": "k"}}}, True),
+        ({"providers": {"gemini": {"apiKey": "k"}}}, True),
+        ({"providers": {"openai": {"apiKey": "k"}}, "tools": {"image": {"enable": False}}}, False),
+        ({"tools": {"image": {"provider": "gemini"}}}, False),
     ],
 )
-async def test_tool_is_offered_where_an_image_model_can_be_reached(tmp_path: Path, config: Config, offered: bool):
-    async with open_bot(tmp_path, "hi", config=config) as bot:
+async def test_tool_is_offered_where_an_image_model_can_be_reached(
+    tmp_path: Path, config: dict[str, Any], offered: bool
+):
+    async with open_bot(tmp_path, "hi", config=Config.model_validate(config)) as bot:
         await bot.say("hello")
         names = [tool["function"]["name"] for tool in bot.provider.tools[0]]
 

@@ -1,10 +1,11 @@
 import asyncio
+import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Tool, ToolContext, ToolResult, string, takes
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.types import Provenance
 
@@ -12,8 +13,11 @@ from nanobot.messages.types import Provenance
 class Echo(Tool):
     name = "echo"
     description = "Says it again"
-    parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}  # noqa: RUF012
+    parameters = takes("text", text=string())
     aliases = ("say",)
+
+    def __init__(self, name: str = "echo") -> None:
+        self.name = name
 
     async def execute(self, text: str) -> str:
         return text
@@ -22,11 +26,11 @@ class Echo(Tool):
 class Odd(Tool):
     """Does whatever it was made with."""
 
+    name = "odd"
     description = "Odd"
-    parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+    parameters = takes()
 
-    def __init__(self, does: Any, name: str = "odd") -> None:
-        self.name = name
+    def __init__(self, does: Any) -> None:
         self._does = does
 
     async def execute(self, **kwargs: Any) -> Any:
@@ -59,10 +63,6 @@ def registry_of(*tools: Tool) -> ToolRegistry:
     return registry
 
 
-def does(action: Any) -> ToolRegistry:
-    return registry_of(Odd(action))
-
-
 def raises(error: BaseException) -> Any:
     def act() -> None:
         raise error
@@ -70,31 +70,34 @@ def raises(error: BaseException) -> Any:
     return act
 
 
-async def test_execute_gives_the_text_of_the_tool():
-    assert await registry_of(Echo()).execute("echo", {"text": "hi"}) == "hi"
+@pytest.mark.parametrize(
+    ("name", "params", "said"),
+    [
+        ("echo", {"text": "hi"}, "hi"),
+        ("say", {"text": "hi"}, "hi"),
+        ("weather", {"city": "Łódź"}, "Sunny in Łódź"),
+        ("ecko", {}, "Did you mean echo?"),
+        ("echo", {"txt": "hi"}, "text is required (a string). txt is not a parameter. Did you mean text?"),
+        ("echo", None, "must be one JSON object"),
+        ("echo", [], "must be one JSON object"),
+        ("echo", "text", "must be one JSON object"),
+        ("echo", 5, "must be one JSON object"),
+    ],
+)
+async def test_a_call_by_name_or_alias_answers_or_says_what_would_be_right(name: str, params: Any, said: str):
+    registry = registry_of(Echo(), FromTheOriginal())
+
+    assert said in await registry.execute(name, params)
+    assert [definition["function"]["name"] for definition in registry.get_definitions()] == ["echo", "weather"]
 
 
-async def test_a_tool_written_for_the_original_works(ctx: ToolContext):
-    registry = registry_of(FromTheOriginal())
+async def test_a_tool_is_not_run_with_wrong_arguments():
+    ran: list[bool] = []
+    odd = Odd(lambda: ran.append(True))
+    odd.parameters = Echo.parameters
 
-    result = await registry.call("weather", {"city": "Łódź"}, ctx)
-
-    assert result.content == "Sunny in Łódź"
-    assert registry.get_definitions()[0]["function"]["name"] == "weather"
-
-
-async def test_an_alias_finds_the_tool_and_is_not_told_to_models():
-    registry = registry_of(Echo())
-
-    assert await registry.execute("say", {"text": "hi"}) == "hi"
-    assert [definition["function"]["name"] for definition in registry.get_definitions()] == ["echo"]
-
-
-async def test_an_unknown_tool_names_the_nearest():
-    said = await registry_of(Echo()).execute("ecko", {})
-
-    assert "Error" in said
-    assert "Did you mean echo?" in said
+    assert "was not run" in await registry_of(odd).execute("odd", {})
+    assert not ran
 
 
 @pytest.mark.parametrize(
@@ -109,37 +112,19 @@ async def test_an_unknown_tool_names_the_nearest():
         (lambda: 7, "7"),
         (lambda: asyncio.sleep(0, "late"), "late"),
         (lambda: "Error: as text", "Error: as text"),
+        (lambda: ToolResult("page", provenance=Provenance.WEB), "page"),
     ],
 )
-async def test_whatever_a_tool_does_is_a_result(action, said):
-    result = await does(action).call("odd", {})
+async def test_whatever_a_tool_does_is_a_result_with_where_its_words_came_from(action, said):
+    result = await registry_of(Odd(action)).call("odd", {})
 
     assert result.content == said
     assert result.error is said.startswith("Error")
-
-
-@pytest.mark.parametrize("params", [None, [], "text", 5])
-async def test_arguments_of_any_kind_are_answered(params):
-    assert "must be one JSON object" in await registry_of(Echo()).execute("echo", params)
-
-
-async def test_wrong_arguments_say_what_is_missing_and_do_not_run_the_tool():
-    ran: list[bool] = []
-
-    class Watched(Echo):
-        async def execute(self, text: str) -> str:
-            ran.append(True)
-            return text
-
-    said = await registry_of(Watched()).execute("echo", {"txt": "hi"})
-
-    assert "text is required (a string)" in said
-    assert "Did you mean text?" in said
-    assert not ran
+    assert result.provenance is (Provenance.WEB if said == "page" else Provenance.TOOL)
 
 
 async def test_a_cancel_goes_through():
-    registry = does(lambda: asyncio.sleep(60))
+    registry = registry_of(Odd(lambda: asyncio.sleep(60)))
     task = asyncio.create_task(registry.call("odd", {}))
     await asyncio.sleep(0)
 
@@ -150,7 +135,7 @@ async def test_a_cancel_goes_through():
 
 
 def test_definitions_are_sorted_and_the_same_object_until_the_set_changes():
-    registry = registry_of(Odd(None, "b"), Odd(None, "a"))
+    registry = registry_of(Echo("b"), Echo("a"))
 
     first = registry.get_definitions()
 
@@ -158,36 +143,21 @@ def test_definitions_are_sorted_and_the_same_object_until_the_set_changes():
     assert [definition["function"]["name"] for definition in first] == ["a", "b"]
     registry.unregister("a")
     assert [definition["function"]["name"] for definition in registry.get_definitions()] == ["b"]
-    assert len(registry) == 1
-    assert "a" not in registry
-    assert registry.has("b")
-    assert registry.names == ["b"]
-
-
-async def test_a_result_carries_where_its_words_came_from():
-    by_default = await does(lambda: "x").call("odd", {})
-    by_itself = await does(lambda: ToolResult("x", provenance=Provenance.WEB)).call("odd", {})
-
-    assert by_default.provenance is Provenance.TOOL
-    assert by_itself.provenance is Provenance.WEB
+    assert (len(registry), "a" in registry, registry.has("b"), registry.names) == (1, False, True, ["b"])
 
 
 async def test_the_context_is_handed_only_to_who_asks(ctx: ToolContext):
-    class Asking(Tool):
-        name = "echo"
-        description = Echo.description
-        parameters = Echo.parameters
-
-        async def execute(self, text: str, *, ctx: ToolContext) -> str:
+    class Asking(Echo):
+        async def execute(self, text: str, *, ctx: ToolContext) -> str:  # type: ignore[override]
             return f"{text} in {ctx.session_key}"
 
-    assert (await registry_of(Asking()).call("echo", {"text": "hi"}, ctx)).content == "hi in cli:direct"
-    assert (await registry_of(Echo()).call("echo", {"text": "hi"}, ctx)).content == "hi"
+    registry = registry_of(Asking("asking"), Echo())
+
+    results = [await registry.call(name, {"text": "hi"}, ctx) for name in ("asking", "echo")]
+    assert [result.content for result in results] == ["hi in cli:direct", "hi"]
 
 
 def test_right_arguments_do_not_import_jsonschema():
-    import subprocess
-
     code = (
         "import sys, asyncio, pathlib\n"
         "from nanobot.agent.tools.builtin import ToolPolicies, build_tools\n"

@@ -1,5 +1,8 @@
-"""What people say to a bot, and whether it is meant for it."""
+"""What people say to a bot, whether it is meant for it, and what comes attached: fetched and transcribed after Telegram
+was told that its message came, and paid for once.
+"""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +40,16 @@ OF_US: Json = AT_HOME | {"text": "done", "from": BOT}
 ZOES: Json = origin("user", sender_user=user(ZOE, "Zoe"))
 OGG = b"OggS" + b"\0" * 60
 JPEG = b"\xff\xd8\xff" + b"\0" * 60
+MP3 = b"ID3" + b"\0" * 60
+MP4 = b"\0\0\0\x18ftypmp42" + b"\0" * 60
 STICKER: Json = {
     "file_id": "S", "file_unique_id": "S", "type": "regular", "width": 1, "height": 1, "is_animated": True,
     "is_video": False, "emoji": "😀",
 }  # fmt: skip
+LINKS: list[Json] = [
+    {"type": "text_link", "offset": 4, "length": 4, "url": "https://a.example"},
+    {"type": "text_link", "offset": 9, "length": 2, "url": "https://b.example"},
+]
 PLACE: Json = {"latitude": 52.5, "longitude": 13.4}
 POLL: Json = {
     "id": "1", "question": "Tea?", "total_voter_count": 0, "is_closed": False, "is_anonymous": True, "type": "regular",
@@ -85,21 +94,14 @@ async def test_in_a_group_it_hears_what_is_meant_for_it(telegram, tmp_path, text
     assert [one.content for one in life.heard[:-1]] == ([heard] if heard else [])
 
 
-async def test_a_command_for_another_bot_is_not_heard_even_where_everything_is(telegram, tmp_path):
+async def test_where_everything_is_heard_a_command_for_another_bot_and_members_who_come_are_not(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True, group_policy="open") as life:
         await telegram.server.message(HALL, ANNA, "/status@another_bot")
+        await telegram.server.message(HALL, ANNA, new_chat_members=[telegram.server.people[ZOE]])
         await telegram.server.message(HALL, ANNA, "chatter")
         await life.hears("chatter")
 
     assert len(life.heard) == 1
-
-
-async def test_the_start_button_asks_for_the_greeting(telegram, tmp_path):
-    async with live(telegram, tmp_path, silent=True) as life:
-        await telegram.says("/start from-a-link")
-        message = await life.hears("/")
-
-    assert message.content == "/start"
 
 
 @pytest.mark.parametrize(
@@ -122,27 +124,6 @@ async def test_who_is_no_person_is_known_by_what_vouches_for_them(telegram, tmp_
     assert [one.sender_id for one in life.heard[:-1]] == ([sender] if sender else [])
 
 
-async def test_the_address_behind_a_word_is_told(telegram, tmp_path):
-    links = [
-        {"type": "text_link", "offset": 3, "length": 4, "url": "https://a.example"},
-        {"type": "text_link", "offset": 8, "length": 2, "url": "https://b.example"},
-    ]
-    async with live(telegram, tmp_path, silent=True) as life:
-        await telegram.server.message(ANNA, ANNA, "😀 this or", entities=links)
-        message = await life.hears("this")
-
-    assert message.content == "😀 this (https://a.example) or (https://b.example)"
-
-
-async def test_members_who_come_and_go_say_nothing(telegram, tmp_path):
-    async with live(telegram, tmp_path, silent=True, group_policy="open") as life:
-        await telegram.server.message(HALL, ANNA, new_chat_members=[telegram.server.people[ZOE]])
-        await telegram.says("after")
-        await life.hears("after")
-
-    assert len(life.heard) == 1
-
-
 @pytest.mark.parametrize(
     ("more", "words", "own"),
     [
@@ -161,7 +142,7 @@ async def test_members_who_come_and_go_say_nothing(telegram, tmp_path):
 )
 async def test_words_of_others_are_marked_and_never_count_as_the_owners(telegram, tmp_path, more, words, own):
     async with live(telegram, tmp_path, silent=True, allow_from=[]) as life:
-        life.people.approve(await code_for(telegram, life), owner=True)
+        life.people.admit("telegram", str(ANNA), owner=True)
         await telegram.server.message(ANNA, ANNA, "look", **more)
         message = await life.hears("look")
 
@@ -173,7 +154,7 @@ async def test_words_of_others_are_marked_and_never_count_as_the_owners(telegram
 async def test_forwarded_message_is_never_a_command_nor_the_owners_words(telegram, tmp_path, command):
     menu = (MenuEntry("goal", "work at it"), MenuEntry("status", "how it is"))
     async with live(telegram, tmp_path, silent=True, allow_from=[], commands=menu) as life:
-        life.people.approve(await code_for(telegram, life), owner=True)
+        life.people.admit("telegram", str(ANNA), owner=True)
         await telegram.server.message(ANNA, ANNA, command, forward_origin=ZOES)
         message = await life.hears(command)
 
@@ -181,28 +162,7 @@ async def test_forwarded_message_is_never_a_command_nor_the_owners_words(telegra
     assert message.provenance is Provenance.PERSON
 
 
-async def code_for(telegram: TelegramPlatform, life: LiveChannel) -> str:
-    """A code for Anna."""
-    await telegram.says("let me in")
-    waiting = await eventually(lambda: life.people.pending("telegram"))
-    return str(waiting[0].code)
-
-
 # attachments
-
-
-async def test_an_album_is_one_message(telegram, tmp_path):
-    async with live(telegram, tmp_path, silent=True) as life:
-        for number in range(3):
-            photo = [telegram.server.file(JPEG + bytes([number])) | {"width": 9, "height": 9}]
-            caption = {"caption": "our trip"} if number == 0 else {}
-            await telegram.server.message(ANNA, ANNA, media_group_id="a", photo=photo, **caption)
-        await telegram.says("nice?")
-        await life.hears("nice?")
-
-    album, _ = life.heard
-    assert album.content.startswith("our trip\n[image: ")
-    assert sorted(Path(one).read_bytes() for one in album.media) == [JPEG + bytes([number]) for number in range(3)]
 
 
 async def test_an_album_whose_parts_come_one_by_one_is_one_message(tmp_path):
@@ -237,6 +197,8 @@ async def test_an_album_whose_parts_come_one_by_one_is_one_message(tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
+        ({"text": "😀 [this or", "entities": LINKS}, "😀 [this (https://a.example) or (https://b.example)"),
+        ({"text": "/start from-a-link"}, "/start"),
         ({"sticker": STICKER}, "[sticker 😀]"),
         ({"location": PLACE}, "[location: 52.5, 13.4]"),
         (
@@ -249,21 +211,12 @@ async def test_an_album_whose_parts_come_one_by_one_is_one_message(tmp_path):
         ({"story": {"chat": NEWS, "id": 1}}, "[a message of a kind that bots cannot read]"),
     ],
 )
-async def test_what_is_neither_text_nor_file_is_said_in_words(telegram, tmp_path, more, words):
+async def test_what_is_more_than_text_is_said_in_words(telegram, tmp_path, more, words):
     async with live(telegram, tmp_path, silent=True) as life:
         await telegram.server.message(ANNA, ANNA, **more)
-        message = await life.hears("[")
+        message = await life.hears(words[0])
 
     assert message.content == words
-
-
-async def test_a_file_that_bots_may_not_have_is_said_to_the_model(telegram, tmp_path, caplog):
-    telegram.server.largest_download = 10
-    async with live(telegram, tmp_path, silent=True) as life:
-        await telegram.server.message(ANNA, ANNA, caption="read", document=telegram.server.file(b"x" * 11))
-        message = await life.hears("read")
-
-    assert message.content == "read\n[file: download failed]"
 
 
 async def test_a_bot_api_server_of_ones_own_may_say_where_a_file_lies(telegram, tmp_path):
@@ -274,3 +227,138 @@ async def test_a_bot_api_server_of_ones_own_may_say_where_a_file_lies(telegram, 
         message = await life.hears("read")
 
     assert Path(message.media[0]).read_bytes() == b"%PDF-1.7 and more"
+
+
+class Words:
+    """Understands so many recordings, and the rest once `may` is released."""
+
+    def __init__(self, *fails: Exception, at_once: int = 9) -> None:
+        self.heard: list[Path] = []
+        self.may = asyncio.Semaphore(at_once)
+        self.fails = [*fails]
+
+    async def transcribe(self, path: Path) -> str:
+        self.heard.append(path)
+        await self.may.acquire()
+        if self.fails:
+            raise self.fails.pop(0)
+        return f"words of {path.suffix}"
+
+
+async def sends(telegram: TelegramPlatform, kind: str, data: bytes, **more: Any) -> str:
+    told = telegram.server.file(data) | {"duration": 2, "width": 9, "height": 9}
+    more[kind] = [told] if kind == "photo" else told
+    return str(await telegram.server.message(ANNA, ANNA, **more))
+
+
+async def test_message_is_acknowledged_before_its_recording_is_understood_and_only_a_stop_goes_past_it(
+    telegram, tmp_path
+):
+    words, is_stop = Words(at_once=0), lambda message: message.content == "/stop"
+    async with live(telegram, tmp_path, silent=True, transcribe=words, bypasses_lane=is_stop) as life:
+        voice = await sends(telegram, "voice", OGG)
+        await eventually(lambda: words.heard)
+        await eventually(lambda: telegram.acknowledged(voice))
+        counts, early = await life.counts(), [*life.heard]
+        await telegram.says("and this?")
+        await telegram.says("/stop")
+        await life.hears("/stop")
+        words.may.release()
+        await life.hears("and this?")
+
+    _, message, _ = life.heard
+    assert early == []
+    assert counts.queued == 1
+    assert [one.content.split(":")[0] for one in life.heard] == ["/stop", "[voice", "and this?"]
+    assert message.content == f"[voice: {message.media[0]}]\n[transcription: words of .ogg]"
+
+
+async def test_recording_that_was_understood_before_a_crash_is_not_paid_for_again(telegram, tmp_path):
+    words = Words(at_once=1)
+    async with live(telegram, tmp_path, silent=True, transcribe=words) as life:
+        voices = [telegram.server.file(OGG + bytes([number])) | {"duration": 2} for number in range(2)]
+        for voice in voices:
+            await telegram.server.message(ANNA, ANNA, media_group_id="a", voice=voice)
+        await telegram.says("behind them")
+        await eventually(lambda: len(words.heard) == 2 and life.bus.incomplete("telegram")[1:])
+        written = await in_the_journal(life)
+    words.may.release()
+    async with live(telegram, tmp_path, silent=True, transcribe=words) as life:
+        await life.hears("behind them")
+        counts = await life.counts()
+
+    assert written == [1, 0]
+    assert words.heard.count(words.heard[0]) == 1
+    assert [one.content.count("transcription") for one in life.heard] == [2, 0]
+    assert (counts.received, counts.queued) == (2, 2)
+
+
+async def test_channel_that_is_made_anew_goes_on_with_what_the_old_one_has_accepted(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True) as life:
+        telegram.server.slow_files.clear()
+        file = await sends(telegram, "document", b"data", caption="read")
+        await telegram.says("behind it")
+        await eventually(lambda: life.bus.incomplete("telegram")[1:] and telegram.acknowledged(file))
+        anew = telegram.channel(life.bus)
+        anew.attach(life.channel.services)
+        await life.manager.change("telegram", anew)
+        telegram.server.slow_files.set()
+        await life.hears("behind it")
+
+    assert [one.content.split("\n")[0] for one in life.heard] == ["read", "behind it"]
+    assert len(life.heard[0].media) == 1
+
+
+async def in_the_journal(life: LiveChannel) -> list[int]:
+    """How many attachments each open message still has to get."""
+    assert life.bus.journal is not None
+    return [len(one.attachments) for one in await life.bus.journal.load_unsettled()]
+
+
+async def test_full_disk_keeps_a_message_with_what_is_attached_waiting(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True) as life:
+        telegram.server.slow_files.clear()
+        await sends(telegram, "document", b"data", caption="read")
+        await eventually(lambda: life.bus.incomplete("telegram"))
+        life.bus.full = True
+        telegram.server.slow_files.set()
+        await eventually(lambda: life.bus.refused)
+        heard = [*life.heard]
+        life.bus.full = False
+        await life.hears("read")
+
+    assert heard == []
+
+
+async def test_recording_that_breaks_who_transcribes_it_costs_its_words_only(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True, transcribe=Words(KeyError("text"))) as life:
+        await sends(telegram, "voice", OGG, caption="listen")
+        message = await life.hears("listen")
+
+    assert message.content == f"listen\n[voice: {message.media[0]}]"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "provenance"),
+    [
+        ("photo", JPEG, Provenance.PERSON),
+        ("photo", JPEG + b"too large", Provenance.OWNER),
+        ("document", JPEG, Provenance.PERSON),
+        ("audio", MP3, Provenance.PERSON),
+        ("document", MP3, Provenance.PERSON),
+        ("voice", OGG, Provenance.OWNER),
+        ("video", MP4, Provenance.OWNER),
+        ("document", b"words", Provenance.OWNER),
+    ],
+)
+async def test_pictures_and_audio_files_are_not_the_owners_words_and_recordings_made_there_are(
+    telegram, tmp_path, kind, data, provenance
+):
+    telegram.server.largest_download = len(JPEG)
+    async with live(telegram, tmp_path, silent=True, allow_from=[], transcribe=Words()) as life:
+        life.people.admit("telegram", str(ANNA), owner=True)
+        await sends(telegram, kind, data, caption="look")
+        message = await life.hears("look")
+
+    assert message.provenance is provenance
+    assert message.content.endswith("download failed]") is (len(data) > len(JPEG))

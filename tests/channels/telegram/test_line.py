@@ -1,16 +1,13 @@
 """What a bot sends: as what it is, where the chat is today, and what Telegram refuses."""
 
-import asyncio
-
 import pytest
 
 from nanobot.agent.command import parse_command
-from nanobot.bus.events import Address, Button, DeliveryFailedError, MenuEntry, OutboundKind
+from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.telegram import TelegramChannel
 from nanobot.testing.live_channel import delta, live
 from tests.fakes.platform_telegram import ANNA, HALL, ZOE
-from tests.fakes.telegram import BLOCKED, BOT, bad, too_fast
+from tests.fakes.telegram import BLOCKED, BOT, bad
 from tests.support.eventually import eventually
 
 NANO = f"@{BOT['username']}"
@@ -36,33 +33,23 @@ async def test_looks_travel_as_entities_and_where_they_are_refused_the_words_go_
     assert (second["text"], second["entities"]) == ("again bold", [])
 
 
-async def test_what_a_message_names_is_not_fetched_for_a_preview(telegram, tmp_path, monkeypatch):
-    monkeypatch.setattr(TelegramChannel, "delta_interval_s", 0.0)
+async def test_a_growing_answer_fetches_no_preview_and_may_say_already_what_it_says(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True) as life:
+        life.adjust(delta_interval_s=0.0)
         await telegram.says("hello")
         message = await life.hears("hello")
         delta(life, message, "See https://a.example/?q=1")
         await life.shows("See https://a.example/?q=1")
+        delta(life, message, " and")
+        await life.shows("?q=1 and")
+        telegram.server.faults.append(bad("message is not modified: specified new message content..."))
         life.answers(message, "See https://a.example/?q=1 and more")
         await life.posted(message, "next")
 
+    assert [one.text for one in telegram.shown()] == ["See https://a.example/?q=1 and", "next"]
+    assert life.dead == []
     sent = {name: told.get("link_preview_options") for name, told in telegram.server.asked if "essage" in name}
     assert sent["sendMessage"] == sent["editMessageText"] == {"is_disabled": True}
-
-
-async def test_a_message_that_says_it_already_is_fine(telegram, tmp_path, monkeypatch):
-    monkeypatch.setattr(TelegramChannel, "delta_interval_s", 0.0)
-    async with live(telegram, tmp_path, silent=True) as life:
-        await telegram.says("hello")
-        message = await life.hears("hello")
-        delta(life, message, "one")
-        await life.shows("one")
-        telegram.server.faults.append(bad("message is not modified: specified new message content..."))
-        life.answers(message, "one two")
-        await life.posted(message, "next")
-
-    assert [one.text for one in telegram.shown()] == ["one", "next"]
-    assert life.dead == []
 
 
 async def test_a_growing_answer_rings_and_quotes_once_and_progress_is_silent(telegram, tmp_path):
@@ -75,18 +62,13 @@ async def test_a_growing_answer_rings_and_quotes_once_and_progress_is_silent(tel
         delta_kind = {"kind": OutboundKind.STREAM_DELTA, "turn_id": "t", "reply_to": message.message_id}
         life.post(message, "one", **delta_kind)
         shown = await life.shows("one")
+    async with live(telegram, tmp_path, silent=True, reply_to_message=False) as life:
+        await life.posted(message, "to nobody", reply_to=message.message_id)
+        unquoted = await life.shows("to nobody")
 
-    assert [one.silent for one in telegram.server.shown(ANNA)] == [True, False]
+    assert unquoted.reply_to is None
+    assert [one.silent for one in telegram.server.shown(ANNA)][:2] == [True, False]
     assert shown.reply_to == number
-
-
-async def test_nothing_is_quoted_unless_the_owner_wants_it(telegram, tmp_path):
-    async with live(telegram, tmp_path, reply_to_message=False, silent=True) as life:
-        await telegram.says("hello")
-        message = await life.hears("hello")
-        await life.posted(message, "to you", reply_to=message.message_id)
-
-    assert [one.reply_to for one in telegram.shown()] == [None]
 
 
 async def test_a_group_is_shown_a_growing_answer_less_often(telegram):
@@ -109,49 +91,20 @@ async def test_what_telegram_never_takes_is_given_up_at_once(telegram, tmp_path,
     assert telegram.shown() == []
 
 
-async def test_a_chat_that_was_told_to_wait_is_not_asked_meanwhile_and_others_are(telegram, tmp_path):
-    async with live(telegram, tmp_path) as life:
-        await life.is_up()
-        telegram.server.faults.append(too_fast(0.3))
-        slow = life.post(home(), "later")
-        await eventually(lambda: not telegram.server.faults)
-        await life.posted(home(HALL), "now")
-        waited = not slow.settled
-        asked = [method for method, params in telegram.server.asked if params.get("text") == "later"]
-        await asyncio.wait_for(slow.wait(), 5)
-
-    assert waited
-    assert len(asked) == 1
-    assert [one.text for one in telegram.shown()] == ["later"]
-
-
 async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
-    async with live(telegram, tmp_path, commands=bot.menu):
+    async with live(telegram, tmp_path, commands=bot.menu, silent=True) as life:
         await eventually(lambda: telegram.server.commands)
+        await telegram.says("/dream_log 3", chat=HALL)  # Telegram spells no dashes
+        message = await life.hears("/dream")
 
+    assert message.content == "/dream-log 3"
+    polls = [params for method, params in telegram.server.asked if method == "getUpdates"]
+    assert all(params["allowed_updates"] == ["message", "callback_query"] for params in polls)  # no edits of people
     named = [one["command"] for one in telegram.server.commands]
     assert named == [entry.name.replace("-", "_") for entry in bot.menu]
     for name in named:
         assert parse_command(f"/{name}@{BOT['username']}") is not None
         assert "There is no command" not in await bot.say(f"/{name.replace('_', '-')}")
-
-
-async def test_a_command_that_telegram_cannot_spell_is_in_the_menu_and_understood(telegram, tmp_path):
-    async with live(telegram, tmp_path, commands=(MenuEntry("dream-log", "what it dreamt"),)) as life:
-        await eventually(lambda: telegram.server.commands)
-        await telegram.says("/dream_log 3", chat=HALL)
-        message = await life.hears("/dream")
-
-    assert telegram.server.commands == [{"command": "dream_log", "description": "what it dreamt"}]
-    assert message.content == "/dream-log 3"
-
-
-async def test_edits_of_people_are_not_asked_for(telegram, tmp_path):
-    async with live(telegram, tmp_path) as life:
-        await life.is_up()
-
-    polls = [params for method, params in telegram.server.asked if method == "getUpdates"]
-    assert all(params["allowed_updates"] == ["message", "callback_query"] for params in polls)
 
 
 # files
@@ -167,23 +120,19 @@ async def test_edits_of_people_are_not_asked_for(telegram, tmp_path):
         ("a.mp4", b"\0\0\0\0ftypisom" + b"\0" * 60, "sendVideo"),
         ("a.gif", b"GIF89a" + b"\0" * 60, "sendAnimation"),
         ("a.pdf", b"%PDF-1.7", "sendDocument"),
+        ("https://example.org/cat.png", b"", "sendPhoto"),
     ],
 )
-async def test_a_file_goes_out_as_what_it_is(telegram, tmp_path, name, data, method):
-    (tmp_path / name).write_bytes(data)
+async def test_a_file_goes_out_as_what_it_is_and_an_address_is_telegrams_to_fetch(
+    telegram, tmp_path, name, data, method
+):
+    if data:
+        (tmp_path / name).write_bytes(data)
     async with live(telegram, tmp_path) as life:
-        await life.posted(home(), "", media=[str(tmp_path / name)])
+        await life.posted(home(), "", media=[str(tmp_path / name) if data else name])
 
     (posted,) = telegram.server.shown(ANNA)
     assert (posted.method, posted.filename) == (method, name)
-
-
-async def test_an_address_is_telegrams_to_fetch(telegram, tmp_path):
-    async with live(telegram, tmp_path) as life:
-        await life.posted(home(), "", media=["https://example.org/cat.png"])
-
-    (posted,) = telegram.server.shown(ANNA)
-    assert posted.filename == "https://example.org/cat.png"
 
 
 # buttons
@@ -207,8 +156,12 @@ async def test_short_buttons_are_one_row_and_long_ones_a_row_each(telegram, tmp_
     assert [[button["text"] for button in row] for row in keyboard] == rows
 
 
-async def test_a_button_can_be_pressed_once_and_is_gone_then(telegram, tmp_path):
+async def test_a_button_can_be_pressed_once_and_is_gone_then_and_by_no_stranger(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True) as life:
+        (in_hall,) = await life.posted(home(HALL), "sure?", buttons=(Button("Yes", "do it"),))
+        await telegram.server.press(int(in_hall), "Yes", ZOE)
+        await eventually(lambda: telegram.server.answered)
+        telegram.server.answered.clear()
         (shown_id,) = await life.posted(home(), "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))
         posted = telegram.server.posted[int(shown_id)]
         before = dict(posted.json)
@@ -219,18 +172,9 @@ async def test_a_button_can_be_pressed_once_and_is_gone_then(telegram, tmp_path)
         await telegram.press_button(shown_id, "No")
         await eventually(lambda: len(telegram.server.answered) == 2)
 
+    assert [one.buttons for one in telegram.shown(telegram.group)] == [["Yes"]]
     assert [one.content for one in life.heard] == ["do it"]
     assert ["text" in one for one in telegram.server.answered] == [False, True]
-
-
-async def test_a_stranger_presses_in_vain(telegram, tmp_path):
-    async with live(telegram, tmp_path, silent=True) as life:
-        (shown_id,) = await life.posted(home(HALL), "sure?", buttons=(Button("Yes", "do it"),))
-        await telegram.server.press(int(shown_id), "Yes", ZOE)
-        await eventually(lambda: telegram.server.answered)
-
-    assert life.heard == []
-    assert [one.buttons for one in telegram.shown(telegram.group)] == [["Yes"]]
 
 
 async def test_a_value_longer_than_a_button_carries_gives_way_to_the_label_which_answers_no_question(

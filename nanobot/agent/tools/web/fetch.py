@@ -43,15 +43,13 @@ class WebFetchTool(Tool):
     effect = Effect.READ
     provenance = Provenance.WEB
 
-    def __init__(self, policy: WebPolicy, *, fetcher: Fetcher | None = None, paths: PathPolicy | None = None) -> None:
-        """Images and documents are read if there are `paths`: copies of images are saved in the workspace, for sessions
-        to refer to.
-        """
+    def __init__(self, policy: WebPolicy, paths: PathPolicy) -> None:
+        """`paths`: copies of images are saved in the workspace, for sessions to refer to."""
         self._max_chars = policy.max_chars
         self._paths = paths
         self._documents = Documents()
         self._read_lock = asyncio.Lock()  # a large page takes 40 MB while it is read
-        self._fetcher = fetcher or Fetcher(
+        self._fetcher = Fetcher(
             EgressGate(policy.network),
             limits=FetchLimits(total_s=FETCH_TIMEOUT_S),
             find_secret=policy.find_secret,
@@ -119,18 +117,17 @@ class WebFetchTool(Tool):
         size = human_size(len(answer.body))
         if answer.cut:
             return Page(f"This is {kind}, larger than the limit ({size}).", "none"), []
-        if self._paths is not None:
-            with tempfile.TemporaryFile() as temporary:
-                file = cast("BinaryIO", temporary)
-                if (document_type := await asyncio.to_thread(_write, file, answer.body)) is not None:
-                    document = await self._documents.text(_NAME, file, document_type)
-                    text = document.text if isinstance(document, Document) else text_of(document.content)
-                    return Page(text, "document"), []
-                if image_kind(answer.body[:64]) is not None:
-                    shown = await asyncio.to_thread(show_image, Opener(self._paths), _NAME, file)
-                    if isinstance(shown.content, str):
-                        return Page(shown.content, "document"), []
-                    return Page(f"{kind}, {size}", "image"), shown.content
+        with tempfile.TemporaryFile() as temporary:
+            file = cast("BinaryIO", temporary)
+            if (document_type := await asyncio.to_thread(_write, file, answer.body)) is not None:
+                document = await self._documents.text(_NAME, file, document_type)
+                text = document.text if isinstance(document, Document) else text_of(document.content)
+                return Page(text, "document"), []
+            if image_kind(answer.body[:64]) is not None:
+                shown = await asyncio.to_thread(show_image, Opener(self._paths), _NAME, file)
+                if isinstance(shown.content, str):
+                    return Page(shown.content, "document"), []
+                return Page(f"{kind}, {size}", "image"), shown.content
         hint = "Download it with exec (curl -L -o FILE URL), then read_file may read it."
         return Page(f"This is {kind} ({size}), not text. {hint}", "none"), []
 

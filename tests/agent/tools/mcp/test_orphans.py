@@ -63,7 +63,7 @@ async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tm
 
 async def test_closing_ends_a_server_that_has_just_failed_to_answer(bench: OpenBench, tmp_path: Path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
-    noisy = await bench(child("noisy", "babbles", mark), timeouts=McpTimeouts(to_connect_s=1.0, first_listing_s=20))
+    noisy = await bench(child("noisy", "babbles", mark), timeouts=McpTimeouts(to_connect_s=0.3, first_listing_s=20))
 
     await noisy.registry.close()  # while the program is being ended
 

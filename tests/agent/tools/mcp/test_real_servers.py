@@ -13,14 +13,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nanobot.agent.tools.base import ToolResult
 from tests.support.mcp import Configured, OpenBench, configured
 from tests.support.toy_gateway import free_port
-
-NPM = ("mcp-server-everything", "mcp-server-filesystem", "mcp-server-memory")
 
 
 def from_pypi(name: str, *args: str) -> Configured:
@@ -41,47 +40,40 @@ def words_of(result: ToolResult) -> str:
     return json.dumps(result.content)
 
 
-async def test_git_of_pypi(bench: OpenBench, tmp_path: Path):
+@pytest.mark.slow  # each server imports the SDK
+async def test_git_time_and_fetch_of_pypi(bench: OpenBench, tmp_path: Path):
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", repository], check=True)
     (repository / "new.txt").write_text("x", encoding="utf-8")
-    git = await bench(from_pypi("git"))
-
-    assert "new.txt" in words_of(await git.call("mcp_git_git_status", repo_path=str(repository)))
-
-
-@pytest.mark.slow  # each server imports the SDK
-async def test_time_and_fetch_of_pypi(bench: OpenBench):
-    both = await bench(from_pypi("time"), from_pypi("fetch"))
-    hour, page = await asyncio.gather(
-        both.call("mcp_time_convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
-        both.call("mcp_fetch_fetch", url="http://127.0.0.1:9/", raw=True),
+    servers = await bench(from_pypi("git"), from_pypi("time"), from_pypi("fetch"))
+    status, hour, page = await asyncio.gather(
+        servers.call("mcp_git_git_status", repo_path=str(repository)),
+        servers.call("mcp_time_convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
+        servers.call("mcp_fetch_fetch", url="http://127.0.0.1:9/", raw=True),
     )
 
+    assert "new.txt" in words_of(status)
     assert "21:00" in words_of(hour)
     assert page.error
     assert "127.0.0.1:9" in str(page.content)
 
 
 async def test_filesystem_and_memory_of_npm(bench: OpenBench, tmp_path: Path):
-    folder = tmp_path / "files"
-    folder.mkdir()
+    (folder := tmp_path / "files").mkdir()
+    memory = {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     both = await bench(
         configured("fs", command=from_npm("mcp-server-filesystem"), args=[str(folder)]),
-        configured(
-            "kg", command=from_npm("mcp-server-memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
-        ),
+        configured("kg", command=from_npm("mcp-server-memory"), env=memory),
     )
 
     written = await both.call("mcp_fs_write_file", path=str(folder / "a.txt"), content="hi")
     entity = {"name": "Ada", "entityType": "person", "observations": ["likes tea"]}
     made = await both.call("mcp_kg_create_entities", entities=[entity])
-    known = await both.call("mcp_kg_search_nodes", query="tea")
 
     assert "Success" in words_of(written)
     assert (folder / "a.txt").read_text(encoding="utf-8") == "hi"
     assert "Ada" in words_of(made)
-    assert "likes tea" in words_of(known)
+    assert "likes tea" in words_of(await both.call("mcp_kg_search_nodes", query="tea"))
 
 
 async def test_everything_of_npm_on_stdio(bench: OpenBench):
@@ -100,24 +92,14 @@ async def test_everything_of_npm_on_stdio(bench: OpenBench):
     first = str(resources.content).split()[0]
     assert words_of(await every.call("mcp_every_resources", uri=first))
     assert "simple-prompt" in str(prompts.content)
-    assert words_of(await every.call_with("mcp_every_prompts", {"name": "simple-prompt"}))
+    assert words_of(await every.call("mcp_every_prompts", name="simple-prompt"))
     assert wrong.error
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
 
 
 @contextmanager
 def served(*command: str, **environment: str) -> Iterator[None]:
-    with subprocess.Popen(
-        command,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as server:
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    with subprocess.Popen(command, env={**os.environ, **environment}, **quiet) as server:
         try:
             yield
         finally:
@@ -136,47 +118,27 @@ async def until_it_listens(port: int) -> None:
 
 
 @pytest.mark.timeout(180)  # each server imports the SDK
-@pytest.mark.parametrize(
-    ("wire", "path"), [("streamable-http", "/mcp"), pytest.param("sse", "/sse", marks=pytest.mark.slow)]
-)
-async def test_a_server_of_the_sdk_at_an_address_also_after_it_was_restarted(
-    bench: OpenBench, port: int, wire: str, path: str
-):
-    command = (sys.executable, "-m", "tests.programs.mcp_web_server", wire, str(port))
-    with served(*command):
-        await until_it_listens(port)
-        web = await bench(configured("web", url=f"http://127.0.0.1:{port}{path}"))
-        before = await web.call("mcp_web_echo", message="hi")
-        picture = await web.call("mcp_web_picture")
-        listed = await web.call("mcp_web_resources")
-        note = await web.call("mcp_web_resources", uri="note://today")
-        greeting = await web.call_with("mcp_web_prompts", {"name": "greeting", "arguments": {"name": "Ada"}})
-        wrong = await web.call("mcp_web_resources", uri="note://tomorrow")
-    with served(*command):
-        await until_it_listens(port)
-        after = await web.call("mcp_web_echo", message="hi again")
-
-    assert before.content == "Echo: hi"
-    assert '"image_url"' in words_of(picture)
-    assert "note://today" in words_of(listed)
-    assert words_of(note) == '"Water the plants."'
-    assert "Greet Ada." in words_of(greeting)
-    assert "was refused by its server" in str(wrong.content)
-    assert after.content == "Echo: hi again"
-
-
-@pytest.mark.parametrize(("wire", "path"), [("streamableHttp", "/mcp"), ("sse", "/sse")])
-async def test_everything_of_npm_at_an_address_also_after_it_was_restarted(
-    bench: OpenBench, port: int, wire: str, path: str
-):
-    command = (from_npm("mcp-server-everything"), wire)
+@pytest.mark.parametrize("maker", ["sdk", "npm"])
+@pytest.mark.parametrize("wire", ["http", pytest.param("sse", marks=pytest.mark.slow)])
+async def test_a_server_at_an_address(bench: OpenBench, maker: str, wire: str):
+    port = free_port()
+    if maker == "sdk":
+        name = {"http": "streamable-http"}.get(wire, wire)
+        command = [sys.executable, "-m", "tests.programs.mcp_web_server", name, str(port)]
+    else:
+        command = [from_npm("mcp-server-everything"), {"http": "streamableHttp"}.get(wire, wire)]
     with served(*command, PORT=str(port)):
         await until_it_listens(port)
-        every = await bench(configured("every", url=f"http://127.0.0.1:{port}{path}"))
-        before = await every.call("mcp_every_echo", message="hi")
-    with served(*command, PORT=str(port)):
-        await until_it_listens(port)
-        after = await every.call("mcp_every_echo", message="hi again")
-
-    assert before.content == "Echo: hi"
-    assert after.content == "Echo: hi again"
+        web = await bench(configured("web", url=f"http://127.0.0.1:{port}/{'mcp' if wire == 'http' else 'sse'}"))
+        assert (await web.call("mcp_web_echo", message="hi")).content == "Echo: hi"
+        if maker == "sdk":
+            picture = await web.call("mcp_web_picture")
+            listed = await web.call("mcp_web_resources")
+            note = await web.call("mcp_web_resources", uri="note://today")
+            greeting = await web.call("mcp_web_prompts", name="greeting", arguments={"name": "Ada"})
+            wrong = await web.call("mcp_web_resources", uri="note://tomorrow")
+            assert '"image_url"' in words_of(picture)
+            assert "note://today" in words_of(listed)
+            assert words_of(note) == '"Water the plants."'
+            assert "Greet Ada." in words_of(greeting)
+            assert "was refused by its server" in str(wrong.content)

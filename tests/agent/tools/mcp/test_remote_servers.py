@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from nanobot.agent.tools.mcp.server import Phase
 from nanobot.config.schema import McpServerConfig
 from nanobot.messages.types import ToolFailure
 from nanobot.net.egress import NetworkPolicy
@@ -37,25 +36,21 @@ async def test_a_forgotten_session_is_begun_anew_and_nobody_notices(bench: OpenB
     assert result.content == "call 2"
 
 
-async def test_of_a_server_that_drops_every_third_call_no_reading_is_lost(bench: OpenBench):
+@pytest.mark.parametrize(
+    ("tool", "errors"),
+    [("count", [False] * 9), ("act", [False, False, True] * 3)],  # what only reads is asked again
+)
+async def test_a_dropped_call_is_repeated_if_it_may_be_and_else_told_of(
+    bench: OpenBench, tool: str, errors: list[bool]
+):
     async with remote_server() as server:
         server.drops_every = 3
         far = await bench(configured("far", url=server.url))
 
-        results = [await far.call("mcp_far_count") for _ in range(9)]
+        results = [await far.call(f"mcp_far_{tool}") for _ in errors]
 
-    assert not any(result.error for result in results)
-
-
-async def test_a_dropped_call_that_acts_is_told_of_and_the_next_one_works(bench: OpenBench):
-    async with remote_server() as server:
-        server.drops_every = 3
-        far = await bench(configured("far", url=server.url))
-
-        results = [await far.call("mcp_far_act") for _ in range(9)]
-
-    assert [result.error for result in results] == [False, False, True] * 3
-    assert server.calls == 9
+    assert [result.error for result in results] == errors
+    assert server.calls == 9 or tool == "count"
 
 
 async def test_a_server_that_is_away_for_a_while_is_found_again(bench: OpenBench):
@@ -63,34 +58,29 @@ async def test_a_server_that_is_away_for_a_while_is_found_again(bench: OpenBench
         far = await bench(configured("far", url=server.url))
         await far.call("mcp_far_act")
     away = await far.call("mcp_far_act")
-    state = far.servers.servers[0].state
+    report = far.servers.report()
 
     async with remote_server(server.port):
         back = await far.call("mcp_far_act")
 
     assert away.error
     assert "cannot be reached" in str(away.content)
-    assert state.phase is Phase.FAILED
+    assert "far: failed" in report
     assert back.content == "call 1"
 
 
-async def test_an_address_where_nobody_answers_costs_only_its_own_tools(bench: OpenBench):
+async def test_an_address_where_no_server_answers_costs_only_its_own_tools_and_says_why(bench: OpenBench):
     async with remote_server() as server:
-        both = await bench(configured("gone", url="http://127.0.0.1:9/mcp"), configured("far", url=server.url))
+        with FakeModels(kind="web") as page:
+            urls = {"gone": "http://127.0.0.1:9/mcp", "page": f"{page.url}/mcp", "far": server.url}
+            several = await bench(*(configured(name, url=url) for name, url in urls.items()))
 
-        results = await asyncio.gather(*(both.call("mcp_far_count") for _ in range(20)))
+            results = await asyncio.gather(*(several.call("mcp_far_count") for _ in range(20)))
 
     assert not any(result.error for result in results)
-    assert both.servers.servers[0].state.phase is Phase.FAILED
-
-
-async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench: OpenBench):
-    with FakeModels(kind="web") as page:
-        both = await bench(configured("gone", url="http://127.0.0.1:9/mcp"), configured("page", url=f"{page.url}/mcp"))
-
-    gone, other = (server.state.reason for server in both.servers.servers)
-    assert gone == "nothing answers at http://127.0.0.1:9/mcp"
-    assert other == f"{page.url}/mcp answers 404; look at the url and the headers"
+    gone, other, _ = several.servers.report().splitlines()
+    assert "gone: failed, not met yet: nothing answers at http://127.0.0.1:9/mcp" in gone
+    assert f"{page.url}/mcp answers 404; look at the url and the headers" in other
 
 
 @pytest.mark.parametrize(
@@ -109,12 +99,6 @@ async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench:
 )
 def test_the_wire_is_what_the_config_says_or_what_fits(config: dict[str, str], wire: str | None):
     assert McpServerConfig.model_validate(config).transport == wire
-
-
-def test_a_place_is_shown_without_what_may_be_secret():
-    config = McpServerConfig(url="https://me:geheim@example.org/mcp?key=geheim#geheim")
-
-    assert config.location == "https://example.org/mcp"
 
 
 async def test_a_server_is_kept_unless_its_settings_or_the_network_it_is_asked_by_have_changed(bench: OpenBench):

@@ -12,77 +12,86 @@ from typing import Any
 import pytest
 
 from nanobot.agent.tools.base import Effect, ToolContext
-from nanobot.agent.tools.mcp.listing import MAX_TOOLS
 from nanobot.agent.tools.mcp.server import McpTimeouts, Phase
 from nanobot.messages.types import Provenance
 from tests.support.eventually import eventually
-from tests.support.mcp import LONG_TIMEOUTS, MCP_SERVER, Configured, OpenBench, child, configured
+from tests.support.mcp import MCP_SERVER, Configured, OpenBench, child, configured
+from tests.support.tools import lay
 
 
-async def test_answers_of_a_server_become_results_of_its_provenance(bench: OpenBench, workspace: Path):
-    lamp = await bench(child("lamp"))
+async def test_answers_of_a_server_become_results_of_its_provenance(
+    bench: OpenBench, workspace: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "geheim")
+    lamp = await bench(child("lamp", env={"LAMP_TOKEN": "its own"}))
+    answers: dict[str, tuple[dict[str, Any], str]] = {
+        "echo": ({"colour": "röd"}, '{"colour": "röd"}'),
+        "fails": ({}, "the lamp is broken"),
+        "structured": ({}, '{"degrees": 21}'),
+        "half_a_letter": ({}, "half \ufffd, whole \U0001f600"),
+        "garbage": ({}, "said some garbage"),
+        "big": ({"size": 4_000_000}, "x" * 4_000_000),
+    }
 
-    echo = await lamp.call("mcp_lamp_echo", colour="röd")
-    failed = await lamp.call("mcp_lamp_fails")
+    results = {name: await lamp.call(f"mcp_lamp_{name}", **arguments) for name, (arguments, _) in answers.items()}
+    environment = json.loads(str((await lamp.call("mcp_lamp_environment")).content))
     picture = await lamp.call("mcp_lamp_picture")
 
-    assert json.loads(str(echo.content)) == {"colour": "röd"}
-    assert (echo.provenance, echo.error) == (Provenance.MCP, False)
-    assert (failed.content, failed.error) == ("the lamp is broken", True)
-    assert (await lamp.call("mcp_lamp_structured")).content == '{"degrees": 21}'
-    assert (await lamp.call("mcp_lamp_half_a_letter")).content == "half \ufffd, whole \U0001f600"
-    assert (await lamp.call("mcp_lamp_garbage")).content == "said some garbage"
+    assert [name for name, result in results.items() if result.content != answers[name][1]] == []
+    assert [name for name, result in results.items() if result.error] == ["fails"]
+    assert {result.provenance for result in (*results.values(), picture)} == {Provenance.MCP}
+    assert (environment.get("ANTHROPIC_API_KEY"), environment["LAMP_TOKEN"]) == (None, "its own")
+    assert environment["PATH"]
     assert isinstance(picture.content, list)
     image, sound, note = picture.content
     path = Path(image["image_url"]["url"])
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.is_relative_to(workspace)
-    assert sound["text"].startswith("[audio: ")
-    assert note["text"] == "a note"
+    assert (sound["text"].partition(":")[0], note["text"]) == ("[audio", "a note")
 
 
-async def test_two_hundred_sessions_share_one_program_that_stays_warm(bench: OpenBench):
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+async def test_what_a_server_sends_does_not_follow_a_link_out(bench: OpenBench, workspace: Path, tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (workspace / ".nanobot").mkdir()
+    (workspace / ".nanobot/received").symlink_to(tmp_path / "elsewhere")
     lamp = await bench(child("lamp"))
-    results = await asyncio.gather(*((lamp.call("mcp_lamp_pid")) for _ in range(200)))
-    took = []
 
-    for _ in range(5):  # the fastest of them: the machine may have other things to do
-        begun = time.perf_counter()
-        results.append(await lamp.call("mcp_lamp_pid"))
-        took.append(time.perf_counter() - begun)
+    result = await lamp.call("mcp_lamp_picture")
 
-    assert len({str(result.content) for result in results}) == 1
-    assert min(took) < 0.05
+    assert "[image: could not be saved]" in str(result.content)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
-async def test_known_tools_are_offered_at_once_and_the_first_call_starts_the_server(bench: OpenBench):
-    await bench(child("lamp"))
-    again = await bench(child("lamp"))
-    state = again.servers.servers[0].state.phase
+async def test_all_sessions_share_one_program_that_works_side_by_side(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+    begun = time.perf_counter()
+
+    slow = await asyncio.gather(*(lamp.call("mcp_lamp_slow", steps=20) for _ in range(10)))
+    took = time.perf_counter() - begun
+    programs = await asyncio.gather(*(lamp.call("mcp_lamp_pid") for _ in range(200)))
+
+    assert {str(result.content) for result in slow} == {"done at last"}
+    assert took < 5  # one after the other would take 10 s
+    assert len({str(result.content) for result in programs}) == 1
+
+
+async def test_known_tools_are_offered_at_once_and_the_first_call_starts_the_server(bench: OpenBench, tmp_path: Path):
+    await bench(child("lamp", env={"LAMP_TOKEN": "geheim"}))
+    (file,) = (tmp_path / "mcp").glob("*.json")
+    mode, remembered = file.stat().st_mode & 0o777, file.read_text(encoding="utf-8")
+    again = await bench(child("lamp", env={"LAMP_TOKEN": "geheim"}))
+    report = again.servers.report()
 
     result = await again.call("mcp_lamp_echo", n=1)
 
-    assert state is Phase.IDLE
+    assert (mode, "geheim" in remembered) == (0o600, False)
+    assert "lamp: idle" in report
     assert "mcp_lamp_echo" in again.registry.names
     assert result.content == '{"n": 1}'
-
-
-async def test_what_is_remembered_is_ours_alone_to_read_and_holds_no_secret(bench: OpenBench, tmp_path: Path):
-    await bench(child("lamp", env={"LAMP_TOKEN": "geheim"}))
-
-    (file,) = (tmp_path / "mcp").glob("*.json")
-
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert "geheim" not in file.read_text(encoding="utf-8")
-
-
-async def test_a_damaged_memory_is_asked_for_anew(bench: OpenBench, tmp_path: Path):
-    await bench(child("lamp"))
-    (file,) = (tmp_path / "mcp").glob("*.json")
-
     for damage in ("", '{"tools": [1]}', "\0"):
         file.write_text(damage, encoding="utf-8")
-        assert "mcp_lamp_echo" in (await bench(child("lamp"))).registry.names
+        assert "mcp_lamp_echo" in (await bench(child("lamp", env={"LAMP_TOKEN": "geheim"}))).registry.names
 
 
 async def test_the_owner_chooses_which_tools_are_offered(bench: OpenBench):
@@ -118,55 +127,39 @@ async def test_servers_that_fail_or_hang_do_not_hold_up_the_others_and_are_told_
     assert noisy.start() is None
 
 
-def working_directory_of(name: str, **more: Any) -> Configured:
-    """A server that only says where it was started."""
-    return configured(name, command="sh", args=["-c", "pwd -P >&2; exit 3"], **more)
-
-
-async def test_each_server_starts_in_a_private_folder_of_its_own_outside_the_workspace(
-    bench: OpenBench, workspace: Path
+async def test_each_server_starts_in_a_private_folder_of_its_own_or_where_its_owner_wants_it(
+    bench: OpenBench, workspace: Path, tmp_path: Path
 ):
-    both = await bench(working_directory_of("a b"), working_directory_of("a_b"))
+    project = tmp_path / "project"
+    lay(project, {"serve": "#!/bin/sh\npwd -P >&2; exit 3\n"})
+    (project / "serve").chmod(0o700)
 
-    folders = [Path(server.state.reason.rpartition(": ")[2]) for server in both.servers.servers]
+    def where(name: str, **more: Any) -> Configured:
+        """A server that only says where it was started."""
+        return configured(name, **{"command": "sh", "args": ["-c", "pwd -P >&2; exit 3"], **more})
 
-    assert len(set(folders)) == 2
-    for folder in folders:
+    all_of_them = await bench(
+        where("a b"),
+        where("a_b"),
+        where("here", cwd=str(project)),
+        where("beside", command="./serve", args=[], cwd=str(project)),
+        where("gone", cwd=str(tmp_path / "gone")),
+    )
+
+    reasons = [server.state.reason for server in all_of_them.servers.servers]
+    one, other, here, beside, _ = [Path(reason.rpartition(": ")[2]) for reason in reasons]
+    assert one != other
+    for folder in (one, other):
         assert not folder.is_relative_to(workspace.resolve())
         assert list(folder.iterdir()) == []
         assert folder.stat().st_mode & 0o777 == 0o700
-
-
-async def test_a_server_starts_where_its_owner_wants_it(bench: OpenBench, tmp_path: Path):
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "serve").write_text("#!/bin/sh\npwd -P >&2; exit 3\n", encoding="utf-8")
-    (project / "serve").chmod(0o700)
-
-    here = await bench(
-        working_directory_of("here", cwd=str(project)),
-        configured("beside", command="./serve", cwd=str(project)),
-        working_directory_of("gone", cwd=str(tmp_path / "gone")),
-    )
-
-    said, beside, gone = (server.state.reason for server in here.servers.servers)
-    assert said.endswith(f": {project.resolve()}")
-    assert beside.endswith(f": {project.resolve()}")
-    assert "tools.mcpServers.gone.cwd" in gone
-
-
-async def test_a_server_that_cannot_start_says_why(bench: OpenBench):
-    broken = await bench(configured("broken", command="sh", args=["-c", "echo no database >&2; exit 3"]))
-
-    state = broken.servers.servers[0].state
-
-    assert "exit code 3" in state.reason
-    assert "no database" in state.reason
+    assert {here, beside} == {project.resolve()}
+    assert "tools.mcpServers.gone.cwd" in reasons[-1]
 
 
 async def test_many_calls_of_a_server_that_cannot_start_start_it_once(bench: OpenBench, tmp_path: Path):
     broken, starts = tmp_path / "broken", tmp_path / "starts"
-    fails = f"if [ -e {broken} ]; then echo >> {starts}; sleep 0.3; exit 3; fi"
+    fails = f"if [ -e {broken} ]; then echo >> {starts}; sleep 0.3; echo no database >&2; exit 3; fi"
     script = f"{fails}; exec {sys.executable} -I -S {MCP_SERVER}"
     lamp = configured("lamp", command="sh", args=["-c", script])
     await bench(lamp)
@@ -175,7 +168,7 @@ async def test_many_calls_of_a_server_that_cannot_start_start_it_once(bench: Ope
 
     results = await asyncio.gather(*(again.call("mcp_lamp_echo") for _ in range(10)))
 
-    assert {str(result.content).count("exit code 3") for result in results} == {1}
+    assert all("exit code 3" in str(result.content) and "no database" in str(result.content) for result in results)
     assert starts.read_text(encoding="utf-8") == "\n"
 
 
@@ -202,7 +195,9 @@ async def test_a_call_that_is_stopped_while_its_server_starts_does_not_stop_the_
     assert starts.read_text(encoding="utf-8").count("\n") == 2
 
 
-async def test_a_server_that_dies_is_there_again_for_the_next_call(bench: OpenBench):
+async def test_a_server_that_dies_is_there_again_for_the_next_call_or_for_one_that_may_be_repeated(
+    bench: OpenBench, tmp_path: Path
+):
     lamp = await bench(child("lamp"))
 
     died = await lamp.call("mcp_lamp_die")
@@ -210,19 +205,13 @@ async def test_a_server_that_dies_is_there_again_for_the_next_call(bench: OpenBe
     os.kill(number, signal.SIGKILL)
     await asyncio.sleep(0.1)
     after = await lamp.call("mcp_lamp_echo", n=1)
+    repeated = await lamp.call("mcp_lamp_die_once", mark=str(tmp_path / "mark"))
 
     assert died.error
     assert "may or may not have been done" in str(died.content)
     assert "I am dying" in str(died.content)
     assert after.content == '{"n": 1}'
-
-
-async def test_a_call_that_may_be_repeated_is_asked_again_when_its_server_dies(bench: OpenBench, tmp_path: Path):
-    lamp = await bench(child("lamp"))
-
-    result = await lamp.call("mcp_lamp_die_once", mark=str(tmp_path / "mark"))
-
-    assert result.content == "this time it went well"
+    assert repeated.content == "this time it went well"
 
 
 async def test_a_slow_call_is_given_up_and_the_server_told_unless_it_reports_progress(bench: OpenBench):
@@ -234,30 +223,6 @@ async def test_a_slow_call_is_given_up_and_the_server_told_unless_it_reports_pro
     assert "did not answer within 0.3 s" in str(late.content)
     assert (await lamp.call("mcp_lamp_was_cancelled")).content == "1 cancelled"
     assert (await lamp.call("mcp_lamp_slow", steps=12)).content == "done at last"
-
-
-async def test_calls_of_one_server_run_side_by_side(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-    begun = time.perf_counter()
-
-    results = await asyncio.gather(*(lamp.call("mcp_lamp_slow", steps=4) for _ in range(10)))
-
-    assert {str(result.content) for result in results} == {"done at last"}
-    assert time.perf_counter() - begun < 1.8  # one after the other would take 2 s
-
-
-async def test_megabytes_arrive_whole(bench: OpenBench):
-    lamp = await bench(child("lamp"))
-
-    result = await lamp.call("mcp_lamp_big", size=4_000_000)
-
-    assert result.content == "x" * 4_000_000
-
-
-async def test_of_an_endless_list_of_tools_the_rest_is_not_looked_at(bench: OpenBench):
-    many = await bench(child("many", "many"))
-
-    assert many.servers.servers[0].left_out > 3000 - MAX_TOOLS
 
 
 def resident_bytes() -> int:
@@ -287,16 +252,18 @@ async def test_a_server_that_never_stops_talking_leaves_the_loop_to_others_and_f
     assert result.content == '{"n": 1}'
 
 
-async def test_a_hostile_schema_is_tamed_and_its_tool_can_be_called(bench: OpenBench):
-    hostile = await bench(child("odd", "hostile"), timeouts=LONG_TIMEOUTS)
+async def test_a_hostile_schema_is_tamed_and_of_an_endless_list_of_tools_the_rest_is_not_looked_at(bench: OpenBench):
+    hostile = await bench(child("odd", "hostile"))
+    many = await bench(child("many", "many"))
     arguments = {"text": "a" * 60 + "!", "bomb": {"a": [1, 2, {}]}, "self": 1, "ctx": 2}
     begun = time.perf_counter()
 
-    result = await hostile.call_with("mcp_odd_echo", arguments)
+    result = await hostile.call("mcp_odd_echo", **arguments)
 
     assert json.loads(str(result.content)) == arguments
     assert time.perf_counter() - begun < 3
     assert all(len(json.dumps(one)) < 30_000 for one in hostile.registry.get_definitions())
+    assert "many: connected, 500 tools" in many.servers.report()
 
 
 async def test_a_new_tool_is_offered_to_the_next_turn(bench: OpenBench):
@@ -312,19 +279,6 @@ async def test_a_new_tool_is_offered_to_the_next_turn(bench: OpenBench):
     assert unchanged is before
     assert "mcp_lamp_dance" not in during
     assert "mcp_lamp_dance" in after
-
-
-async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
-    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "geheim")
-    lamp = await bench(child("lamp", env={"LAMP_TOKEN": "its own"}))
-
-    seen = json.loads(str((await lamp.call("mcp_lamp_environment")).content))
-
-    assert "ANTHROPIC_API_KEY" not in seen
-    assert seen["LAMP_TOKEN"] == "its own"
-    assert seen["PATH"]
 
 
 async def test_what_only_reads_may_run_again_and_accesses_the_hosts_it_could_carry_words_to(
@@ -350,9 +304,9 @@ async def test_a_program_nobody_asks_is_let_go_and_started_again(bench: OpenBenc
     lamp = await bench(child("lamp"), timeouts=McpTimeouts(first_listing_s=20, idle_s=0.1))
     first = await lamp.call("mcp_lamp_pid")
     await asyncio.sleep(0.3)
-    state = lamp.servers.servers[0].state.phase
+    report = lamp.servers.report()
 
     second = await lamp.call("mcp_lamp_pid")
 
-    assert state is Phase.IDLE
+    assert "lamp: idle" in report
     assert first.content != second.content

@@ -2,14 +2,12 @@
 
 import asyncio
 import sys
-import time
 from pathlib import Path
 
 from nanobot.config.schema import Config
-from nanobot.runtime.policies import mcp_servers
 from nanobot.testing import calls, open_bot
-from nanobot.utils.clock import SystemClock
 from tests.support.mcp import MCP_SERVER
+from tests.support.tools import call_in_turn
 
 
 def config_with(**servers: list[str]) -> Config:
@@ -19,17 +17,17 @@ def config_with(**servers: list[str]) -> Config:
     return Config.model_validate({"tools": {"mcpServers": started}})
 
 
-async def remembered(home: Path, config: Config) -> None:
-    """Its first server was met before: a first meeting may take longer than a turn waits for it."""
-    servers = mcp_servers(config, home, home / "workspace", SystemClock())
-    assert servers is not None
-    await servers.servers[0].connect()
-    await servers.close()
+async def met(home: Path, config: Config) -> None:
+    """Its servers were met before: a first meeting may take longer than a turn waits for it."""
+    async with open_bot(home, "hi", config=config) as bot:
+        await bot.say("hello")
+        while "starting" in await bot.say("/mcp"):
+            await asyncio.sleep(0.05)
 
 
 async def test_a_model_calls_a_tool_of_a_server_and_another_server_hangs(tmp_path: Path):
     config = config_with(lamp=[], hung=["hangs"])
-    await remembered(tmp_path, config)
+    await met(tmp_path, config_with(lamp=[]))
     script = (calls(("mcp_lamp_echo", {"n": 1}), ("list_dir", {"path": "."})), "done")
 
     async with open_bot(tmp_path, *script, config=config) as bot:
@@ -42,21 +40,6 @@ async def test_a_model_calls_a_tool_of_a_server_and_another_server_hangs(tmp_pat
     assert rows["mcp_lamp_echo"] == '{"n": 1}'
     assert "lamp: connected, 15 tools" in report
     assert "hung: starting, not met yet" in report
-
-
-async def test_the_next_start_has_the_tools_at_once(tmp_path: Path):
-    config = config_with(lamp=[])
-    await remembered(tmp_path, config)
-    begun = time.perf_counter()
-
-    async with open_bot(tmp_path, "hi", config=config) as bot:
-        await bot.say("hello")
-        names = [tool["function"]["name"] for tool in bot.provider.tools[0]]
-        report = await bot.say("/mcp")
-
-    assert "mcp_lamp_echo" in names
-    assert "lamp: idle" in report
-    assert time.perf_counter() - begun < 2
 
 
 async def test_what_a_server_says_of_a_secret_is_not_told_on(tmp_path: Path):
@@ -82,10 +65,9 @@ async def test_a_file_written_into_the_workspace_is_not_executed_by_a_server(tmp
     async with open_bot(tmp_path, calls(*files), "written") as bot:
         await bot.say("write three files")
 
-    await remembered(tmp_path, config)
-    async with open_bot(tmp_path, calls(("mcp_lamp_echo", {"n": 1})), "done", config=config) as bot:
-        await bot.say("switch it on")
-        (result,) = (row["content"] for row in bot.provider.requests[-1] if row.get("name") == "mcp_lamp_echo")
+    await met(tmp_path, config)
+    async with open_bot(tmp_path, config=config) as bot:
+        result = (await call_in_turn(bot, "mcp_lamp_echo", n=1))["content"]
 
     assert (tmp_path / "workspace/mcp_server.py").exists()
     assert result == '{"n": 1}'

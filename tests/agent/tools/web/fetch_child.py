@@ -10,6 +10,7 @@ import nanobot.runtime.build  # noqa: F401 - what an idle bot has loaded
 from nanobot.agent.tools.web.fetch import WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.net.egress import NetworkPolicy
+from nanobot.security.files.paths import PathPolicy
 
 
 def kilobytes(name: str) -> int:
@@ -18,7 +19,7 @@ def kilobytes(name: str) -> int:
 
 
 async def main(url: str) -> None:
-    tool = WebFetchTool(WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",))))
+    tool = WebFetchTool(WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",))), PathPolicy(Path.cwd()))
     idle, began = kilobytes("VmRSS"), time.monotonic()
 
     result = await tool.execute(url)

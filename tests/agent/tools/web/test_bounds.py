@@ -48,28 +48,14 @@ PAGES = {
 }
 
 
-async def weighed(serve: Serve) -> dict[str, Any]:
-    async with serving(serve) as server:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "a bomb")) for name in PAGES])
+async def test_no_page_costs_more_than_it_may(name: str):
+    async with serving(PAGES[name]) as server:
         command = [sys.executable, "-m", "tests.agent.tools.web.fetch_child", f"http://127.0.0.1:{server.port}/"]
         child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         out, _ = await child.communicate()
     told: dict[str, Any] = json.loads(out)
-    return told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("serve", PAGES.values(), ids=PAGES.keys())
-async def test_no_page_costs_more_than_it_may(serve):
-    told = await weighed(serve)
 
     assert told["over_idle_mb"] < 64
     assert told["seconds"] < 30
-    assert not told["failed"], told["content"]
-    assert '"truncated": true' in told["content"]
-
-
-async def test_an_endless_article_costs_no_more_than_it_may():
-    told = await weighed(PAGES["an endless article"])
-
-    assert told["over_idle_mb"] < 64
-    assert told["seconds"] < 30
+    assert '"truncated": true' in told["content"] or "takes too long" in told["content"], told
