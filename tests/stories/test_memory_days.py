@@ -11,8 +11,8 @@ no message is lost              agent/test_consolidation (kills at each step), a
 whose memory, whose words       here, agent/test_consolidation, stories/test_scopes, test_three_people, test_canaries
 /memory, `nanobot memory`       here, agent/test_memory_editing (bytes, undo, budget), cli/test_memory, webui/test_views
 pins                            here, agent/test_memory_editing (any update), agent/test_dream
-/dream, -log, -restore          agent/test_dream (edits, restore, groups, when), cli/test_memory, agent/test_dream_kills,
-                                agent/test_dream_days (any order of days)
+/dream, -log, -restore          agent/test_dream (edits, restore, groups, when), cli/test_memory,
+                                agent/test_dream_kills, agent/test_dream_days (any order of days)
 lessons                         agent/test_lessons
 /reset --all                    here, stories/test_reset
 an idle week costs nothing      gateway/test_idle_week, agent/test_dream
