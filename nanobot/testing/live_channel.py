@@ -122,6 +122,11 @@ class LiveChannel:
         """Wait until the channel is connected."""
         await asyncio.wait_for(self.channel.status.connected.wait(), TIMEOUT_S)
 
+    async def told(self, text: str, **options: Any) -> InboundMessage:
+        """Send a message as a person, and return it as the agent received it."""
+        await self.platform.says(text, **options)
+        return await self.hears(text)
+
     async def asked(self, text: str, **options: Any) -> tuple[str, InboundMessage, Shown]:
         """Send a message as a person and wait for the answer. Return platform id, inbound message and answer."""
         message_id = await self.platform.says(text, **options)

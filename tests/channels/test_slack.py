@@ -21,8 +21,7 @@ from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.status import ChannelState
 from nanobot.messages.types import Provenance
 from nanobot.testing.live_channel import live, turn_of
-from tests.fakes.platform_slack import SlackPlatform
-from tests.fakes.slack import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, SCOPES, ZOE
+from tests.fakes.slack import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, SCOPES, ZOE, SlackPlatform
 from tests.support.eventually import eventually
 
 HALL, TRIO = "C0HALL", "G0TRIO"
@@ -388,7 +387,7 @@ async def test_a_file_goes_out_byte_for_byte_into_its_thread_and_without_the_tok
         await life.posted(await life.hears("hello"), "", media=[str(tmp_path / "data.bin")])
 
     (shown,) = slack.shown(HALL)
-    assert [kept for _, kept in slack.workspace.files.values()] == [data]
+    assert [kept for _, kept in slack.workspace.stored.values()] == [data]
     assert (shown.files, shown.thread_id) == (["data.bin"], message_id)
     assert slack.workspace.tokens_seen == []
 

@@ -13,24 +13,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.main import app
-from tests.fakes.dingtalk import CLIENT_ID
+from tests.fakes.dingtalk import CLIENT_ID, DingTalkPlatform
 from tests.fakes.dingtalk import SECRET as DINGTALK_SECRET
-from tests.fakes.feishu import APP_ID
+from tests.fakes.feishu import APP_ID, FeishuPlatform
 from tests.fakes.feishu import SECRET as FEISHU_SECRET
-from tests.fakes.feishu import Feishu as FeishuServer
+from tests.fakes.feishu import FeishuPlatform as FeishuServer
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
 from tests.fakes.matrix import BOT as MATRIX_BOT
 from tests.fakes.matrix import PASSWORD as MATRIX_PASSWORD
 from tests.fakes.matrix import TOKEN as MATRIX_TOKEN
-from tests.fakes.platform_dingtalk import DingTalkPlatform
+from tests.fakes.matrix import MatrixPlatform
 from tests.fakes.platform_discord import DiscordPlatform
-from tests.fakes.platform_feishu import FeishuPlatform
-from tests.fakes.platform_matrix import MatrixPlatform
-from tests.fakes.platform_slack import SlackPlatform
-from tests.fakes.platform_weixin import WeixinPlatform
-from tests.fakes.slack import APP_TOKEN, BOT_TOKEN
+from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, SlackPlatform
 from tests.fakes.telegram import TOKEN, FakeTelegram
-from tests.fakes.weixin import ANNA, FakeWeixin
+from tests.fakes.weixin import ANNA, WeixinPlatform
 from tests.support.eventually import eventually
 from tests.support.home import NANOBOT, POSIX
 
@@ -514,14 +510,14 @@ async def test_feishu_is_set_up_by_whoever_scans_the_code_that_creates_the_app(f
 
 
 @pytest.fixture
-async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeWeixin]:
+async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WeixinPlatform]:
     monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
     async with WeixinPlatform(tmp_path).open() as platform:
         monkeypatch.setenv("NANOBOT_CHANNELS__WEIXIN__BASE_URL", platform.server.url)
         yield platform.server
 
 
-def confirmed(server: FakeWeixin) -> dict[str, str]:
+def confirmed(server: WeixinPlatform) -> dict[str, str]:
     bot = {"ilink_bot_id": "b1@im.bot", "ilink_user_id": ANNA}
     return {"status": "confirmed", "bot_token": server.token, "baseurl": f"{server.url}/hk", **bot}
 

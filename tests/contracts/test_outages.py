@@ -19,13 +19,13 @@ from nanobot.channels.status import ChannelState
 from nanobot.config.channels import MochatConfig
 from nanobot.testing.live_channel import LiveChannel, live
 from nanobot.testing.platform import Platform
+from tests.fakes.mochat import MochatPlatform
 from tests.fakes.platform_discord import DiscordPlatform
-from tests.fakes.platform_mochat import MochatPlatform
-from tests.fakes.platform_qq import QQPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
-from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.platforms import platform_class
+from tests.fakes.qq import QQPlatform
 from tests.fakes.telegram import BAD_GATEWAY, CONFLICT, CUT
+from tests.fakes.weixin import WeixinPlatform
 from tests.support.clock import LoopClock, WarpLoop
 
 OUTAGE_S = 300.0

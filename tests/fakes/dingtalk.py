@@ -14,18 +14,17 @@ person here waits until the robot is connected: what DingTalk does with a messag
 import json
 import mimetypes
 import re
-from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
-from tests.support.eventually import eventually
-
-Json = dict[str, Any]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.dingtalk import DingTalkChannel
+from nanobot.config.channels import DingTalkConfig
+from nanobot.testing.platform import Shown
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 
 CLIENT_ID, SECRET = "dingrobot", "s3cr3t-of-the-app"
 ANNA, ZOE = "anna01", "zoe02"
@@ -35,15 +34,7 @@ MESSAGES = "/v1.0/im/bot/messages/get"
 SCOPES = frozenset({"qyapi_robot_sendmsg", "Card.Instance.Write", "Card.Streaming.Write"})
 _LARGEST_PARAMETERS = 20_000
 _FILES = ("doc", "docx", "xls", "xlsx", "ppt", "pptx", "zip", "pdf", "rar")
-
-
-class RefusedError(Exception):
-    """What DingTalk answers to a request that it does not serve."""
-
-    def __init__(self, status: int, code: str, message: str = "refused", **more: Any) -> None:
-        super().__init__(code)
-        self.status = status
-        self.body = {"code": code, "message": message, "requestid": "R-1", **more}
+_LEAVING = "leaving"
 
 
 @dataclass
@@ -56,6 +47,8 @@ class Post:
     parameters: Json
     card: Json | None = None
     edits: int = 0
+    is_final: bool = False
+    """Whether the stream of a card has ended."""
 
 
 @dataclass
@@ -65,62 +58,62 @@ class Pushed:
     data: Json
     headers: Json
     acknowledged: bool = False
-    line: "Line | None" = None
+    line: Line | None = None
 
 
-@dataclass(eq=False)
-class Line:
-    """An open connection."""
-
-    socket: web.WebSocketResponse
-    is_deaf: bool = False
-    is_leaving: bool = False
-    acknowledgements: list[Json] = field(default_factory=list)
-
-
-class FakeDingTalk:
+class DingTalkPlatform(ServedPlatform):
     """The people, what they wrote, and what the robot did."""
 
-    def __init__(self) -> None:
-        self.url = ""
+    name = "dingtalk"
+    secret = SECRET
+    autoping = False
+    ping_s = 0.2
+    stall_s = 0.8
+    person = private = ANNA
+    stranger = stranger_chat = ZOE
+    group = f"group:{HALL}"
+    hears_groups = False
+    limit = 18_000
+    edits = files = reacts = loses_answers = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.staff = {ANNA: "Anna", ZOE: "Zoe\nZ."}
         """What the members of the organisation call themselves."""
         self.groups = {HALL}
-        self.secret = SECRET
         self.stream_mode = True
         self.scopes = set(SCOPES)
-        self.posts: list[Post] = []
         self.pushed: list[Pushed] = []
-        self.lines: list[Line] = []
-        self.calls: list[str] = []
         self.subscriptions: list[Json] = []
         self.reactions: dict[str, list[str]] = {}
-        self.files: dict[str, tuple[str, bytes]] = {}
-        """Names and bytes, by download code or media id."""
         self.redirect_to = ""
         """Where the download of a file leads."""
-        self.refusals: deque[RefusedError] = deque()
-        self.loses_answers = 0
         self.throttled_people: set[str] = set()
-        self._tokens: set[str] = set()
         self._tickets: set[str] = set()
-        self._ids = count(1)
+
+    def channel(self, bus: MessageBus, **settings: Any) -> DingTalkChannel:
+        usual = {
+            "enabled": True, "client_id": CLIENT_ID, "client_secret": SECRET, "allow_from": [self.person],
+            "api_base": self.url, "oapi_base": self.url,
+        }  # fmt: skip
+        channel = DingTalkChannel(DingTalkConfig.model_validate(usual | settings), bus)
+        channel.ping_s = self.ping_s
+        return channel
 
     def routes(self) -> list[web.RouteDef]:
-        """All that it serves."""
         return [
-            web.post("/v1.0/oauth2/accessToken", self._answered(self._give_token)),
-            web.post("/v1.0/gateway/connections/open", self._answered(self._open)),
-            web.get("/connect", self._serve_line),
-            web.post("/v1.0/robot/oToMessages/batchSend", self._answered(self._send_to_people)),
-            web.post("/v1.0/robot/groupMessages/send", self._answered(self._send_to_group)),
-            web.post("/v1.0/robot/emotion/reply", self._answered(self._react)),
-            web.post("/v1.0/robot/messageFiles/download", self._answered(self._find_file)),
-            web.post("/v1.0/card/instances/createAndDeliver", self._answered(self._create_and_deliver)),
-            web.post("/v1.0/card/instances", self._answered(self._create_card)),
-            web.post("/v1.0/card/instances/deliver", self._answered(self._deliver_card)),
-            web.put("/v1.0/card/instances", self._answered(self._update_card)),
-            web.put("/v1.0/card/streaming", self._answered(self._stream_card)),
+            web.post("/v1.0/oauth2/accessToken", self.answered(self._give_token)),
+            web.post("/v1.0/gateway/connections/open", self.answered(self._open)),
+            web.get("/connect", self._connect),
+            web.post("/v1.0/robot/oToMessages/batchSend", self.answered(self._send_to_people)),
+            web.post("/v1.0/robot/groupMessages/send", self.answered(self._send_to_group)),
+            web.post("/v1.0/robot/emotion/reply", self.answered(self._react)),
+            web.post("/v1.0/robot/messageFiles/download", self.answered(self._find_file)),
+            web.post("/v1.0/card/instances/createAndDeliver", self.answered(self._create_and_deliver)),
+            web.post("/v1.0/card/instances", self.answered(self._create_card)),
+            web.post("/v1.0/card/instances/deliver", self.answered(self._deliver_card)),
+            web.put("/v1.0/card/instances", self.answered(self._update_card)),
+            web.put("/v1.0/card/streaming", self.answered(self._stream_card)),
             web.post("/media/upload", self._upload),
             web.get("/files/{code}", self._give_file),
         ]
@@ -130,13 +123,21 @@ class FakeDingTalk:
     def put_file(self, name: str, data: bytes) -> str:
         """A file that lies here; its code."""
         code = f"code{next(self._ids)}"
-        self.files[code] = (name, data)
+        self.stored[code] = (name, data)
         return code
 
-    async def says(self, words: str = "", *, sender: str = ANNA, group: str | None = None, **more: Any) -> str:
+    async def send_said(self, said: Said) -> str:
+        more: dict[str, Any] = {}
+        if said.file is not None:
+            code = self.put_file(said.file.name, said.file.read_bytes())
+            parts = [{"text": said.text}, {"type": "picture", "downloadCode": code}]
+            more = {"msgtype": "richText", "content": {"richText": parts}}
+        return await self.writes(f" {said.text}", sender=said.sender, group=said.group and HALL, **more)
+
+    async def writes(self, words: str = "", *, sender: str = ANNA, group: str | None = None, **more: Any) -> str:
         """Push a message to the robot. Return its id."""
         message_id = f"msg{next(self._ids)}=="
-        await eventually(lambda: self.lines)
+        await self.some_line()
         await self.push({
             "msgId": message_id, "conversationId": group or f"cid-of-{sender}",
             "conversationType": "2" if group else "1", "conversationTitle": "Hall" if group else None,
@@ -167,7 +168,7 @@ class FakeDingTalk:
     async def end_lines(self) -> None:
         """Announce the end of every connection."""
         for line in [*self.lines]:
-            line.is_leaving = True
+            line.session = _LEAVING
             await self._send_system(line, "disconnect", {"reason": "persistent connection is timeout"})
 
     async def ping_lines(self) -> None:
@@ -176,8 +177,7 @@ class FakeDingTalk:
             await self._send_system(line, "ping", {"opaque": "o-1"})
 
     def in_chat(self, chat: str) -> list[Post]:
-        """The robot's messages to this person or group."""
-        return [post for post in self.posts if post.chat == chat]
+        return super().in_chat(chat.removeprefix("group:"))
 
     # the stream
 
@@ -188,7 +188,7 @@ class FakeDingTalk:
         )
 
     async def _deliver(self, pushed: Pushed) -> None:
-        line = next((one for one in reversed(self.lines) if not one.is_leaving), None)
+        line = next((one for one in reversed(self.lines) if one.session != _LEAVING), None)
         if line is None or pushed.line is not None:
             return
         pushed.line = line
@@ -204,35 +204,25 @@ class FakeDingTalk:
             except OSError:
                 pushed.line = None
 
-    async def _serve_line(self, request: web.Request) -> web.WebSocketResponse:
+    async def _connect(self, request: web.Request) -> web.WebSocketResponse:
         ticket = request.query.get("ticket", "")
         if ticket not in self._tickets:
             raise web.HTTPUnauthorized
         self._tickets.remove(ticket)
-        socket = web.WebSocketResponse(autoping=False)
-        await socket.prepare(request)
-        self.lines.append(line := Line(socket))
         try:
-            for pushed in self.pushed:
-                if not pushed.acknowledged:
-                    await self._deliver(pushed)
-            async for frame in socket:
-                if line.is_deaf:
-                    continue
-                if frame.type is WSMsgType.PING:
-                    await socket.pong(frame.data)
-                elif frame.type is WSMsgType.TEXT:
-                    self._acknowledge(line, json.loads(frame.data))
-        except OSError:
-            pass
+            return await self.serve_line(request)
         finally:
-            self.lines.remove(line)
             for pushed in self.pushed:
-                if pushed.line is line:
+                if pushed.line not in self.lines:
                     pushed.line = None
-        return socket
 
-    def _acknowledge(self, line: Line, frame: Json) -> None:
+    async def greet(self, line: Line) -> None:
+        for pushed in self.pushed:
+            if not pushed.acknowledged:
+                await self._deliver(pushed)
+
+    async def receive(self, line: Line, frame: Any) -> None:
+        frame = json.loads(frame)
         json.loads(frame["data"])  # a string with JSON
         line.acknowledgements.append(frame)
         for pushed in self.pushed:
@@ -241,85 +231,66 @@ class FakeDingTalk:
 
     # requests
 
-    def _answered(self, handle: Callable[[Json], Json]) -> Handler:
-        async def answer(request: web.Request) -> web.Response:
-            self.calls.append(f"{request.method} {request.path}")
-            body = await request.json()
-            is_login = request.path in ("/v1.0/oauth2/accessToken", "/v1.0/gateway/connections/open")
-            is_post = "/robot/" in request.path and "essages/" in request.path
-            try:
-                if not is_login and request.headers.get("x-acs-dingtalk-access-token") not in self._tokens:
-                    raise RefusedError(401, "InvalidAuthentication", "不合法的access_token")
-                if self.refusals and (is_post or "/card/" in request.path):
-                    raise self.refusals.popleft()
-                answered = handle(body)
-            except RefusedError as error:
-                return web.json_response(error.body, status=error.status)
-            if self.loses_answers and is_post and request.transport is not None:
-                self.loses_answers -= 1
-                request.transport.abort()
-            return web.json_response(answered)
+    def check(self, request: web.Request) -> None:
+        is_login = request.path in ("/v1.0/oauth2/accessToken", "/v1.0/gateway/connections/open")
+        if not is_login and request.headers.get("x-acs-dingtalk-access-token") not in self.tokens:
+            raise RefusedError("InvalidAuthentication", "不合法的access_token", 401)
 
-        return answer
+    def is_send(self, request: web.Request) -> bool:
+        return "/robot/" in request.path and "essages/" in request.path
 
-    def refuse(self, times: int, status: int, _: float | None = None) -> None:
-        """Refuse the next so many sendings."""
+    def is_refusable(self, request: web.Request) -> bool:
+        return self.is_send(request) or "/card/" in request.path
+
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
         code, status = {
             500: ("ServiceUnavailable", 503),
             429: ("Forbidden.AccessDenied.QpsLimitForAppkeyAndApi", 403),
             403: ("Forbidden.AccessDenied", 403),
         }[status]
-        self.refusals.extend(RefusedError(status, code) for _ in range(times))
-
-    def expire_tokens(self) -> None:
-        """Forget all access tokens, as when the secret is reset."""
-        self._tokens.clear()
+        return RefusedError(code, status=status)
 
     def _give_token(self, body: Json) -> Json:
         if (body.get("appKey"), body.get("appSecret")) != (CLIENT_ID, self.secret):
-            raise RefusedError(400, "invalidClientIdOrSecret", "无效的clientId或者clientSecret")
-        self._tokens.add(token := f"token{next(self._ids)}")
-        return {"accessToken": token, "expireIn": 7200}
+            raise RefusedError("invalidClientIdOrSecret", "无效的clientId或者clientSecret")
+        return {"accessToken": self.new_token(), "expireIn": 7200}
 
     def _open(self, body: Json) -> Json:
         if (body.get("clientId"), body.get("clientSecret")) != (CLIENT_ID, self.secret):
-            raise RefusedError(401, "authFailed", "鉴权失败")
+            raise RefusedError("authFailed", "鉴权失败", 401)
         if not self.stream_mode:
-            raise RefusedError(400, "notSupportStream", "应用未开启Stream模式")
+            raise RefusedError("notSupportStream", "应用未开启Stream模式")
         self.subscriptions = body["subscriptions"]
         self._tickets.add(ticket := f"ticket+{next(self._ids)}")
         return {"endpoint": f"{self.url.replace('http', 'ws')}/connect", "ticket": ticket}
 
     def _require(self, *scopes: str) -> None:
         if missing := [scope for scope in scopes if scope not in self.scopes]:
-            raise RefusedError(
-                403,
-                "Forbidden.AccessDenied.AccessTokenPermissionDenied",
-                accessdenieddetail={"requiredScopes": missing},
-            )
+            code = "Forbidden.AccessDenied.AccessTokenPermissionDenied"
+            raise RefusedError(code, status=403, accessdenieddetail={"requiredScopes": missing})
 
     def _parameters(self, body: Json) -> Json:
         self._require("qyapi_robot_sendmsg")
         if body.get("robotCode") != CLIENT_ID:
-            raise RefusedError(404, "resource.not.found", "robot 不存在")
+            raise RefusedError("resource.not.found", "robot 不存在", 404)
         if len(body["msgParam"].encode()) > _LARGEST_PARAMETERS:
-            raise RefusedError(400, "param.error", "msgParam is too long")
+            raise RefusedError("param.error", "msgParam is too long")
         parameters: Json = json.loads(body["msgParam"])
         needed = {
             "sampleMarkdown": {"title", "text"}, "sampleImageMsg": {"photoURL"},
             "sampleFile": {"mediaId", "fileName", "fileType"},
         }[body["msgKey"]]  # fmt: skip
         if needed != parameters.keys() or not all(isinstance(value, str) and value for value in parameters.values()):
-            raise RefusedError(400, "param.error", "msgParam is not as msgKey wants it")
+            raise RefusedError("param.error", "msgParam is not as msgKey wants it")
         media = parameters.get("mediaId") or parameters.get("photoURL")
-        if media and not media.startswith("http") and media not in self.files:
-            raise RefusedError(400, "param.error", "no such media")
+        if media and not media.startswith("http") and media not in self.stored:
+            raise RefusedError("param.error", "no such media")
         return parameters
 
     def _send_to_people(self, body: Json) -> Json:
         parameters, (person,) = self._parameters(body), body["userIds"]
         if person not in self.staff:
-            raise RefusedError(400, "staffId.notExisted", "staffId不存在")
+            raise RefusedError("staffId.notExisted", "staffId不存在")
         if person in self.throttled_people:
             self.throttled_people.remove(person)
             return {"processQueryKey": "", "flowControlledStaffIdList": [person], "invalidStaffIdList": []}
@@ -329,14 +300,14 @@ class FakeDingTalk:
     def _send_to_group(self, body: Json) -> Json:
         parameters = self._parameters(body)
         if body["openConversationId"] not in self.groups:
-            raise RefusedError(400, "invalidParameter.openConversationId", "robot is not in the group")
+            raise RefusedError("invalidParameter.openConversationId", "robot is not in the group")
         self.posts.append(post := Post(f"key{next(self._ids)}", body["openConversationId"], body["msgKey"], parameters))
         return {"processQueryKey": post.id}
 
     def _react(self, body: Json) -> Json:
         chats = [(one.data["msgId"], one.data["conversationId"]) for one in self.pushed]
         if (body["openMsgId"], body["openConversationId"]) not in chats:
-            raise RefusedError(400, "param.error", "no such message")
+            raise RefusedError("param.error", "no such message")
         assert body["textEmotion"]["text"] == body["emotionName"]
         self.reactions.setdefault(body["openMsgId"], []).append(body["emotionName"])
         return {"success": True}
@@ -346,9 +317,9 @@ class FakeDingTalk:
     def _create_card(self, body: Json) -> Json:
         self._require("Card.Instance.Write")
         if any(post.id == body["outTrackId"] for post in self.posts):
-            raise RefusedError(400, "param.outTrackIdDuplicated", "outTrackId exists")
+            raise RefusedError("param.outTrackIdDuplicated", "outTrackId exists")
         if not body["cardTemplateId"].endswith(".schema"):
-            raise RefusedError(400, "param.templateNotExist", "no such template")
+            raise RefusedError("param.templateNotExist", "no such template")
         self.posts.append(Post(body["outTrackId"], "", "card", {}, dict(body["cardData"]["cardParamMap"])))
         return {"success": True, "result": body["outTrackId"]}
 
@@ -356,14 +327,14 @@ class FakeDingTalk:
         post = self._card(body)
         space = re.fullmatch(r"dtv1\.card//(IM_ROBOT|IM_GROUP)\.(.+)", body["openSpaceId"])
         if space is None:
-            raise RefusedError(400, "param.openSpaceIdInvalid", "no such space")
+            raise RefusedError("param.openSpaceIdInvalid", "no such space")
         known, model = (
             (self.staff, "imRobotOpenDeliverModel")
             if space[1] == "IM_ROBOT"
             else (self.groups, "imGroupOpenDeliverModel")
         )
         if model not in body:
-            raise RefusedError(400, "param.deliverModelMissing", model)
+            raise RefusedError("param.deliverModelMissing", model)
         delivery = {
             "spaceType": space[1],
             "spaceId": space[2],
@@ -379,9 +350,10 @@ class FakeDingTalk:
         return self._deliver_card(body)
 
     def _card(self, body: Json) -> Post:
-        post = next((one for one in self.posts if one.id == body["outTrackId"] and one.card is not None), None)
+        posts: list[Post] = self.posts
+        post = next((one for one in posts if one.id == body["outTrackId"] and one.card is not None), None)
         if post is None:
-            raise RefusedError(404, "param.cardNotExist", "no such card")
+            raise RefusedError("param.cardNotExist", "no such card", 404)
         return post
 
     def _update_card(self, body: Json) -> Json:
@@ -396,11 +368,11 @@ class FakeDingTalk:
         self._require("Card.Streaming.Write")
         post = self._card(body)
         assert post.card is not None
-        if post.card.get("finalized"):
-            raise RefusedError(400, "param.streamFinalized", "the stream of the card has ended")
+        if post.is_final:
+            raise RefusedError("param.streamFinalized", "the stream of the card has ended")
         if not body["isFull"] or not body["guid"]:
-            raise RefusedError(400, "param.error", "isFull must be true for Markdown")
-        post.card |= {body["key"]: body["content"]} | ({"finalized": True} if body["isFinalize"] else {})
+            raise RefusedError("param.error", "isFull must be true for Markdown")
+        post.card[body["key"]], post.is_final = body["content"], body["isFinalize"]
         post.edits += 1
         return {"success": True, "result": True}
 
@@ -408,7 +380,7 @@ class FakeDingTalk:
 
     async def _upload(self, request: web.Request) -> web.Response:
         self.calls.append(f"POST {request.path}")
-        if request.query.get("access_token") not in self._tokens:
+        if request.query.get("access_token") not in self.tokens:
             return web.json_response({"errcode": 40014, "errmsg": "不合法的access_token"})
         form = await request.post()
         media = form["media"]
@@ -417,22 +389,32 @@ class FakeDingTalk:
         if kind == "file" and suffix not in _FILES:
             return web.json_response({"errcode": 40005, "errmsg": "不合法的媒体文件类型"})
         media_id = f"@lA{next(self._ids)}"
-        self.files[media_id] = (media.filename, media.file.read())
+        self.stored[media_id] = (media.filename, media.file.read())
         return web.json_response({"errcode": 0, "errmsg": "ok", "media_id": media_id, "type": kind, "created_at": 1})
 
     def _find_file(self, body: Json) -> Json:
-        if body["downloadCode"] not in self.files or body["robotCode"] != CLIENT_ID:
-            raise RefusedError(400, "invalidDownloadCode", "unknown download code")
+        if body["downloadCode"] not in self.stored or body["robotCode"] != CLIENT_ID:
+            raise RefusedError("invalidDownloadCode", "unknown download code")
         return {"downloadUrl": f"{self.url}/files/{body['downloadCode']}"}
 
     async def _give_file(self, request: web.Request) -> web.Response:
         if self.redirect_to and self.redirect_to != str(request.url):
             raise web.HTTPFound(self.redirect_to)
-        name, data = self.files[request.match_info["code"]]
+        name, data = self.stored[request.match_info["code"]]
         return web.Response(body=data, content_type=mimetypes.guess_type(name)[0] or "application/octet-stream")
 
+    # what people see
 
-def as_seen(post: Post) -> str:
-    """What a person reads: line ends and escapes undone, marks as they are."""
-    text = str(post.card.get("msgContent", "") if post.card is not None else post.parameters.get("text", ""))
-    return re.sub(r"\\([\\`*_<\]#>.+-])", r"\1", text.replace("  \n", "\n"))
+    def as_seen(self, post: Post) -> Shown:
+        """A message: line ends and escapes undone, marks as they are."""
+        text = str(post.card.get("msgContent", "") if post.card is not None else post.parameters.get("text", ""))
+        text = re.sub(r"\\([\\`*_<\]#>.+-])", r"\1", text.replace("  \n", "\n"))
+        media = post.parameters.get("mediaId") or post.parameters.get("photoURL")
+        return Shown(post.id, text, [self.stored[media][0]] if media else [], edits=post.edits)
+
+    def reactions_on(self, message_id: str) -> list[str]:
+        return self.reactions.get(message_id, [])
+
+    def acknowledged(self, message_id: str) -> bool:
+        about = [one for one in self.pushed if one.data["msgId"] == message_id]
+        return bool(about) and all(one.acknowledged for one in about)

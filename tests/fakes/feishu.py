@@ -13,34 +13,29 @@ import json
 import re
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from pathlib import Path
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.feishu import FeishuChannel
 from nanobot.channels.feishu.frames import Frame, new_frame
+from nanobot.config.channels import FeishuConfig
+from nanobot.testing.platform import Shown
+from tests.fakes.served import Handler, Json, Line, RefusedError, Said, ServedPlatform
 
 APP_ID, SECRET = "cli_a1b2c3", "feishu-app-secret"
 BOT, BOT_NAME = "ou_bot", "nanobot"
 ANNA, ZOE = "ou_anna", "ou_zoe"
 HALL, HALL_ROOT = "oc_hall", "om_hall_root"
-Json = dict[str, Any]
 
 _TEXT_BYTES, _CARD_BYTES, _IMAGE_BYTES, _FILE_BYTES = 150_000, 30_000, 10 << 20, 30 << 20
 _EMOJI = {"THUMBSUP", "OK", "DONE", "Typing", "EYES"}
 _FILE_TYPES = {"opus", "mp4", "pdf", "doc", "xls", "ppt", "stream"}
 _FOR_TYPE = {"image": "image_key", "file": "file_key", "audio": "file_key", "media": "file_key"}
-
-
-class RefusedError(Exception):
-    """An answer that is none."""
-
-    def __init__(self, code: int, text: str = "refused", status: int = 400, **headers: str) -> None:
-        super().__init__(text)
-        self.body = {"code": code, "msg": text}
-        self.status = status
-        self.headers = headers
 
 
 @dataclass
@@ -96,40 +91,30 @@ class Event:
         return 200 in self.codes
 
 
-@dataclass(eq=False)
-class Line:
-    """One long connection."""
-
-    socket: web.WebSocketResponse
-    is_deaf: bool = False
-
-
-class Feishu:
+class FeishuPlatform(ServedPlatform):
     """One company with one app."""
 
-    def __init__(self) -> None:
-        self.url = ""
-        self.secret = SECRET
-        self.rooms = {
-            "oc_anna": Room("oc_anna", ANNA),
-            "oc_zoe": Room("oc_zoe", ZOE),
-            HALL: Room(HALL),
-        }
+    _last_event: Event
+
+    name = "feishu"
+    secret = SECRET
+    autoping = False
+    stall_s = 2.5
+    person, private = ANNA, ANNA
+    stranger, stranger_chat = ZOE, ZOE
+    group, thread = HALL, HALL_ROOT
+    limit = 7000
+    edits = threads = files = quotes = dedupes = queues_messages = buttons = reacts = takes_back = loses_answers = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.rooms = {"oc_anna": Room("oc_anna", ANNA), "oc_zoe": Room("oc_zoe", ZOE), HALL: Room(HALL)}
         self.events: list[Event] = []
-        self.lines: list[Line] = []
-        self.opened = 0
-        self.pings = 0
         self.ping_s = 1
         self.part_bytes = 1 << 20
-        self.tokens: set[str] = set()
-        self.tokens_seen: list[str] = []
-        self.calls: list[str] = []
-        self.files: dict[str, tuple[str, bytes]] = {}
         self.reactions: dict[str, str] = {}
         """The emoji of each reaction."""
         self.cards: dict[str, Card] = {}
-        self.refusals: deque[RefusedError] = deque()
-        self.loses_answers = 0
         self.scopes = {"im:message", "cardkit:card:write", "im:resource", "history"}
         self.has_bot, self.activate_status, self.endpoint_code = True, 2, 0
         self.takes_cards = True
@@ -137,17 +122,27 @@ class Feishu:
         """Whether what was not acknowledged comes again with the next connection; at Feishu after 15 s, 5 min, ..."""
         self.polls: deque[Json] = deque()
         """What whoever waits for a new app is told, one after the other."""
-        self._ids = count(1)
         self._tickets: set[str] = set()
         self._waiting: dict[str, tuple[Event, int]] = {}
         self.add(self.rooms[HALL], ANNA, "text", {"text": "a topic"}, message_id=HALL_ROOT).topic = "omt_hall"
+
+    @property
+    def feishu(self) -> "FeishuPlatform":
+        return self
+
+    def channel(self, bus: MessageBus, **settings: Any) -> FeishuChannel:
+        usual = {
+            "enabled": True, "app_id": APP_ID, "app_secret": SECRET, "allow_from": [self.person],
+            "domain": self.url, "reply_to_message": True,
+        }  # fmt: skip
+        return FeishuChannel(FeishuConfig.model_validate(usual | settings), bus)
 
     def routes(self) -> list[web.RouteDef]:
         api = "/open-apis"
         return [
             web.post("/callback/ws/endpoint", self._endpoint),
             web.post("/oauth/v1/app/registration", self._register),
-            web.get("/link", self._serve_line),
+            web.get("/link", self._connect),
             web.post(f"{api}/auth/v3/tenant_access_token/internal", self._token),
             *(
                 web.route(method, f"{api}{path}", self._guarded(call))
@@ -173,6 +168,36 @@ class Feishu:
 
     # what people do
 
+    async def send_said(self, said: Said) -> str:
+        text = f"@_user_1 {said.text}" if said.mention else said.text
+        kind = "text"
+        content: Json = {"text": text}
+        if said.file is not None:  # a text with a picture is a "post" at Feishu
+            key = self.put_file(said.file.name, said.file.read_bytes(), "img")
+            parts = [[{"tag": "text", "text": text}], [{"tag": "img", "image_key": key}]]
+            kind, content = "post", {"title": "", "content": parts}
+        mentions = [{"key": "@_user_1", "id": {"open_id": BOT}, "name": BOT_NAME, "tenant_key": "t"}]
+        return await self.writes(
+            kind, content, said.chat, said.sender, mentions if said.mention else [], said.thread or said.reply_to or ""
+        )
+
+    async def writes(
+        self,
+        kind: str,
+        content: Json,
+        chat: str = ANNA,
+        sender: str = ANNA,
+        mentions: list[Json] | None = None,
+        reply_to: str = "",
+    ) -> str:
+        """Write a message of any kind. Return its id."""
+        post = self.add(self.room_of(chat), sender, kind, content)
+        post.mentions = mentions or []
+        if (target := self.post_of(reply_to)) is not None:
+            post.root, post.parent, post.topic = target.root or target.id, target.id, target.topic
+        self._last_event = await self.tell_of(post)
+        return post.id
+
     def room_of(self, chat: str) -> Room:
         """A chat by its id, or a private one by its person's."""
         return next(room for room in self.rooms.values() if chat in (room.id, room.person))
@@ -189,7 +214,7 @@ class Feishu:
 
     def put_file(self, name: str, data: bytes, prefix: str = "file") -> str:
         key = f"{prefix}_{next(self._ids)}"
-        self.files[key] = (name, data)
+        self.stored[key] = (name, data)
         return key
 
     async def tell_of(self, post: Post) -> Event:
@@ -252,39 +277,25 @@ class Feishu:
         config = {"ReconnectCount": -1, "ReconnectInterval": 120, "ReconnectNonce": 30, "PingInterval": self.ping_s}
         return web.json_response({"code": 0, "msg": "", "data": {"URL": url, "ClientConfig": config}})
 
-    async def _serve_line(self, request: web.Request) -> web.WebSocketResponse:
+    async def _connect(self, request: web.Request) -> web.WebSocketResponse:
         ticket = request.query.get("ticket", "")
         if ticket not in self._tickets:
             raise web.HTTPForbidden(headers={"handshake-status": "514", "handshake-msg": "bad ticket"})
         self._tickets.remove(ticket)
-        socket = web.WebSocketResponse(autoping=False)
-        await socket.prepare(request)
-        self.lines.append(line := Line(socket))
-        self.opened += 1
-        try:
-            for event in self.events if self.pushes_again else ():
-                if not event.acknowledged:
-                    await self.deliver(event)
-            async for message in socket:
-                if line.is_deaf:
-                    continue
-                if message.type is WSMsgType.PING:
-                    await socket.pong(message.data)
-                elif message.type is WSMsgType.BINARY:
-                    await self._take_frame(socket, Frame.decode(message.data))
-        except OSError:
-            pass
-        finally:
-            self.lines.remove(line)
-        return socket
+        return await self.serve_line(request)
 
-    async def _take_frame(self, socket: web.WebSocketResponse, frame: Frame) -> None:
+    async def greet(self, line: Line) -> None:
+        for event in self.events if self.pushes_again else ():
+            if not event.acknowledged:
+                await self.deliver(event)
+
+    async def receive(self, line: Line, frame: Any) -> None:
+        frame = Frame.decode(frame)
         headers = frame.headers
         if frame.is_control:
             assert headers == {"type": "ping"}
-            self.pings += 1
             config = json.dumps({"PingInterval": self.ping_s}).encode()
-            await socket.send_bytes(new_frame(33, 0, {"type": "pong"}, config))
+            await line.socket.send_bytes(new_frame(33, 0, {"type": "pong"}, config))
             return
         event, parts = self._waiting[headers["message_id"]]
         assert headers["sum"] == str(parts)
@@ -299,8 +310,8 @@ class Feishu:
             return web.json_response({"code": 10003, "msg": "invalid param"})
         if asked.get("app_secret") != self.secret:
             return web.json_response({"code": 10014, "msg": "app secret invalid"})
-        self.tokens.add(token := f"t-{next(self._ids)}")
-        return web.json_response({"code": 0, "msg": "ok", "tenant_access_token": token, "expire": 7200})
+        told = {"code": 0, "msg": "ok", "tenant_access_token": self.new_token(), "expire": 7200}
+        return web.json_response(told)
 
     async def _register(self, request: web.Request) -> web.Response:
         """The device flow that creates an app (RFC 8628)."""
@@ -318,49 +329,42 @@ class Feishu:
         answer = self.polls.popleft() if self.polls else {"error": "authorization_pending"}
         return web.json_response(answer, status=400 if "error" in answer else 200)
 
-    def _guarded(self, call: Any) -> Any:
-        """A call with the checks that all have."""
+    def note(self, request: web.Request) -> None:
+        pass  # by name: see `_guarded`
 
-        async def answer(request: web.Request) -> web.StreamResponse:
-            name = call.__name__.removeprefix("_")
+    def _guarded(self, call: Callable[[web.Request], Any]) -> Handler:
+        """A call with the checks that all have."""
+        name = call.__name__.removeprefix("_")
+
+        async def checked(request: web.Request) -> Any:
             self.calls.append(name)
-            token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            self.tokens_seen.append(token)
-            try:
-                if token not in self.tokens:
-                    raise RefusedError(99991663, "Invalid access token for authorization")
-                if self.refusals and name in ("create", "reply", "stream_text", "update_card"):
-                    raise self.refusals.popleft()
-                told = await call(request)
-            except RefusedError as error:
-                return web.json_response(error.body, status=error.status, headers=error.headers)
+            if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+                raise RefusedError(99991663, "Invalid access token for authorization")
+            if name in ("create", "reply", "stream_text", "update_card"):
+                self.refuse_one()
+            told = await call(request)
             if isinstance(told, web.StreamResponse):
                 return told
-            if self.loses_answers and name in ("create", "reply") and not told.pop("again", False):
-                self.loses_answers -= 1
-                assert request.transport is not None
-                request.transport.abort()
-            told.pop("again", None)
-            return web.json_response({"code": 0, "msg": "success", **told})
+            return {"code": 0, "msg": "success", "again": name not in ("create", "reply"), **told}
 
-        return answer
+        return self.answered(checked, raw=True)
 
-    def refuse(self, times: int, status: int, retry_after_s: float | None) -> None:
-        """Refuse the next so many sendings and edits."""
-        for _ in range(times):
-            if status == 429:
-                self.refusals.append(
-                    RefusedError(
-                        99991400,
-                        "request trigger frequency limit",
-                        429,
-                        **{"x-ogw-ratelimit-reset": str(retry_after_s)},
-                    )
-                )
-            elif status == 403:
-                self.refusals.append(RefusedError(230002, "Bot/User can NOT be out of the chat."))
-            else:
-                self.refusals.append(RefusedError(2200, "internal error", 500))
+    def is_send(self, request: web.Request) -> bool:
+        return True  # the others say `again`
+
+    def is_refusable(self, request: web.Request) -> bool:
+        return False  # by name: see `_guarded`
+
+    def body_of(self, error: RefusedError) -> Json:
+        return {"code": error.code, "msg": error.message}
+
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
+        if status == 429:
+            limited = RefusedError(99991400, "request trigger frequency limit", 429)
+            return limited.after("x-ogw-ratelimit-reset", retry_after_s)
+        if status == 403:
+            return RefusedError(230002, "Bot/User can NOT be out of the chat.")
+        return RefusedError(2200, "internal error", 500)
 
     async def _bot_info(self, request: web.Request) -> Json:
         if not self.has_bot:
@@ -405,7 +409,7 @@ class Feishu:
             content = card.told
         elif kind == "interactive":
             card = self._new_card(content, size)
-        elif content.get(_FOR_TYPE.get(str(kind), "")) not in self.files:
+        elif content.get(_FOR_TYPE.get(str(kind), "")) not in self.stored:
             raise RefusedError(230001, "invalid key")
         post = self.add(room, APP_ID, str(kind), content)
         post.uuid = uuid
@@ -502,11 +506,11 @@ class Feishu:
 
     async def _resource(self, request: web.Request) -> web.Response:
         post, key = self.post_of(request.match_info["message"]), request.match_info["key"]
-        if post is None or key not in json.dumps(post.content) or key not in self.files:
+        if post is None or key not in json.dumps(post.content) or key not in self.stored:
             raise RefusedError(234003, "File not in msg.")
         if request.query["type"] != ("image" if key.startswith("img") else "file"):
             raise RefusedError(234001, "Invalid request param.")
-        return web.Response(body=self.files[key][1], content_type="application/octet-stream")
+        return web.Response(body=self.stored[key][1], content_type="application/octet-stream")
 
     async def _upload_image(self, request: web.Request) -> Json:
         form = await request.post()
@@ -590,8 +594,45 @@ class Feishu:
         card.streams = json.loads(asked["settings"])["config"]["streaming_mode"]
         return {}
 
+    # what people see
 
-def as_seen(post: Post) -> str:
+    async def press_button(self, message_id: str, label: str, sender: str | None = None) -> None:
+        post = self._post_of(message_id)
+        value = buttons_of(post)[label]["behaviors"][0]["value"]
+        event = {
+            "operator": {"tenant_key": "t", "open_id": sender or self.person, "union_id": "on_x"}, "token": "c-1",
+            "action": {"value": value, "tag": "button"}, "host": "im_message",
+            "context": {"open_message_id": post.id, "open_chat_id": post.chat},
+        }  # fmt: skip
+        await self.tell("card.action.trigger", event)
+
+    def in_chat(self, chat: str) -> list[Post]:
+        return [post for post in self.room_of(chat).posts.values() if post.sender == APP_ID]
+
+    def as_seen(self, post: Post) -> Shown:
+        keys = [key for key in post.content.values() if isinstance(key, str) and key in self.stored]
+        names = [self.stored[key][0] for key in keys]
+        edits = post.card.edits if post.card is not None else 0
+        topic = (post.root or None) if post.topic else None
+        return Shown(post.id, text_of(post), names, post.parent or None, topic, edits, [*buttons_of(post)])
+
+    def reactions_on(self, message_id: str) -> list[str]:
+        return self._post_of(message_id).signs
+
+    def _post_of(self, message_id: str) -> Post:
+        post = self.post_of(message_id)
+        assert post is not None
+        return post
+
+    async def repeat_last(self) -> None:
+        await self.deliver(self._last_event)
+
+    def acknowledged(self, message_id: str) -> bool:
+        about = [event for event in self.events if event.about == message_id]
+        return bool(about) and all(event.acknowledged for event in about)
+
+
+def text_of(post: Post) -> str:
     """What a person reads: marks are taken away, entities are characters."""
     if post.kind == "text":
         return str(post.content["text"])

@@ -6,31 +6,26 @@ twice, as an event of the panel and as a notification, and what the agent sends 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import count
+from pathlib import Path
 from typing import Any
 
 import socketio
 from aiohttp import web
 
-Json = dict[str, Any]
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.mochat import MochatChannel
+from nanobot.config.channels import MochatConfig
+from nanobot.testing.platform import Shown
+from tests.fakes.served import Handler, Json, RefusedError, Said, ServedPlatform
 
 TOKEN, AGENT = "claw_02abe7edeccf467d", "698211ea99e79b91f1ee449f"
 ANNA, ZOE, TOM = "6981b89f0a7b4c0012aa0001", "6981b89f0a7b4c0012aa0002", "6981b89f0a7b4c0012aa0003"
 DM, ZOES, TRIO = "session_67a5f9f20001", "session_67a5f9f20002", "session_67a5f9f20003"
 GENERAL, GROUP = "67b0c1d2e3f4a5b6", "6981b6c266c3b063b61427dc"
 LONGEST = 4000
-
-
-class RefusedError(Exception):
-    """What Mochat answers to a request that it does not serve."""
-
-    def __init__(self, code: int, message: str = "refused", **headers: str) -> None:
-        super().__init__(message)
-        self.code, self.message, self.headers = code, message, headers
 
 
 @dataclass
@@ -52,20 +47,23 @@ class Session:
     cursor: int = 0
 
 
-class FakeMochat:
+class MochatPlatform(ServedPlatform):
     """The people, what they wrote, and what the agent did."""
 
-    def __init__(self, *, msgpack: bool = True) -> None:
+    name = "mochat"
+    person, private = ANNA, DM
+    stranger, stranger_chat = ZOE, ZOES
+    group = GENERAL
+    limit = LONGEST
+    quotes = queues_messages = loses_answers = True
+
+    def __init__(self, folder: Path, *, msgpack: bool = True) -> None:
+        super().__init__(folder)
         self.token = TOKEN
         self.sessions = {DM: Session([ANNA, AGENT]), ZOES: Session([ZOE, AGENT]), TRIO: Session([ANNA, TOM, AGENT])}
         self.panels: dict[str, list[Json]] = {GENERAL: []}
-        self.posts: list[Post] = []
-        self.calls: list[tuple[str, Json]] = []
         self.subscribed: list[Json] = []
         self.has_socket = True
-        self.refusals: deque[RefusedError] = deque()
-        self.loses_answers = 0
-        self._ids = count(1)
         self._news = asyncio.Event()
         self.io = socketio.AsyncServer(
             async_mode="aiohttp",
@@ -78,10 +76,18 @@ class FakeMochat:
         self.io.on("com.claw.im.subscribeSessions", self._subscribe_sessions)
         self.io.on("com.claw.im.subscribePanels", self._subscribe_panels)
 
-    def attach(self, app: web.Application) -> None:
-        """Serve all of it from this application."""
+    def app(self) -> web.Application:
+        app = super().app()
         self.io.attach(app)
-        paths: dict[str, Callable[[Json], Awaitable[Json]]] = {
+
+        async def shut_down(_: web.Application) -> None:
+            await self.io.shutdown()
+
+        app.on_shutdown.append(shut_down)
+        return app
+
+    def routes(self) -> list[web.RouteDef]:
+        handlers: dict[str, Callable[[Json], Awaitable[Json]]] = {
             "sessions/list": self._list_sessions,
             "sessions/watch": self._watch,
             "sessions/send": self._send_to_session,
@@ -89,11 +95,26 @@ class FakeMochat:
             "groups/panels/messages": self._list_messages,
             "groups/panels/send": self._send_to_panel,
         }
-        app.add_routes([web.post(f"/api/claw/{path}", self._answered(path, handle)) for path, handle in paths.items()])
+        return [web.post(f"/api/claw/{path}", self._noted(path, handle)) for path, handle in handlers.items()]
+
+    def channel(self, bus: MessageBus, **settings: Any) -> MochatChannel:
+        is_open = settings.get("group_policy") == "open"
+        usual = {
+            "enabled": True, "claw_token": TOKEN, "agent_user_id": AGENT, "allow_from": [self.person],
+            "base_url": self.url, "sessions": ["*"], "panels": ["*"], "refresh_interval_ms": 100,
+            "socket_reconnect_delay_ms": 20, "socket_max_reconnect_delay_ms": 100, "watch_timeout_ms": 200,
+            "socket_connect_timeout_ms": 1000,
+            "reply_delay_mode": "off", "mention": {"require_in_groups": not is_open},
+        }  # fmt: skip
+        return MochatChannel(MochatConfig.model_validate(usual | settings), bus)
 
     # what people do
 
-    async def says(self, content: Any, *, sender: str = ANNA, chat: str = DM, **more: Any) -> str:
+    async def send_said(self, said: Said) -> str:
+        text = f"<@{AGENT}> {said.text}" if said.mention else said.text
+        return await self.writes(text, sender=said.sender, chat=said.chat)
+
+    async def writes(self, content: Any, *, sender: str = ANNA, chat: str = DM, **more: Any) -> str:
         """Write a message; the agent is told at once if it has subscribed. Return its id."""
         message_id = f"msg_{next(self._ids)}"
         meta = {"mentions": [AGENT]} if more.pop("mention", False) else {}
@@ -150,10 +171,6 @@ class FakeMochat:
         notice = {**told, "_id": message["messageId"], "groupId": GROUP, "converseId": panel}
         await self.io.emit("notify:chat.message.add", {**notice, "createdAt": message["createdAt"]}, room=panel)
 
-    def in_chat(self, chat: str) -> list[Post]:
-        """The agent's messages in this chat or panel."""
-        return [post for post in self.posts if post.chat == chat]
-
     # the socket
 
     async def _connect(self, sid: str, environ: Json, auth: Json | None) -> None:
@@ -176,8 +193,7 @@ class FakeMochat:
             await self.io.enter_room(sid, panel)
         return {"result": True, "data": {"panelIds": data["panelIds"], "groupId": GROUP}}
 
-    def make_deaf(self) -> None:
-        """Send nothing more on the open sockets, not even pings, and leave them open."""
+    async def half_open(self) -> None:
 
         async def nothing(*_: object, **__: object) -> bool:
             return True
@@ -187,33 +203,25 @@ class FakeMochat:
 
     # requests
 
-    def _answered(
-        self, path: str, handle: Callable[[Json], Awaitable[Json]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(request: web.Request) -> web.Response:
-            body = await request.json()
+    def _noted(self, path: str, handle: Callable[[Json], Awaitable[Json]]) -> Handler:
+        async def noted(body: Json) -> Json:
             self.calls.append((path, body))
-            is_send = path.endswith("/send")
-            try:
-                if request.headers.get("X-Claw-Token") != self.token:
-                    raise RefusedError(401, "invalid token")
-                if self.refusals and is_send:
-                    raise self.refusals.popleft()
-                data = await handle(body)
-            except RefusedError as error:
-                refused = {"code": error.code, "message": error.message}
-                return web.json_response(refused, status=error.code, headers=error.headers)
-            if self.loses_answers and is_send and request.transport is not None:
-                self.loses_answers -= 1
-                request.transport.abort()
-            return web.json_response({"code": 200, "data": data})
+            return {"code": 200, "data": await handle(body)}
 
-        return answer
+        return self.answered(noted)
 
-    def refuse(self, times: int, code: int, retry_after_s: float | None = None) -> None:
-        """Refuse the next so many messages of the agent."""
-        headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-        self.refusals.extend(RefusedError(code, **headers) for _ in range(times))
+    def note(self, request: web.Request) -> None:
+        pass  # with its body, by `_noted`
+
+    def check(self, request: web.Request) -> None:
+        if request.headers.get("X-Claw-Token") != self.token:
+            raise RefusedError(401, "invalid token", 401)
+
+    def is_send(self, request: web.Request) -> bool:
+        return request.path.endswith("/send")
+
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
+        return RefusedError(status, status=status).after("Retry-After", retry_after_s)
 
     async def _list_sessions(self, _: Json) -> Json:
         listed = [
@@ -225,7 +233,7 @@ class FakeMochat:
     async def _watch(self, body: Json) -> Json:
         session_id = body["sessionId"]
         if session_id not in self.sessions:
-            raise RefusedError(404, "session not found")
+            raise RefusedError(404, "session not found", 404)
         batch = self._batch(session_id, body["cursor"], body["limit"])
         if not batch["events"]:
             try:
@@ -250,7 +258,7 @@ class FakeMochat:
 
     async def _list_messages(self, body: Json) -> Json:
         if body["panelId"] not in self.panels:
-            raise RefusedError(404, "panel not found")
+            raise RefusedError(404, "panel not found", 404)
         messages = self.panels[body["panelId"]]
         ids = [message["messageId"] for message in messages]
         end = ids.index(body["beforeMessageId"]) if "beforeMessageId" in body else len(ids)
@@ -265,7 +273,7 @@ class FakeMochat:
 
     async def _send(self, body: Json, chat: str, places: Json) -> Json:
         if chat not in places:
-            raise RefusedError(404, "not found")
+            raise RefusedError(404, "not found", 404)
         if not 0 < len(body["content"]) <= LONGEST:
             raise RefusedError(400, "content is empty or too long")
         message_id = f"msg_{next(self._ids)}"
@@ -274,3 +282,18 @@ class FakeMochat:
         echo = {"messageId": message_id, "author": AGENT, "content": body["content"], "meta": {}, "createdAt": now}
         await self._add(chat, echo)
         return {"messageId": message_id, "status": "active"}
+
+    # what people see
+
+    def as_seen(self, post: Post) -> Shown:
+        return Shown(post.id, post.text, reply_to=post.reply_to)
+
+    def acknowledged(self, message_id: str) -> bool:
+        """Whether a subscription or a poll named a cursor that is not before it."""
+        session = self.sessions[DM]
+        number = next(one["seq"] for one in session.events if one["payload"]["messageId"] == message_id)
+        return session.cursor >= int(number)
+
+    async def revoke(self) -> None:
+        self.token = "another"
+        await self.drop()

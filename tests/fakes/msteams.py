@@ -11,10 +11,9 @@ import asyncio
 import json
 import re
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from itertools import count
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,9 +21,13 @@ import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.msteams import TeamsChannel
+from nanobot.config.channels import TeamsConfig
+from nanobot.testing.platform import Shown
+from tests.fakes.served import Json, RefusedError, Said, ServedPlatform
 from tests.support.eventually import LIMIT_S
-
-Json = dict[str, Any]
+from tests.support.toy_gateway import free_port
 
 APP_ID, PASSWORD, TENANT = "11111111-2222-3333-4444-555555555555", "p~ssword-of-the-bot", "contoso.example"
 BOT = f"28:{APP_ID}"
@@ -76,38 +79,50 @@ class Post:
         return [button for card in cards for button in card["buttons"]]
 
 
-@dataclass
-class FakeTeams:
+class TeamsPlatform(ServedPlatform):
     """The people, what they wrote, and what the bot did."""
 
-    url: str = ""
-    webhook: str = ""
-    password: str = PASSWORD
-    posts: list[Post] = field(default_factory=list)
-    typing: list[str] = field(default_factory=list)
-    sent: dict[str, Json] = field(default_factory=dict)
-    """Messages of people, by id."""
-    answers: dict[str, list[int]] = field(default_factory=dict)
-    """How the bot answered each delivery of a message."""
-    calls: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=lambda: ["key-1"])
-    endorsements: list[str] = field(default_factory=lambda: ["msteams"])
-    files: dict[str, bytes] = field(default_factory=dict)
-    refusals: deque[tuple[int, str]] = field(default_factory=deque)
-    loses_answers: int = 0
-    onedrive_status: int = 201
-    _tokens: set[str] = field(default_factory=set)
-    _ids: "count[int]" = field(default_factory=lambda: count(1))
+    name = "msteams"
+    secret = PASSWORD
+    person, private = ANNA, chat_of(ANNA)
+    stranger, stranger_chat = ZOE, chat_of(ZOE)
+    group = HALL
+    hears_groups = False
+    thread = "1700000000000"
+    limit = 20_000
+    edits = threads = files = buttons = types = loses_answers = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._bot_port = free_port()
+        self.webhook = f"http://127.0.0.1:{self._bot_port}/api/messages"
+        self.sent: dict[str, Json] = {}
+        """Messages of people, by id."""
+        self.answers: dict[str, list[int]] = {}
+        """How the bot answered each delivery of a message."""
+        self.keys = ["key-1"]
+        self.endorsements = ["msteams"]
+        self.onedrive_status = 201
+
+    def channel(self, bus: MessageBus, **settings: Any) -> TeamsChannel:
+        usual = {
+            "enabled": True, "app_id": APP_ID, "app_password": PASSWORD, "tenant_id": TENANT,
+            "allow_from": [self.person], "host": "127.0.0.1", "port": self._bot_port,
+            "api_base": self.url, "openid_url": f"{self.url}/openid",
+            "service_url": self.service_url, "trusted_service_url_hosts": ["127.0.0.1"],
+        }  # fmt: skip
+        channel = TeamsChannel(TeamsConfig.model_validate(usual | settings), bus)
+        channel.login_s = 0.2
+        return channel
 
     def routes(self) -> list[web.RouteDef]:
-        """All that it serves."""
         return [
             web.post("/{tenant}/oauth2/v2.0/token", self._log_in),
             web.get("/openid", self._describe),
             web.get("/keys", self._give_keys),
-            web.post("/teams/v3/conversations", self._open_chat),
-            web.post("/teams/v3/conversations/{chat}/activities", self._take),
-            web.put("/teams/v3/conversations/{chat}/activities/{id}", self._edit),
+            web.post("/teams/v3/conversations", self.answered(self._open_chat)),
+            web.post("/teams/v3/conversations/{chat}/activities", self.answered(self._take)),
+            web.put("/teams/v3/conversations/{chat}/activities/{post_id}", self.answered(self._edit)),
             web.get("/files/{name}", self._give_file),
             web.get("/shared/{name}", self._share_file),
             web.put("/onedrive/{name}", self._store_file),
@@ -135,7 +150,20 @@ class FakeTeams:
             "text": text, **more,
         }  # fmt: skip
 
-    async def says(self, text: str, **more: Any) -> str:
+    async def send_said(self, said: Said) -> str:
+        text, chat, more = said.text, said.chat, {}
+        if said.mention:
+            entity = {"type": "mention", "text": "<at>Nano</at>", "mentioned": {"id": BOT, "name": "Nano"}}
+            text, more = f"<at>Nano</at> {text}", {"entities": [entity]}
+        if said.file is not None:
+            self.stored[said.file.name] = said.file.read_bytes()
+            url = f"{self.url}/files/{said.file.name}"
+            more["attachments"] = [{"contentType": "image/*", "contentUrl": url, "name": said.file.name}]
+        if said.thread is not None:
+            chat = f"{chat};messageid={said.thread}"
+        return await self.writes(text, sender=said.sender, chat=chat, **more)
+
+    async def writes(self, text: str, **more: Any) -> str:
         """Write to the bot. Return the message's id."""
         activity = self.message(text, **more)
         await self.deliver(activity)
@@ -169,7 +197,7 @@ class FakeTeams:
         """Press a button: its text is written, its value told beside it."""
         button = next(one for one in post.buttons if one["title"] == label)
         assert button["type"] == "messageBack"
-        await self.says(button["text"], chat=post.chat, value=button["value"], replyToId=post.id)
+        await self.writes(button["text"], chat=post.chat, value=button["value"], replyToId=post.id)
 
     async def answers_consent(self, post: Post, action: str) -> int:
         """Accept or decline a file."""
@@ -187,26 +215,16 @@ class FakeTeams:
         """The bot's messages of a conversation and its threads."""
         return [post for post in self.posts if post.chat == chat or post.chat.startswith(f"{chat};")]
 
-    # what goes wrong
-
-    def refuse(self, times: int, status: int, retry_after_s: float | None = None) -> None:
-        after = "" if retry_after_s is None else str(retry_after_s)
-        self.refusals.extend(({500: 502}.get(status, status), after) for _ in range(times))
-
-    def expire_tokens(self) -> None:
-        self._tokens.clear()
-
     # requests of the bot
 
     async def _log_in(self, request: web.Request) -> web.Response:
         form = await request.post()
         self.calls.append(f"token {request.match_info['tenant']}")
-        if (form.get("client_id"), form.get("client_secret")) != (APP_ID, self.password):
+        if (form.get("client_id"), form.get("client_secret")) != (APP_ID, self.secret):
             told = {"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret provided."}
             return web.json_response(told, status=401)
         assert form.get("scope") == f"{ISSUER}/.default"
-        self._tokens.add(token := f"token{next(self._ids)}")
-        return web.json_response({"token_type": "Bearer", "expires_in": 3599, "access_token": token})
+        return web.json_response({"token_type": "Bearer", "expires_in": 3599, "access_token": self.new_token()})
 
     async def _describe(self, request: web.Request) -> web.Response:
         return web.json_response({"issuer": ISSUER, "jwks_uri": f"{self.url}/keys"})
@@ -217,62 +235,78 @@ class FakeTeams:
             {"keys": [{**public_key(name), "endorsements": self.endorsements} for name in self.keys]}
         )
 
-    def _refusal(self, request: web.Request) -> web.Response | None:
-        if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self._tokens:
-            return web.json_response({"message": "Authorization has been denied for this request."}, status=401)
-        if self.refusals:
-            status, after = self.refusals.popleft()
-            told = {"error": {"code": "Refused", "message": "not now"}}
-            return web.json_response(told, status=status, headers={"Retry-After": after} if after else {})
-        return None
+    def check(self, request: web.Request) -> None:
+        if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
+            raise RefusedError("", "Authorization has been denied for this request.", 401)
 
-    async def _open_chat(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        if (refusal := self._refusal(request)) is not None:
-            return refusal
-        return web.json_response({"id": chat_of(body["members"][0]["id"])}, status=201)
+    def is_send(self, request: web.Request) -> bool:
+        return request.path.startswith("/teams")
 
-    async def _take(self, request: web.Request) -> web.Response:
-        body, chat = await request.json(), request.match_info["chat"]
+    def is_refusable(self, request: web.Request) -> bool:
+        return False  # never a typing indicator: see `_take`
+
+    def body_of(self, error: RefusedError) -> Json:
+        return {"error": {"code": error.code, "message": error.message}} if error.code else {"message": error.message}
+
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
+        status = {500: 502}.get(status, status)
+        return RefusedError("Refused", "not now", status).after("Retry-After", retry_after_s)
+
+    def _open_chat(self, body: Json) -> Json:
+        self.refuse_one()
+        return {"id": chat_of(body["members"][0]["id"]), "again": True}
+
+    def _take(self, body: Json, chat: str) -> Json:
         if body["type"] == "typing":
-            self.typing.append(chat)
-            return web.json_response({"id": "typing"}, status=201)
-        if (refusal := self._refusal(request)) is not None:
-            return refusal
+            self.typed_in.append(chat)
+            return {"id": "typing", "again": True}
+        self.refuse_one()
         if len(json.dumps(body, ensure_ascii=False).encode()) > _LARGEST:
-            return web.json_response({"error": {"code": "MessageSizeTooBig", "message": "too big"}}, status=413)
+            raise RefusedError("MessageSizeTooBig", "too big", 413)
         self.posts.append(post := Post(f"p{next(self._ids)}", chat, body))
-        return self._answer(request, {"id": post.id}, 201)
+        return {"id": post.id}
 
-    async def _edit(self, request: web.Request) -> web.Response:
-        body, chat = await request.json(), request.match_info["chat"]
-        if (refusal := self._refusal(request)) is not None:
-            return refusal
-        found = [post for post in self.posts if (post.chat, post.id) == (chat, request.match_info["id"])]
-        if not found:
-            return web.json_response({"error": {"code": "ActivityNotFound", "message": "gone"}}, status=404)
-        found[0].activity, found[0].edits = body, found[0].edits + 1
-        return self._answer(request, {"id": found[0].id}, 200)
-
-    def _answer(self, request: web.Request, body: Json, status: int) -> web.Response:
-        if self.loses_answers and request.transport is not None:
-            self.loses_answers -= 1
-            request.transport.abort()
-        return web.json_response(body, status=status)
+    def _edit(self, body: Json, chat: str, post_id: str) -> Json:
+        self.refuse_one()
+        post = next((post for post in self.posts if (post.chat, post.id) == (chat, post_id)), None)
+        if post is None:
+            raise RefusedError("ActivityNotFound", "gone", 404)
+        post.activity, post.edits = body, post.edits + 1
+        return {"id": post.id}
 
     async def _give_file(self, request: web.Request) -> web.Response:
-        if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self._tokens:
+        if request.headers.get("Authorization", "").removeprefix("Bearer ") not in self.tokens:
             raise web.HTTPUnauthorized
-        return web.Response(body=self.files[request.match_info["name"]])
+        return web.Response(body=self.stored[request.match_info["name"]])
 
     async def _share_file(self, request: web.Request) -> web.Response:
         self.calls.append(f"file: {'a' if 'Authorization' in request.headers else 'no'} token")
-        return web.Response(body=self.files[request.match_info["name"]])
+        return web.Response(body=self.stored[request.match_info["name"]])
 
     async def _store_file(self, request: web.Request) -> web.Response:
         assert "Authorization" not in request.headers
         data = await request.read()
         assert request.headers["Content-Range"] == f"bytes 0-{len(data) - 1}/{len(data)}"
         if self.onedrive_status == 201:
-            self.files[request.match_info["name"]] = data
+            self.stored[request.match_info["name"]] = data
         return web.json_response({}, status=self.onedrive_status)
+
+    # what people see
+
+    def as_seen(self, post: Post) -> Shown:
+        files = [one["name"] for one in post.attachments if "name" in one]
+        thread = post.chat.partition(";messageid=")[2] or None
+        buttons = [button["title"] for button in post.buttons]
+        return Shown(post.id, post.text, files, thread_id=thread, edits=post.edits, buttons=buttons)
+
+    async def press_button(self, message_id: str, label: str) -> None:
+        await self.presses(next(post for post in self.posts if post.id == message_id), label)
+
+    async def repeat_last(self) -> None:
+        await self.deliver(self.sent[self._last])
+
+    def acknowledged(self, message_id: str) -> bool:
+        return 200 in self.answers.get(message_id, [])
+
+    async def half_open(self) -> None:
+        await self.drop()  # no connection lasts longer than a request

@@ -23,11 +23,10 @@ from tests.fakes.discord import world as discord
 from tests.fakes.platform_discord import DiscordPlatform
 from tests.fakes.platform_email import EmailPlatform
 from tests.fakes.platform_email import config as mail_account
-from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
 from tests.fakes.platform_websocket import Client, clients_section
 from tests.fakes.platforms import platform_class
-from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room
+from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room, SlackPlatform
 from tests.fakes.telegram import TOKEN as TELEGRAM_TOKEN
 from tests.support.eventually import eventually
 from tests.support.forkserver import started

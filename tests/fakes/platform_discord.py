@@ -20,7 +20,7 @@ from tests.fakes.discord import world as there
 from tests.fakes.discord.gateway import DIRECT_MESSAGES, GUILD_MESSAGES, Gateway
 from tests.fakes.discord.rest import Refused, Rest
 from tests.fakes.discord.world import Json, Message, World
-from tests.fakes.served import ServedPlatform
+from tests.fakes.served import Said, ServedPlatform
 
 _ESCAPED = re.compile(r"\\([^\w\s])")
 
@@ -44,7 +44,10 @@ class DiscordPlatform(ServedPlatform):
         self.world = World()
         self.rest = Rest(self.world)
         self.gateway = Gateway(self.world)
-        super().__init__(folder, self.rest)
+        super().__init__(folder)
+
+    def routes(self) -> list[web.RouteDef]:
+        return self.rest.routes()
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=200 << 20)
@@ -75,30 +78,17 @@ class DiscordPlatform(ServedPlatform):
 
     # what people do and see
 
-    async def says(
-        self,
-        text: str,
-        *,
-        sender: str | None = None,
-        chat: str | None = None,
-        thread: str | None = None,
-        mention: bool = False,
-        file: Path | None = None,
-        reply_to: str | None = None,
-        **more: Any,
-    ) -> str:
+    async def send_said(self, said: Said) -> str:
         await self.gateway.identified.wait()  # nobody writes to a bot that never was there
         message = Message(
-            self.world.ids.next(), thread or chat or self.private, sender or self.person,
-            f"<@{there.BOT}> {text}" if mention else text, reply_to=reply_to, more=more,
-            type=there.DEFAULT if reply_to is None else there.REPLY,
+            self.world.ids.next(), said.thread or said.chat, said.sender,
+            f"<@{there.BOT}> {said.text}" if said.mention else said.text, reply_to=said.reply_to, more=said.more,
+            type=there.DEFAULT if said.reply_to is None else there.REPLY,
         )  # fmt: skip
-        if file is not None:
-            kind, _ = mimetypes.guess_type(file.name)
-            message.attachments = [self.rest.kept(file.name, file.read_bytes(), kind)]
-            message.attachments[0]["url"] = message.attachments[0]["url"].replace(
-                "http://cdn.invalid", f"{self.url}/cdn"
-            )
+        if said.file is not None:
+            kind, _ = mimetypes.guess_type(said.file.name)
+            file = self.rest.kept(said.file.name, said.file.read_bytes(), kind)
+            message.attachments = [file | {"url": file["url"].replace("http://cdn.invalid", f"{self.url}/cdn")}]
         self.world.chats[message.chat].messages[message.id] = self._last_message = message
         await self.repeat_last()
         return message.id
@@ -159,6 +149,9 @@ class DiscordPlatform(ServedPlatform):
 
     def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
         self.rest.refusals += [Refused(status, retry_after_s)] * times
+
+    def lose_answers(self, times: int) -> None:
+        self.rest.loses_answers = times
 
     async def half_open(self) -> None:
         for socket in self.gateway.sockets:

@@ -26,7 +26,8 @@ from nanobot.channels.matrix import MatrixChannel
 from nanobot.config.channels import MatrixConfig
 from nanobot.testing.live_channel import until
 from nanobot.testing.platform import Platform, Shown
-from tests.fakes.matrix import Json, shown_texts
+from tests.fakes.matrix import as_seen, shown_texts
+from tests.fakes.served import Json
 
 PASSWORD = "a password of this test"
 _numbers = count(1)
@@ -244,18 +245,3 @@ class EncryptedSynapsePlatform(SynapsePlatform):
     """Encrypted rooms."""
 
     is_encrypted = True
-
-
-def as_seen(event_id: str, content: Json, edits: int) -> Shown:
-    """A message as apps show it."""
-    relation = content.get("m.relates_to", {})
-    files = [content["filename"]] if "filename" in content else []
-    answered = relation.get("m.in_reply_to", {}).get("event_id")
-    return Shown(
-        event_id,
-        "" if files else content["body"],
-        files,
-        None if relation.get("is_falling_back") else answered,
-        relation.get("event_id") if relation.get("rel_type") == "m.thread" else None,
-        edits,
-    )

@@ -1,6 +1,6 @@
 """The platforms of our own channels, as the checks of `nanobot.testing.channels` ask for them.
 
-A new channel brings a stand-in as `tests/contracts/platform_<name>.py`, adds its line to PLATFORMS below, and is done
+A new channel brings a stand-in as `tests/fakes/<name>.py`, adds its line to PLATFORMS below, and is done
 when its column of the matrix is green: `python -m pytest tests/contracts/test_channels.py -k <name> -m ""`.
 """
 
@@ -13,16 +13,16 @@ PLATFORMS: dict[str, str] = {
     "telegram": "tests.fakes.platform_telegram:TelegramPlatform",
     "email": "tests.fakes.platform_email:EmailPlatform",
     "websocket": "tests.fakes.platform_websocket:WebSocketPlatform",
-    "slack": "tests.fakes.platform_slack:SlackPlatform",
-    "feishu": "tests.fakes.platform_feishu:FeishuPlatform",
-    "dingtalk": "tests.fakes.platform_dingtalk:DingTalkPlatform",
-    "qq": "tests.fakes.platform_qq:QQPlatform",
-    "wecom": "tests.fakes.platform_wecom:WeComPlatform",
-    "weixin": "tests.fakes.platform_weixin:WeixinPlatform",
-    "msteams": "tests.fakes.platform_msteams:TeamsPlatform",
-    "whatsapp": "tests.fakes.platform_whatsapp:WhatsAppPlatform",
-    "matrix": "tests.fakes.platform_matrix:MatrixPlatform",
-    "mochat": "tests.fakes.platform_mochat:MochatPlatform",
+    "slack": "tests.fakes.slack:SlackPlatform",
+    "feishu": "tests.fakes.feishu:FeishuPlatform",
+    "dingtalk": "tests.fakes.dingtalk:DingTalkPlatform",
+    "qq": "tests.fakes.qq:QQPlatform",
+    "wecom": "tests.fakes.wecom:WeComPlatform",
+    "weixin": "tests.fakes.weixin:WeixinPlatform",
+    "msteams": "tests.fakes.msteams:TeamsPlatform",
+    "whatsapp": "tests.fakes.whatsapp:WhatsAppPlatform",
+    "matrix": "tests.fakes.matrix:MatrixPlatform",
+    "mochat": "tests.fakes.mochat:MochatPlatform",
     "lines": "tests.fakes.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.

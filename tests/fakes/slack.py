@@ -10,16 +10,19 @@ import json
 import mimetypes
 import re
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
-Json = dict[str, Any]
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.slack import SlackChannel
+from nanobot.config.channels import SlackConfig
+from nanobot.testing.platform import Shown
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 
 BOT_TOKEN, APP_TOKEN, PERSON_TOKEN = "xoxb-1-good", "xapp-1-good", "xoxp-1-anna"
 BOT, BOT_ID, BOT_NAME = "U0BOT", "B0BOT", "nanobot"
@@ -31,15 +34,12 @@ SCOPES = frozenset({
 _LIMIT = 4000
 _EMOJI = frozenset({"eyes", "thumbsup", "white_check_mark"})
 _REFUSALS = {500: "internal_error", 429: "ratelimited", 403: "not_in_channel"}
+_LEAVING = "leaving"
 
 
-class RefusedError(Exception):
-    """What Slack answers to a call that it does not serve: `ok` false, and a word for it."""
-
-    def __init__(self, error: str, *, status: int = 200, **more: Any) -> None:
-        super().__init__(error)
-        self.status = status
-        self.body = {"ok": False, "error": error, **more}
+def _refused(error: str, **more: Any) -> RefusedError:
+    """`ok` false, and a word for it."""
+    return RefusedError(error, status=200, **more)
 
 
 @dataclass
@@ -77,23 +77,25 @@ class Envelope:
     told: Json
     ts: str
     acknowledged: bool = False
-    line: "Line | None" = None
+    line: Line | None = None
 
 
-@dataclass(eq=False)
-class Line:
-    """An open WebSocket."""
+class SlackPlatform(ServedPlatform):
+    """A workspace: the rooms, the people, and what the bot did there."""
 
-    socket: web.WebSocketResponse
-    is_deaf: bool = False
-    is_leaving: bool = False
+    name = "slack"
+    autoping = False
+    ping_s = 0.5
+    stall_s = 1.5
+    person, private = ANNA, "D0ANNA"
+    stranger, stranger_chat = ZOE, "D0ZOE"
+    group, thread = "C0HALL", "1700000000.000007"
+    limit = 4000
+    edits = threads = files = queues_messages = buttons = reacts = takes_back = loses_answers = True
 
-
-class Workspace:
-    """The rooms, the people, and what the bot did there."""
-
-    def __init__(self) -> None:
-        self.url = ""
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._presses = count(1)
         self.rooms = {
             room.id: room
             for room in (
@@ -108,26 +110,18 @@ class Workspace:
         self.scopes, self.app_scopes = set(SCOPES), {"connections:write"}
         self.good_tokens = {BOT_TOKEN, APP_TOKEN, PERSON_TOKEN}
         self.socket_mode = True
-        self.calls: list[str] = []
         self.tokens_seen: list[str] = []
         """Whatever came as a token with a download."""
-        self.refusals: deque[RefusedError] = deque()
-        self.headers: deque[dict[str, str]] = deque()
         self.broken: dict[str, int] = {}
         """Methods behind which something is broken, and what is answered in their place."""
-        self.loses_answers = 0
-        """How many messages it takes without the bot being answered."""
         self.limited: dict[str, int] = {}
         """Methods that were called too often, and how many more calls are refused."""
         self.envelopes: list[Envelope] = []
-        self.lines: list[Line] = []
         self.opened = 0
-        self.files: dict[str, tuple[Json, bytes]] = {}
         self.tickets_are_good = True
         self.slow_file: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
         """Serves the next download instead."""
         self._tickets: set[str] = set()
-        self._ids = count(1)
         self._began = int(time.time())
         self._methods: dict[str, Callable[[Json, str], Awaitable[Json]]] = {
             "auth.test": self._auth_test,
@@ -146,16 +140,37 @@ class Workspace:
         }
         self.add(Room("C0HALL", "channel"), ZOE, "long ago", ts="1700000000.000007")
 
+    @property
+    def workspace(self) -> "SlackPlatform":
+        return self
+
+    def channel(self, bus: MessageBus, **settings: Any) -> SlackChannel:
+        usual = {
+            "enabled": True, "bot_token": BOT_TOKEN, "app_token": APP_TOKEN, "allow_from": [self.person],
+            "api_base": f"{self.url}/api",
+        }  # fmt: skip
+        channel = SlackChannel(SlackConfig.model_validate(usual | settings), bus)
+        channel.ping_s = self.ping_s
+        return channel
+
     def routes(self) -> list[web.RouteDef]:
-        """All that it serves."""
         return [
             web.route("*", "/api/{method}", self._call),
-            web.get("/link", self._serve_line),
+            web.get("/link", self._connect),
             web.post("/upload/{file}", self._take_upload),
             web.get("/files/{file}/{name}", self._give_file),
         ]
 
     # what people do
+
+    async def send_said(self, said: Said) -> str:
+        text = f"<@{BOT}> {said.text}" if said.mention else said.text
+        room = self.rooms[said.chat]
+        post = self.add(room, said.sender, text, thread=said.thread)
+        if said.file is not None:
+            post.files = [self.put_file(said.file.name, said.file.read_bytes())]
+        await self.tell_of(room, post, mention=said.mention, **said.more)
+        return post.ts
 
     def add(self, room: Room, user: str, text: str, *, thread: str | None = None, ts: str | None = None) -> Post:
         """A message in a room; nobody is told."""
@@ -171,7 +186,7 @@ class Workspace:
             "id": number, "name": name, "mimetype": mimetypes.guess_type(name)[0] or "application/octet-stream",
             "size": len(data), "mode": "hosted", "url_private": address, "url_private_download": address, **more,
         }  # fmt: skip
-        self.files[number] = (told, data)
+        self.stored[number] = (told, data)
         return told
 
     async def tell_of(self, room: Room, post: Post, *, mention: bool, **more: Any) -> None:
@@ -213,7 +228,7 @@ class Workspace:
     async def end_lines(self, reason: str, *, close: bool = False) -> None:
         """Tell every connection that it is about to be closed, or why it is."""
         for line in [*self.lines]:
-            line.is_leaving = True
+            line.session = _LEAVING
             await line.socket.send_json({"type": "disconnect", "reason": reason, "debug_info": {"host": "applink"}})
             if close:
                 await line.socket.close()
@@ -221,7 +236,7 @@ class Workspace:
     # the socket
 
     async def _deliver(self, envelope: Envelope) -> None:
-        line = next((one for one in reversed(self.lines) if not one.is_leaving), None)
+        line = next((one for one in reversed(self.lines) if one.session != _LEAVING), None)
         if line is not None and envelope.line is None:
             envelope.line = line
             if not line.is_deaf:
@@ -230,90 +245,83 @@ class Workspace:
                 except OSError:
                     envelope.line = None
 
-    async def _serve_line(self, request: web.Request) -> web.WebSocketResponse:
+    async def _connect(self, request: web.Request) -> web.WebSocketResponse:
         ticket = request.query.get("ticket", "")
         if ticket not in self._tickets or not self.tickets_are_good:
             raise web.HTTPForbidden
         self._tickets.remove(ticket)
-        socket = web.WebSocketResponse(autoping=False)
-        await socket.prepare(request)
-        self.lines.append(line := Line(socket))
         self.opened += 1
         try:
-            await socket.send_json(
-                {"type": "hello", "num_connections": len(self.lines), "connection_info": {"app_id": "A0"}}
-            )
-            await socket.ping(b"Ping from applink")
-            for envelope in self.envelopes:
-                if not envelope.acknowledged:
-                    await self._deliver(envelope)
-            async for frame in socket:
-                if line.is_deaf:
-                    continue
-                if frame.type is WSMsgType.PING:
-                    await socket.pong(frame.data)
-                elif frame.type is WSMsgType.TEXT:
-                    self._acknowledge(json.loads(frame.data))
-        except OSError:
-            pass
+            return await self.serve_line(request)
         finally:
-            self.lines.remove(line)
             for envelope in self.envelopes:
-                if envelope.line is line:
+                if envelope.line not in self.lines:
                     envelope.line = None
-        return socket
 
-    def _acknowledge(self, told: Json) -> None:
+    async def greet(self, line: Line) -> None:
+        about = {"num_connections": len(self.lines), "connection_info": {"app_id": "A0"}}
+        await line.socket.send_json({"type": "hello", **about})
+        await line.socket.ping(b"Ping from applink")
+        for envelope in self.envelopes:
+            if not envelope.acknowledged:
+                await self._deliver(envelope)
+
+    async def receive(self, line: Line, frame: Any) -> None:
+        told = json.loads(frame)
         for envelope in self.envelopes:
             if envelope.told["envelope_id"] == told["envelope_id"]:
                 envelope.acknowledged = True
 
     # the Web API
 
-    async def _call(self, request: web.Request) -> web.Response:
+    async def _call(self, request: web.Request) -> web.StreamResponse:
+        answer = await self.answered(self._answer, raw=True)(request)
+        answer.headers["x-oauth-scopes"] = ",".join(sorted(self.scopes))
+        return answer
+
+    async def _answer(self, request: web.Request) -> web.Response | Json:
         method = request.match_info["method"]
-        self.calls.append(method)
         asked: Json = dict(request.query)
         if request.content_type == "application/json":
             asked |= await request.json()
         else:
             asked |= {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
-        headers = {"x-oauth-scopes": ",".join(sorted(self.scopes))}
-        try:
-            if method not in self._methods:
-                raise RefusedError("unknown_method")
-            token = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            self._check_token(token, method)
-            if method in self.broken:
-                return web.Response(status=self.broken[method], text="<html>", content_type="text/html")
-            if self.limited.get(method):
-                self.limited[method] -= 1
-                headers["Retry-After"] = "0.05"
-                raise RefusedError("ratelimited", status=429)
-            if self.refusals and method in ("chat.postMessage", "chat.update", "files.completeUploadExternal"):
-                headers |= self.headers.popleft()
-                raise self.refusals.popleft()
-            answer = await self._methods[method](asked, token)
-            if self.loses_answers and method == "chat.postMessage" and request.transport is not None:
-                self.loses_answers -= 1
-                request.transport.abort()
-        except RefusedError as error:
-            return web.json_response(error.body, status=error.status, headers=headers)
-        return web.json_response({"ok": True, **answer}, headers=headers)
+        if method not in self._methods:
+            raise RefusedError("unknown_method", status=200)
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        self._check_token(token, method)
+        if method in self.broken:
+            return web.Response(status=self.broken[method], text="<html>", content_type="text/html")
+        if self.limited.get(method):
+            self.limited[method] -= 1
+            raise RefusedError("ratelimited", status=429).after("Retry-After", 0.05)
+        if method in ("chat.postMessage", "chat.update", "files.completeUploadExternal"):
+            self.refuse_one()
+        return {"ok": True, **await self._methods[method](asked, token)}
 
-    def refuse(self, times: int, status: int, retry_after_s: float | None) -> None:
-        """Refuse the next so many sendings."""
-        for _ in range(times):
-            self.refusals.append(RefusedError(_REFUSALS[status], status=200 if status == 403 else status))
-            self.headers.append({"Retry-After": str(retry_after_s)} if retry_after_s is not None else {})
+    def note(self, request: web.Request) -> None:
+        self.calls.append(request.match_info["method"])
+
+    def is_send(self, request: web.Request) -> bool:
+        return request.match_info["method"] == "chat.postMessage"
+
+    def is_refusable(self, request: web.Request) -> bool:
+        return False  # behind the checks of `_answer`
+
+    def body_of(self, error: RefusedError) -> Json:
+        return {"ok": False, "error": error.code, **error.more}
+
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
+        refused = RefusedError(_REFUSALS[status], status=200 if status == 403 else status)
+        return refused.after("Retry-After", retry_after_s)
 
     def _check_token(self, token: str, method: str) -> None:
         if not token:
-            raise RefusedError("not_authed")
+            raise _refused("not_authed")
         if token not in self.good_tokens:
-            raise RefusedError("invalid_auth")
+            raise _refused("invalid_auth")
         if token.startswith("xapp-") is not (method == "apps.connections.open"):
-            raise RefusedError("not_allowed_token_type")
+            raise _refused("not_allowed_token_type")
         needed = {
             "apps.connections.open": "connections:write", "chat.postMessage": "chat:write", "chat.update": "chat:write",
             "reactions.add": "reactions:write", "reactions.remove": "reactions:write",
@@ -324,7 +332,7 @@ class Workspace:
         }.get(method)  # fmt: skip
         scopes = self.app_scopes if method == "apps.connections.open" else self.scopes
         if needed is not None and needed not in scopes:
-            raise RefusedError("missing_scope", needed=needed, provided=",".join(sorted(scopes)))
+            raise _refused("missing_scope", needed=needed, provided=",".join(sorted(scopes)))
 
     async def _auth_test(self, _: Json, token: str) -> Json:
         if token == PERSON_TOKEN:
@@ -333,30 +341,30 @@ class Workspace:
 
     async def _open_connection(self, _: Json, __: str) -> Json:
         if not self.socket_mode:
-            raise RefusedError("socket_mode_not_enabled")
+            raise _refused("socket_mode_not_enabled")
         self._tickets.add(ticket := f"t{next(self._ids)}")
         return {"url": f"{self.url.replace('http', 'ws')}/link?ticket={ticket}&app_id=A0"}
 
     def _room(self, asked: Json) -> Room:
         room = self.rooms.get(self.directs.get(str(asked.get("channel")), str(asked.get("channel"))))
         if room is None:
-            raise RefusedError("channel_not_found")
+            raise _refused("channel_not_found")
         if room.is_archived:
-            raise RefusedError("is_archived")
+            raise _refused("is_archived")
         if not room.is_open:
-            raise RefusedError("not_in_channel")
+            raise _refused("not_in_channel")
         return room
 
     async def _post_message(self, asked: Json, token: str) -> Json:
         room, blocks = self._room(asked), _blocks(asked)
         text = str(asked.get("text") or "")
         if not (text or blocks):
-            raise RefusedError("no_text")
+            raise _refused("no_text")
         if len(text) > _LIMIT:
-            raise RefusedError("msg_too_long")
+            raise _refused("msg_too_long")
         thread = asked.get("thread_ts")
         if thread and thread not in room.posts:
-            raise RefusedError("thread_not_found")
+            raise _refused("thread_not_found")
         post = self.add(room, ANNA if token == PERSON_TOKEN else BOT, text, thread=thread)
         post.blocks = blocks
         post.has_preview = str(asked.get("unfurl_links", 1)).lower() not in ("0", "false")
@@ -366,11 +374,11 @@ class Workspace:
     async def _update(self, asked: Json, _: str) -> Json:
         post = self._room(asked).posts.get(str(asked.get("ts")))
         if post is None:
-            raise RefusedError("message_not_found")
+            raise _refused("message_not_found")
         if post.user != BOT:
-            raise RefusedError("cant_update_message")
+            raise _refused("cant_update_message")
         if len(asked["text"]) > _LIMIT:
-            raise RefusedError("msg_too_long")
+            raise _refused("msg_too_long")
         post.text, post.blocks, post.edits = asked["text"], _blocks(asked), post.edits + 1
         return {"channel": asked["channel"], "ts": post.ts, "text": post.text}
 
@@ -383,31 +391,31 @@ class Workspace:
         post = self._room(asked).posts.get(str(asked.get("timestamp")))
         name = str(asked.get("name"))
         if name not in _EMOJI:
-            raise RefusedError("invalid_name")
+            raise _refused("invalid_name")
         if post is None:
-            raise RefusedError("message_not_found")
+            raise _refused("message_not_found")
         if name in post.signs:
-            raise RefusedError("already_reacted")
+            raise _refused("already_reacted")
         post.signs.append(name)
         return {}
 
     async def _remove_reaction(self, asked: Json, _: str) -> Json:
         post, name = self._room(asked).posts.get(str(asked.get("timestamp"))), str(asked.get("name"))
         if post is None or name not in post.signs:
-            raise RefusedError("no_reaction")
+            raise _refused("no_reaction")
         post.signs.remove(name)
         return {}
 
     async def _open_conversation(self, asked: Json, _: str) -> Json:
         if asked.get("users") not in self.directs:
-            raise RefusedError("user_not_found")
+            raise _refused("user_not_found")
         return {"channel": {"id": self.directs[asked["users"]]}}
 
     async def _user_info(self, asked: Json, _: str) -> Json:
         await asyncio.sleep(self.slow_people_s)
         name = self.people.get(str(asked.get("user")))
         if name is None:
-            raise RefusedError("user_not_found")
+            raise _refused("user_not_found")
         return {"user": {"id": asked["user"], "name": name.lower(), "profile": {"display_name": name}}}
 
     async def _history(self, asked: Json, _: str) -> Json:
@@ -417,7 +425,7 @@ class Workspace:
     async def _replies(self, asked: Json, _: str) -> Json:
         posts = self._room(asked).posts
         if asked.get("ts") not in posts:
-            raise RefusedError("thread_not_found")
+            raise _refused("thread_not_found")
         return self._page([post for post in posts.values() if asked["ts"] in (post.thread, post.ts)], asked)
 
     def _page(self, posts: list[Post], asked: Json) -> Json:
@@ -435,18 +443,18 @@ class Workspace:
 
     async def _upload_url(self, asked: Json, _: str) -> Json:
         if not (asked.get("filename") and int(asked.get("length") or 0) > 0):
-            raise RefusedError("invalid_arguments")
+            raise _refused("invalid_arguments")
         told = self.put_file(str(asked["filename"]), b"", size=int(asked["length"]))
         return {"upload_url": f"{self.url}/upload/{told['id']}", "file_id": told["id"]}
 
     async def _take_upload(self, request: web.Request) -> web.Response:
         if "Authorization" in request.headers:
             self.tokens_seen.append(request.headers["Authorization"])
-        told, _ = self.files[request.match_info["file"]]
+        told, _ = self.stored[request.match_info["file"]]
         data = await request.read()
         if len(data) != told["size"]:
             return web.Response(status=400, text="not as long as it was said to be")
-        self.files[told["id"]] = (told, data)
+        self.stored[told["id"]] = (told, data)
         return web.Response(text=f"OK - {len(data)}")
 
     async def _complete_upload(self, asked: Json, _: str) -> Json:
@@ -454,16 +462,16 @@ class Workspace:
         files = json.loads(listed) if isinstance(listed, str) else listed
         room = self._room({"channel": asked.get("channel_id")})
         for one in files:
-            if one["id"] not in self.files or not self.files[one["id"]][1]:
-                raise RefusedError("file_not_found")
+            if one["id"] not in self.stored or not self.stored[one["id"]][1]:
+                raise _refused("file_not_found")
         post = self.add(room, BOT, "", thread=asked.get("thread_ts"))
-        post.files = [self.files[one["id"]][0] for one in files]
+        post.files = [self.stored[one["id"]][0] for one in files]
         return {"files": [{"id": one["id"], "title": one.get("title")} for one in files]}
 
     async def _file_info(self, asked: Json, _: str) -> Json:
-        if asked.get("file") not in self.files:
-            raise RefusedError("file_not_found")
-        return {"file": self.files[asked["file"]][0]}
+        if asked.get("file") not in self.stored:
+            raise _refused("file_not_found")
+        return {"file": self.stored[asked["file"]][0]}
 
     async def _give_file(self, request: web.Request) -> web.StreamResponse:
         """Who has no token, or not the scope, is sent to the page where people log in."""
@@ -472,8 +480,43 @@ class Workspace:
         self.tokens_seen.append(request.headers.get("Authorization", ""))
         if request.headers.get("Authorization") != f"Bearer {BOT_TOKEN}" or "files:read" not in self.scopes:
             raise web.HTTPFound(f"{self.url}/?redir=files")
-        told, data = self.files[request.match_info["file"]]
+        told, data = self.stored[request.match_info["file"]]
         return web.Response(body=data, content_type=told["mimetype"])
+
+    # what people see
+
+    async def press_button(self, message_id: str, label: str) -> None:
+        room, post = next((room, room.posts[message_id]) for room in self.rooms.values() if message_id in room.posts)
+        button = labels(post)[label]
+        payload = {
+            "type": "block_actions", "user": {"id": self.person}, "channel": {"id": room.id}, "trigger_id": "t.1",
+            "container": {"type": "message", "message_ts": post.ts, "channel_id": room.id},
+            "message": {"ts": post.ts, "text": post.text} | ({"thread_ts": post.thread} if post.thread else {}),
+            "actions": [{**button, "action_ts": f"1770000000.{next(self._presses):06}", "block_id": "b"}],
+        }  # fmt: skip
+        await self.send("interactive", payload)
+
+    def in_chat(self, chat: str) -> list[Post]:
+        return [one for one in self.rooms[chat].posts.values() if one.user == BOT]
+
+    def as_seen(self, post: Post) -> Shown:
+        names = [file["name"] for file in post.files]
+        return Shown(post.ts, text_of(post), names, thread_id=post.thread, edits=post.edits, buttons=[*labels(post)])
+
+    def reactions_on(self, message_id: str) -> list[str]:
+        found = [room.posts[message_id] for room in self.rooms.values() if message_id in room.posts]
+        return found[0].signs
+
+    # what goes wrong
+
+    def acknowledged(self, message_id: str) -> bool:
+        about = [one for one in self.envelopes if one.ts == message_id]
+        return bool(about) and all(one.acknowledged for one in about)
+
+    async def revoke(self) -> None:
+        self.good_tokens.discard(BOT_TOKEN)
+        await self.tell({"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [BOT]}})
+        await self.drop()
 
 
 def _bare(post: Post) -> Json:
@@ -487,18 +530,18 @@ def _blocks(asked: Json) -> list[Json]:
     blocks: list[Json] = json.loads(given) if isinstance(given, str) else given
     for block in blocks:
         if block["type"] == "section" and not 0 < len(block["text"]["text"]) <= 3000:
-            raise RefusedError("invalid_blocks")
+            raise _refused("invalid_blocks")
         if block["type"] == "actions":
             elements = block["elements"]
             names = [one["action_id"] for one in elements]
             if not 0 < len(elements) <= 25 or len(set(names)) < len(names):
-                raise RefusedError("invalid_blocks")
+                raise _refused("invalid_blocks")
             if any(not 0 < len(one["text"]["text"]) <= 75 or len(one["value"]) > 2000 for one in elements):
-                raise RefusedError("invalid_blocks")
+                raise _refused("invalid_blocks")
     return blocks
 
 
-def as_seen(post: Post) -> str:
+def text_of(post: Post) -> str:
     """What a person reads: the blocks where there are some; escapes undone, marks as they are."""
     texts = [block["text"]["text"] for block in post.blocks if block["type"] == "section"]
     text = "\n".join(texts) if texts else post.text
@@ -510,13 +553,3 @@ def labels(post: Post) -> dict[str, Json]:
     """The buttons of a message, by their labels."""
     elements = [one for block in post.blocks if block["type"] == "actions" for one in block["elements"]]
     return {one["text"]["text"]: one for one in elements}
-
-
-def names_in(post: Post) -> list[str]:
-    """The names of its files."""
-    return [file["name"] for file in post.files]
-
-
-def named(path: Path) -> tuple[str, bytes]:
-    """A file of the disk, to be put here."""
-    return path.name, path.read_bytes()

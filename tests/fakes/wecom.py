@@ -7,23 +7,24 @@ live service.
 WeCom repeats nothing, so a person here waits until the robot is connected.
 """
 
-import asyncio
 import base64
 import hashlib
 import json
 import os
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from pathlib import Path
 from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.wecom import WeComChannel
+from nanobot.config.channels import WeComConfig
+from nanobot.testing.platform import Shown
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 from tests.support.eventually import eventually
-
-Json = dict[str, Any]
 
 BOT_ID, SECRET = "aibEXAMPLE", "s3cr3t-of-the-robot"
 ANNA, ZOE = "AnnaLi", "ZoeWang"
@@ -32,14 +33,6 @@ LONGEST = 20_480
 PART = 512 * 1024
 BUSY, THROTTLED, NEVER_WROTE, STREAM_OVER, BAD_REQUEST, BAD_CREDENTIALS = -1, 45009, 846607, 846608, 40058, 853000
 CODES = {500: BUSY, 429: THROTTLED, 403: NEVER_WROTE}
-
-
-class RefusedError(Exception):
-    """What WeCom answers to a request that it does not serve."""
-
-    def __init__(self, code: int, message: str = "refused") -> None:
-        super().__init__(code)
-        self.code, self.message = code, message
 
 
 @dataclass
@@ -54,16 +47,6 @@ class Post:
     is_complete: bool = True
 
 
-@dataclass(eq=False)
-class Line:
-    """An open connection."""
-
-    socket: web.WebSocketResponse
-    transport: asyncio.Transport
-    is_subscribed: bool = False
-    is_deaf: bool = False
-
-
 @dataclass
 class Upload:
     """An upload that has begun."""
@@ -72,37 +55,54 @@ class Upload:
     parts: dict[int, bytes] = field(default_factory=dict)
 
 
-class FakeWeCom:
+class WeComPlatform(ServedPlatform):
     """The people, what they wrote, and what the robot did."""
 
-    def __init__(self) -> None:
-        self.url = ""
-        self.secret = SECRET
+    name = "wecom"
+    scheme = "ws"
+    secret = SECRET
+    beat_s = 0.2
+    stall_s = 0.8
+    person = private = ANNA
+    stranger = stranger_chat = ZOE
+    group = HALL
+    hears_groups = False
+    limit = 20_000
+    edits = files = buttons = loses_answers = True
+    resumes_edits = acknowledges = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.wrote = {ANNA, ZOE, HALL}
         """Chats in which somebody has written to the robot."""
-        self.posts: list[Post] = []
         self.welcomes: list[str] = []
-        self.lines: list[Line] = []
-        self.requests: list[Json] = []
-        self.refusals: deque[RefusedError] = deque()
-        self.loses_answers = 0
         self.heartbeats = 0
-        self.files: dict[str, tuple[str, str, bytes]] = {}
-        """Kind, name and bytes of what the robot uploaded."""
         self._media: dict[str, bytes] = {}
         self._callbacks: dict[str, Json] = {}
         """What may be replied to, by `req_id`."""
         self._streams: dict[str, Post] = {}
         self._uploads: dict[str, Upload] = {}
-        self._ids = count(1)
+
+    def channel(self, bus: MessageBus, **settings: Any) -> WeComChannel:
+        usual = {"enabled": True, "bot_id": BOT_ID, "secret": SECRET, "allow_from": [self.person], "ws_url": self.url}
+        channel = WeComChannel(WeComConfig.model_validate(usual | settings), bus)
+        channel.beat_s = self.beat_s
+        return channel
 
     def routes(self) -> list[web.RouteDef]:
-        """All that it serves."""
-        return [web.get("/", self._serve_line), web.get("/media/{file}", self._give_file)]
+        return [web.get("/", self.serve_line), web.get("/media/{file}", self._give_file)]
 
     # what people do
 
-    async def says(self, text: str, *, sender: str = ANNA, group: str | None = None, **more: Any) -> str:
+    async def send_said(self, said: Said) -> str:
+        more: dict[str, Any] = {}
+        if said.file is not None:
+            picture = self.put_file("image", said.file.name, said.file.read_bytes())
+            items = [{"msgtype": "text", "text": {"content": said.text}}, picture]
+            more = {"msgtype": "mixed", "mixed": {"msg_item": items}}
+        return await self.writes(said.text, sender=said.sender, group=said.group, **more)
+
+    async def writes(self, text: str, *, sender: str = ANNA, group: str | None = None, **more: Any) -> str:
         """Send a message to the robot; in a group, mention it. Return its id."""
         text = f"@Nano {text}" if group else text
         message = {"msgtype": "text", "text": {"content": text}, **more}
@@ -110,7 +110,7 @@ class FakeWeCom:
 
     async def push(self, command: str, body: Json, *, sender: str = ANNA, group: str | None = None) -> str:
         """Send a callback on the robot's connection, and nowhere else. Return its `msgid`."""
-        line = await self._line()
+        line = await self.some_line()
         message_id = f"CAIQ{next(self._ids)}"
         usual: Json = {
             "msgid": message_id, "aibotid": BOT_ID, "chattype": "group" if group else "single",
@@ -123,13 +123,13 @@ class FakeWeCom:
 
     async def again(self, message_id: str) -> None:
         """Send a message's callback once more."""
-        line = await self._line()
+        line = await self.some_line()
         body = next(one for one in self._callbacks.values() if one["msgid"] == message_id)
         await self.send(line, "aibot_msg_callback", body)
 
-    async def _line(self) -> Line:
+    async def some_line(self) -> Line:
         def find() -> Line | None:
-            return next((one for one in self.lines if one.is_subscribed and not one.transport.is_closing()), None)
+            return next((one for one in self.lines if one.session and not one.transport.is_closing()), None)
 
         return await eventually(find)
 
@@ -157,48 +157,30 @@ class FakeWeCom:
         where = {"url": f"{self.url.replace('ws', 'http', 1)}/media/{name}", "aeskey": base64.b64encode(key).decode()}
         return {"msgtype": kind, kind: where | ({"filename": name} if kind == "file" else {})}
 
-    def in_chat(self, chat: str) -> list[Post]:
-        """The robot's messages to this person or group."""
-        return [post for post in self.posts if post.chat == chat]
-
-    def refuse(self, times: int, status: int, _: float | None = None) -> None:
-        """Refuse the next messages."""
-        self.refusals.extend(RefusedError(CODES[status]) for _ in range(times))
-
     # the connection
 
-    async def _serve_line(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(max_msg_size=2 << 20)
-        await socket.prepare(request)
-        assert isinstance(request.transport, asyncio.Transport)
-        self.lines.append(line := Line(socket, request.transport))
-        try:
-            async for frame in socket:
-                if frame.type is WSMsgType.TEXT and not line.is_deaf:
-                    await self._receive(line, json.loads(frame.data))
-        except OSError:
-            pass
-        finally:
-            self.lines.remove(line)
-        return socket
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
+        return RefusedError(CODES[status])
 
-    async def _receive(self, line: Line, frame: Json) -> None:
+    async def receive(self, line: Line, frame: Any) -> None:
+        frame = json.loads(frame)
         command, req_id, body = frame["cmd"], frame["headers"]["req_id"], frame.get("body") or {}
-        self.requests.append(frame)
+        self.calls.append(frame)
         answer: Json = {"headers": {"req_id": req_id}, "errcode": 0, "errmsg": "ok"}
         try:
             if command == "aibot_subscribe":
                 await self._subscribe(line, body)
-            elif not line.is_subscribed:
+            elif not line.session:
                 raise RefusedError(BAD_REQUEST, "not subscribed")
             elif command == "ping":
                 self.heartbeats += 1
             else:
-                if self.refusals and command in ("aibot_send_msg", "aibot_respond_msg"):
+                is_send = command in ("aibot_send_msg", "aibot_respond_msg")
+                if self.refusals and is_send:
                     raise self.refusals.popleft()
                 answer["body"] = self._serve(command, req_id, body)
-                if self.loses_answers and command in ("aibot_send_msg", "aibot_respond_msg"):
-                    self.loses_answers -= 1
+                if self.lost and is_send:
+                    self.lost -= 1
                     line.transport.abort()
                     return
         except RefusedError as error:
@@ -209,12 +191,12 @@ class FakeWeCom:
         if (body.get("bot_id"), body.get("secret")) != (BOT_ID, self.secret):
             raise RefusedError(BAD_CREDENTIALS, "invalid bot_id or secret")
         for other in self.lines:
-            if other.is_subscribed:
-                other.is_subscribed = False
+            if other.session:
+                other.session = ""
                 body = {"msgtype": "event", "event": {"eventtype": "disconnected_event"}}
                 await self.send(other, "aibot_event_callback", body)
                 await other.socket.close()
-        line.is_subscribed = True
+        line.session = "subscribed"
 
     def _serve(self, command: str, req_id: str, body: Json) -> Json:
         match command:
@@ -255,7 +237,7 @@ class FakeWeCom:
             raise RefusedError(BAD_REQUEST, "content is empty or too long")
         if kind == "template_card":
             check_card(body[kind])
-        elif kind != "markdown" and body[kind]["media_id"] not in self.files:
+        elif kind != "markdown" and body[kind]["media_id"] not in self.stored:
             raise RefusedError(BAD_REQUEST, "invalid media_id")
         self.posts.append(Post(f"post-{next(self._ids)}", chat, kind, body[kind]))
         return {}
@@ -285,11 +267,24 @@ class FakeWeCom:
         if hashlib.md5(data, usedforsecurity=False).hexdigest() != body["md5"]:
             raise RefusedError(BAD_REQUEST, "invalid md5")
         media_id = f"media-{next(self._ids)}"
-        self.files[media_id] = (body["type"], body["filename"], data)
+        self.stored[media_id] = (body["type"], body["filename"], data)
         return {"type": body["type"], "media_id": media_id, "created_at": "1700000000"}
 
     async def _give_file(self, request: web.Request) -> web.Response:
         return web.Response(body=self._media[request.match_info["file"]])
+
+    # what people see
+
+    def as_seen(self, post: Post) -> Shown:
+        if post.kind == "template_card":
+            buttons = [one["text"] for one in post.content["button_list"]]
+            return Shown(post.content["task_id"], post.content["main_title"]["title"], buttons=buttons)
+        media = post.content.get("media_id")
+        names = [self.stored[media][1]] if media else []
+        return Shown(post.id, post.content.get("content", ""), names, edits=post.edits)
+
+    async def press_button(self, message_id: str, label: str) -> None:
+        await self.presses(next(one for one in self.posts if one.content.get("task_id") == message_id), label)
 
 
 def check_card(card: Json) -> None:

@@ -12,13 +12,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-Json = dict[str, Any]
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.weixin import WeixinChannel
+from nanobot.config.channels import WeixinConfig
+from tests.fakes.served import Json, RefusedError, Said, ServedPlatform
 
 TOKEN = "bot-token-0123456789@im.bot:060000"
 ANNA, ZOE = "o9cq8anna@im.wechat", "o9cq8zoe@im.wechat"
@@ -26,14 +29,6 @@ RESTRICTED, BAD_ARGUMENT, LOGGED_OUT, UNKNOWN = -2, -3, -14, -99
 MOST_MESSAGES, USABLE_S = 10, 86400.0
 LONGEST = 4000
 CODES = {403: BAD_ARGUMENT, 500: UNKNOWN}
-
-
-class RefusedError(Exception):
-    """An answer with an error code."""
-
-    def __init__(self, code: int, message: str = "refused") -> None:
-        super().__init__(code)
-        self.body = {"ret": code, "errmsg": message}
 
 
 @dataclass
@@ -58,11 +53,19 @@ class Context:
     sent: int = 0
 
 
-class FakeWeixin:
+class WeixinPlatform(ServedPlatform):
     """One bot, the people who write to it, and what it did."""
 
-    def __init__(self) -> None:
-        self.url = ""
+    name = "weixin"
+    stall_s = 0.8
+    person = private = ANNA
+    stranger = stranger_chat = ZOE
+    limit = 1800
+    files = queues_messages = types = loses_answers = True
+    rate_limits = speaks_first = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.token = TOKEN
         self.now: Callable[[], float] = time.time
         self.hold_s = 0.2
@@ -71,13 +74,9 @@ class FakeWeixin:
         """All that people sent; a cursor is how many of them were polled."""
         self.polled = 0
         """The newest cursor that came back: everything before was acknowledged."""
-        self.posts: list[Post] = []
-        self.typing: list[str] = []
         self.notices: list[str] = []
         self.requests: list[tuple[str, Json]] = []
         self.headers: list[Json] = []
-        self.refusals: deque[RefusedError] = deque()
-        self.loses_answers = 0
         self.silence = 0
         """Requests that were made before it grew are never answered."""
         self.contexts: dict[str, Context] = {}
@@ -85,18 +84,23 @@ class FakeWeixin:
         """Tokens that are refused until `getconfig` gives another one."""
         self.gives_tokens = False
         """Whether `getconfig` gives a fresh token."""
-        self.files: dict[str, bytes] = {}
-        """What the CDN has, encrypted, by its parameter."""
         self.statuses: deque[Json] = deque()
         """What the next polls for the state of a login answer; `wait` behind the last one."""
         self.numbers: list[str] = []
         """What was typed at a login."""
         self._uploads: dict[str, Json] = {}
-        self._ids = count(1)
         self._arrived = asyncio.Event()
 
+    def channel(self, bus: MessageBus, **settings: Any) -> WeixinChannel:
+        usual = {
+            "enabled": True, "token": TOKEN, "allow_from": [self.person], "base_url": self.url,
+            "cdn_base_url": f"{self.url}/c2c", "reply_progress_messages": True,
+        }  # fmt: skip
+        channel = WeixinChannel(WeixinConfig.model_validate(usual | settings), bus)
+        vars(channel)["pace_s"] = 0.0
+        return channel
+
     def routes(self) -> list[web.RouteDef]:
-        """All that it serves."""
         return [
             web.post("/{region:(?:hk/)?}ilink/bot/{method:.*}", self._serve),
             web.get("/{region:(?:hk/)?}ilink/bot/get_qrcode_status", self._login_status),
@@ -106,7 +110,13 @@ class FakeWeixin:
 
     # what people do
 
-    async def says(self, *items: Json, sender: str = ANNA, **more: Any) -> str:
+    async def send_said(self, said: Said) -> str:
+        items = [text_item(said.text)]
+        if said.file is not None:
+            items.append({"type": 2, "image_item": {"media": self.put_file(said.file.read_bytes())}})
+        return await self.writes(*items, sender=said.sender)
+
+    async def writes(self, *items: Json, sender: str = ANNA, **more: Any) -> str:
         """Send a message to the bot. Return its id."""
         number, token = next(self._ids), f"context-{next(self._ids)}"
         self.contexts[token] = Context(sender, self.now())
@@ -131,25 +141,20 @@ class FakeWeixin:
     def put_file(self, data: bytes, *, hex_key: bool = True) -> Json:
         """A file that a person sends: what its item tells of it."""
         key, parameter = os.urandom(16), f"p+/={next(self._ids)}"
-        self.files[parameter] = cipher(key).encryptor().update(pad(data))
+        self.stored[parameter] = cipher(key).encryptor().update(pad(data))
         told = base64.b64encode(key.hex().encode() if hex_key else key).decode()
         return {"encrypt_query_param": parameter, "aes_key": told, "encrypt_type": 1}
 
     def sent_file(self, media: Json) -> bytes:
         """What the bot uploaded, as a person's app reads it."""
         key = bytes.fromhex(base64.b64decode(media["aes_key"]).decode())
-        data = cipher(key).decryptor().update(self.files[media["encrypt_query_param"]])
+        data = cipher(key).decryptor().update(self.stored[media["encrypt_query_param"]])
         return data[: -data[-1]]
 
-    def in_chat(self, chat: str) -> list[Post]:
-        """The bot's messages to this person."""
-        return [post for post in self.posts if post.chat == chat]
-
-    def refuse(self, times: int, status: int, _: float | None = None) -> None:
-        """Refuse the next messages."""
-        self.refusals.extend(RefusedError(CODES[status]) for _ in range(times))
-
     # requests
+
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
+        return RefusedError(CODES[status])
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         method, body = request.match_info["method"], await request.json()
@@ -159,11 +164,11 @@ class FakeWeixin:
         try:
             answer = await self._answer(request, method, body)
         except RefusedError as error:
-            answer = error.body
+            answer = {"ret": error.code, "errmsg": error.message}
         if silence != self.silence:
             await asyncio.sleep(3600)
-        if method == "sendmessage" and self.loses_answers and "ret" not in answer:
-            self.loses_answers -= 1
+        if method == "sendmessage" and self.lost and "ret" not in answer:
+            self.lost -= 1
             assert request.transport is not None
             request.transport.abort()
         return web.json_response(answer)
@@ -189,7 +194,7 @@ class FakeWeixin:
             case "sendtyping":
                 if body["typing_ticket"] != f"ticket-{body['ilink_user_id']}" or body["status"] not in (1, 2):
                     raise RefusedError(BAD_ARGUMENT)
-                self.typing.append(body["ilink_user_id"])
+                self.typed_in.append(body["ilink_user_id"])
                 return {"ret": 0}
             case "getuploadurl":
                 assert body["media_type"] in (1, 2, 3) and body["no_need_thumb"] is True
@@ -221,7 +226,7 @@ class FakeWeixin:
             raise RefusedError(RESTRICTED, "")
         if context.sent == MOST_MESSAGES or self.now() - context.given > USABLE_S:
             raise RefusedError(RESTRICTED, "")
-        check_item(item, self.files)
+        check_item(item, self.stored)
         context.sent += 1
         number = 8448678501208393000 + next(self._ids)
         self.posts.append(Post(str(number), message["to_user_id"], item))
@@ -253,11 +258,34 @@ class FakeWeixin:
         if not is_right or hashlib.md5(plain, usedforsecurity=False).hexdigest() != told["rawfilemd5"]:
             return web.Response(status=400, headers={"x-error-message": "not as announced"})
         parameter = f"down+/={next(self._ids)}"
-        self.files[parameter] = data
+        self.stored[parameter] = data
         return web.Response(headers={"x-encrypted-param": parameter})
 
     async def _give_file(self, request: web.Request) -> web.Response:
-        return web.Response(body=self.files[request.query["encrypted_query_param"]])
+        return web.Response(body=self.stored[request.query["encrypted_query_param"]])
+
+    # what people see
+
+    def names_of(self, post: Post) -> list[str]:
+        """The names of files; a picture has none, so its bytes are looked for among those that were sent."""
+        if post.item["type"] == 1:
+            return []
+        if "file_item" in post.item:
+            return [post.item["file_item"]["file_name"]]
+        (kind,) = post.item.keys() - {"type"}
+        data = self.sent_file(post.item[kind]["media"])
+        return [path.name for path in self.folder.parent.iterdir() if path.is_file() and path.read_bytes() == data]
+
+    def acknowledged(self, message_id: str) -> bool:
+        """Whether a poll came with a cursor behind it: it does not come again."""
+        return message_id in [str(one["message_id"]) for one in self.messages[: self.polled]]
+
+    async def half_open(self) -> None:
+        self.silence += 1
+
+    async def revoke(self) -> None:
+        self.token = "another"
+        await self.drop()
 
 
 def text_item(words: str) -> Json:

@@ -6,24 +6,24 @@ somebody connects, knows two requests, and answers without ids.
 """
 
 import json
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
-from websockets.exceptions import ConnectionClosed
+from aiohttp import web
 
-Json = dict[str, Any]
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.whatsapp import WhatsAppChannel
+from nanobot.config.channels import WhatsAppConfig
+from nanobot.testing.platform import Shown
+from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
 
 TOKEN = "s3cr3t-of-the-bridge"
 ME, ME_LID = "4930123456@s.whatsapp.net", "111222333@lid"
 ANNA, ANNA_LID = "4915112345678@s.whatsapp.net", "272700845121588@lid"
 ZOE = "4915799999999@s.whatsapp.net"
 HALL = "120363000000000001@g.us"
-EDITABLE_S = 15 * 60
 
 
 @dataclass
@@ -41,74 +41,63 @@ class Post:
     edits: int = 0
 
 
-@dataclass
-class Refusal:
-    """What the bridge answers to a request that WhatsApp does not take."""
+class WhatsAppPlatform(ServedPlatform):
+    """The people, what they wrote, and what the bot did. Files that people send are put into its folder."""
 
-    code: int | None
-    error: str = "refused"
+    name = "whatsapp"
+    scheme = "ws"
+    secret = TOKEN
+    autoping = False
+    beat_s = 0.1
+    person, private = "+4915112345678", ANNA
+    stranger, stranger_chat = "+4915799999999", ZOE
+    group = HALL
+    limit = 4096
+    edits = files = quotes = dedupes = queues_messages = reacts = takes_back = types = loses_answers = True
+    resumes_edits = rate_limits = False
 
-
-@dataclass(eq=False)
-class Line:
-    """An open connection."""
-
-    socket: ServerConnection
-    is_trusted: bool = False
-    is_deaf: bool = False
-
-
-class FakeBridge:
-    """The people, what they wrote, and what the bot did."""
-
-    def __init__(self, folder: Path, version: int | None = 2) -> None:
-        self.folder = folder
-        """Where it puts the files that people send."""
-        self.version = version
-        self.token = TOKEN
-        self.url = ""
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        super().__init__(folder)
+        self._port = port
+        self.version: int | None = 2
         self.is_linked = self.is_connected = True
-        self.posts: list[Post] = []
-        self.acknowledged: set[str] = set()
+        self.acks: set[str] = set()
         self.reactions: list[tuple[str, str, str]] = []
-        self.typing: list[str] = []
         self.reads: list[Json] = []
-        self.requests: list[Json] = []
-        self.refusals: deque[Refusal] = deque()
-        self.loses_answers = 0
-        self.lines: list[Line] = []
         self.sent: list[Json] = []
         """Messages of people, as frames."""
-        self._server: Server | None = None
-        self._ids = count(1)
 
-    async def listen(self) -> None:
-        """Serve, at the same address as before."""
-        port = int(self.url.rpartition(":")[2] or 0)
-        self._server = await serve(self._serve, "127.0.0.1", port, close_timeout=0.1, ping_interval=None)
-        self.url = f"ws://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}"
+    @property
+    def bridge(self) -> "WhatsAppPlatform":
+        """For tests that ask for the bridge behind it."""
+        return self
 
-    async def close(self) -> None:
-        """Break every connection, and take no new ones."""
-        self.drop()
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/", self.serve_line)]
 
-    def drop(self) -> None:
-        """Break every connection."""
-        for line in self.lines:
-            line.socket.transport.abort()
-
-    def half_open(self) -> None:
-        """Keep every open connection, and neither read nor send there."""
-        for line in self.lines:
-            line.is_deaf = True
-            line.socket.transport.pause_reading()
+    def channel(self, bus: MessageBus, **settings: Any) -> WhatsAppChannel:
+        usual = {
+            "enabled": True, "bridge_managed": False, "bridge_url": self.url, "bridge_token": TOKEN,
+            "allow_from": [self.person], "group_policy": "mention", "streaming": True, "reply_to_message": True,
+        }  # fmt: skip
+        channel = WhatsAppChannel(WhatsAppConfig.model_validate(usual | settings), bus)
+        channel.beat_s, channel.pause_s = self.beat_s, 0.0
+        return channel
 
     # what people do
 
-    async def says(
+    async def send_said(self, said: Said) -> str:
+        text = said.text
+        more: Json = {}
+        if said.group and said.mention:
+            text, more = f"@{ME.partition('@')[0]} {text}", {"wasMentioned": True}
+        if said.file is not None:
+            file = self.put_file(said.file.name, said.file.read_bytes(), kind="image", mimetype="image/png")
+            more["media"] = [file]
+        author = ZOE if said.sender == self.stranger else ANNA
+        return await self.writes(text, sender=author, chat=said.chat, **more)
+
+    async def writes(
         self, text: str, *, sender: str = ANNA, chat: str | None = None, message_id: str = "", **more: Any
     ) -> str:
         """Send a message to the linked account. Return its id."""
@@ -125,15 +114,14 @@ class FakeBridge:
 
     async def again(self, message_id: str) -> None:
         """Deliver a message once more."""
-        frame = next(one for one in self.sent if one["id"] == message_id)
-        await self.tell(frame)
+        await self.tell(next(one for one in self.sent if one["id"] == message_id))
 
     async def tell(self, frame: Json) -> None:
         """Send a frame to everybody who is connected."""
         for line in self.lines:
-            if line.is_trusted and not line.is_deaf:
-                with suppress(ConnectionClosed):
-                    await line.socket.send(json.dumps(frame))
+            if line.session and not line.is_deaf:
+                with suppress(OSError):
+                    await line.socket.send_json(frame)
 
     def put_file(self, name: str, data: bytes, **more: Any) -> Json:
         """A file that a person sends, as its message has it."""
@@ -141,45 +129,34 @@ class FakeBridge:
         path.write_bytes(data)
         return {"path": str(path), "name": name} | more
 
-    def in_chat(self, chat: str) -> list[Post]:
-        """The bot's messages in this chat."""
-        return [post for post in self.posts if post.chat == chat]
-
     # the protocol
 
-    async def _serve(self, socket: ServerConnection) -> None:
-        self.lines.append(line := Line(socket))
-        try:
-            if "Origin" in (socket.request.headers if socket.request else {}):
-                await socket.close(4003, "Origin")
-            async for text in socket:
-                await self._receive(line, json.loads(text))
-        except (ConnectionClosed, OSError):
-            pass
-        finally:
-            self.lines.remove(line)
+    def refusal(self, status: int, retry_after_s: float | None) -> RefusedError:
+        return RefusedError(status)
 
-    async def _receive(self, line: Line, frame: Json) -> None:
-        if not line.is_trusted:
-            if frame.get("type") != "auth" or frame.get("token") != self.token:
-                await line.socket.close(4003, "Invalid token")
+    async def receive(self, line: Line, frame: Any) -> None:
+        frame = json.loads(frame)
+        if not line.session:
+            if frame.get("type") != "auth" or frame.get("token") != self.secret:
+                await line.socket.close(code=4003, message=b"Invalid token")
                 return
-            line.is_trusted = True
+            line.session = "trusted"
             if self.version is not None:
                 await self.tell_status()
             if not self.is_linked:
                 await self.tell({"type": "qr", "qr": "2@ref,noise,identity,secret"})
-            for message in [one for one in self.sent if one["id"] not in self.acknowledged and self.version]:
-                await line.socket.send(json.dumps(message))
+            for message in [one for one in self.sent if one["id"] not in self.acks and self.version]:
+                await line.socket.send_json(message)
             return
-        self.requests.append(frame)
+        self.calls.append(frame)
         answer = self._do(frame)
-        if self.loses_answers and answer is not None and answer["type"] == "sent" and not answer.pop("again", False):
-            self.loses_answers -= 1
-            line.socket.transport.abort()
-        elif answer is not None:
-            answer.pop("again", None)
-            await line.socket.send(json.dumps(answer))
+        if answer is None:
+            return
+        if not answer.pop("again", False) and self.lost and answer["type"] == "sent":
+            self.lost -= 1
+            line.transport.abort()
+        else:
+            await line.socket.send_json(answer)
 
     async def tell_status(self) -> None:
         """Say how the connection to WhatsApp is."""
@@ -195,9 +172,9 @@ class FakeBridge:
             return {"type": "sent", "to": chat}
         match kind:
             case "ack":
-                self.acknowledged.add(frame["id"])
+                self.acks.add(frame["id"])
             case "typing":
-                self.typing.append(chat)
+                self.typed_in.append(chat)
             case "react":
                 self.reactions.append((frame["id"], frame["sender"], frame["emoji"]))
             case "read":
@@ -209,7 +186,8 @@ class FakeBridge:
                 assert "@" in chat
                 if self.refusals:
                     refusal = self.refusals.popleft()
-                    return {"type": "failed", "id": message_id, "error": refusal.error, "code": refusal.code}
+                    code = refusal.code or None
+                    return {"type": "failed", "id": message_id, "error": refusal.message, "code": code}
                 is_again = any(post.id == message_id for post in self.posts) and kind != "edit"
                 if not is_again:
                     self._take(kind, frame)
@@ -228,3 +206,15 @@ class FakeBridge:
             post.file, post.data = frame["fileName"], Path(frame["filePath"]).read_bytes()
             post.mimetype, post.is_voice = frame["mimetype"], frame["ptt"]
         self.posts.append(post)
+
+    # what people see
+
+    def as_seen(self, post: Post) -> Shown:
+        return Shown(post.id, post.text, [post.file] if post.file else [], reply_to=post.quoted, edits=post.edits)
+
+    def reactions_on(self, message_id: str) -> list[str]:
+        emojis = [emoji for reacted, _, emoji in self.reactions if reacted == message_id]
+        return emojis[-1:] if any(emojis[-1:]) else []  # each replaces the one before; an empty one is none
+
+    def acknowledged(self, message_id: str) -> bool:
+        return message_id in self.acks

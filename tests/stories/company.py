@@ -14,9 +14,8 @@ from typing import Any
 
 from nanobot.testing.model_server import Calls, Say, Step
 from tests.fakes.people import Mouths, OnPlatform, heard
-from tests.fakes.platform_slack import SlackPlatform
 from tests.fakes.platform_telegram import TelegramPlatform
-from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room
+from tests.fakes.slack import APP_TOKEN, BOT_TOKEN, Room, SlackPlatform
 from tests.fakes.telegram import TOKEN as TELEGRAM_TOKEN
 from tests.programs import watching_hooks
 from tests.support.plugin_package import install

@@ -11,15 +11,13 @@ import httpx
 import pytest
 
 from nanobot.channels.status import ChannelState
-from tests.fakes.feishu import APP_ID
+from tests.fakes.feishu import APP_ID, FeishuPlatform
 from tests.fakes.feishu import SECRET as FEISHU_SECRET
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
-from tests.fakes.platform_feishu import FeishuPlatform
-from tests.fakes.platform_weixin import WeixinPlatform
-from tests.fakes.platform_whatsapp import WhatsAppPlatform
 from tests.fakes.telegram import TOKEN, FakeTelegram
-from tests.fakes.weixin import ANNA, FakeWeixin
+from tests.fakes.weixin import ANNA, WeixinPlatform
 from tests.fakes.whatsapp import TOKEN as BRIDGE_TOKEN
+from tests.fakes.whatsapp import WhatsAppPlatform
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway, Running
 from tests.support.web_client import browser
@@ -58,7 +56,7 @@ async def telegram(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeTelegra
 
 
 @pytest.fixture
-async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeWeixin]:
+async def weixin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WeixinPlatform]:
     monkeypatch.setattr("nanobot.channels.weixin.login.PAUSE_S", 0.01)
     (tmp_path / "platform").mkdir()
     async with WeixinPlatform(tmp_path / "platform").open() as platform:
@@ -110,7 +108,9 @@ async def test_a_token_that_is_refused_can_be_saved_and_an_owner_be_named(runnin
     assert (form["owner"], [person["sender"] for person in people], off.status_code) == (None, ["111"], 200)
 
 
-async def test_wechat_is_connected_by_its_code_and_the_number_on_the_phone(running: OpenGateway, weixin: FakeWeixin):
+async def test_wechat_is_connected_by_its_code_and_the_number_on_the_phone(
+    running: OpenGateway, weixin: WeixinPlatform
+):
     confirmed = {"status": "confirmed", "bot_token": weixin.token, "baseurl": weixin.url, "ilink_user_id": ANNA}
     states = ["wait", "expired", "scaned", "need_verifycode", "need_verifycode"]
     weixin.statuses.extend([*({"status": each} for each in states), confirmed])
@@ -139,7 +139,7 @@ async def test_wechat_is_connected_by_its_code_and_the_number_on_the_phone(runni
 
 
 async def test_a_login_ends_when_its_dialog_is_closed_and_when_another_one_begins(
-    running: OpenGateway, weixin: FakeWeixin
+    running: OpenGateway, weixin: WeixinPlatform
 ):
     def polls() -> int:
         return sum(method == "get_qrcode_status" for method, _ in weixin.requests)

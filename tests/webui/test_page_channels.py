@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.platform_weixin import WeixinPlatform
 from tests.fakes.telegram import TOKEN, FakeTelegram
-from tests.fakes.weixin import ANNA
+from tests.fakes.weixin import ANNA, WeixinPlatform
 from tests.support.browser import Tabs
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway

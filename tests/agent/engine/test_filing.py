@@ -348,8 +348,9 @@ async def test_what_a_command_makes_in_an_allowed_folder_is_known_too(tmp_path: 
 async def test_no_always_is_given_to_a_command_that_runs_such_a_file_since_the_file_may_change(
     tmp_path: Path, is_its_own: bool
 ):
-    begin = (READ_PAGE, run("sh run.sh"), "ran") if is_its_own else ()
-    async with person(tmp_path, *begin, READ_PAGE, written("run.sh"), "kept", *[run("sh run.sh"), "ran"] * 2) as owner:
+    again: list[Line] = [run("sh run.sh"), "ran"]
+    begin: list[Line] = [READ_PAGE, *again] if is_its_own else []
+    async with person(tmp_path, *begin, READ_PAGE, written("run.sh"), "kept", *again, *again) as owner:
         (owner.bot.workspace / "run.sh").write_text("echo mine", encoding="utf-8")
         owner.answer = Answer.ALWAYS
         if is_its_own:
