@@ -316,13 +316,13 @@ class CronService:
             runs.put(Run(job_id, at_ms, at_ms, manual=True, name=job.name, outcome="waiting"))
         return True
 
-    def next_instants(self, job: CronJob, count: int = 3) -> list[int]:
-        """The next `count` due instants in milliseconds; empty if it is disabled."""
+    def next_instants(self, job: CronJob) -> list[int]:
+        """The next three due instants in milliseconds; empty if it is disabled."""
         first = job.state.next_run_at_ms
         if not job.enabled or first is None:
             return []
         zone = job_zone(job, self.timezone)
-        return [first, *islice(instants(job.schedule, first, zone=zone, anchor_ms=first), count - 1)]
+        return [first, *islice(instants(job.schedule, first, zone=zone, anchor_ms=first), 2)]
 
     def history(self, job_id: str | None = None) -> list[Run]:
         """Past runs, oldest first. Raises StorageError."""

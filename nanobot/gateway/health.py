@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,8 @@ class LoopMonitor:
     A blocked event loop stops the pings, so that systemd restarts the gateway.
     """
 
-    def __init__(self, clock: Clock, notify: Callable[[str], None] = tell_service_manager) -> None:
-        """`notify` receives the messages for the service manager."""
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._notify = notify
         self._last = clock.monotonic()
         self._delays: deque[float] = deque(maxlen=60)
 
@@ -65,7 +63,7 @@ class LoopMonitor:
     async def run(self) -> None:
         while True:
             self._last = self._clock.monotonic()
-            self._notify("WATCHDOG=1")
+            tell_service_manager("WATCHDOG=1")
             await asyncio.sleep(BEAT_S)
             self._delays.append(max(0.0, self.silent_s - BEAT_S))
 

@@ -56,7 +56,6 @@ class TaskSupervisor:
     """Runs tasks and restarts those that fail."""
 
     clock: Clock
-    first_wait_s: float = FIRST_WAIT_S
     tasks: dict[str, SupervisedTask] = field(default_factory=dict)
     _group: asyncio.TaskGroup | None = None
     _running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -81,7 +80,7 @@ class TaskSupervisor:
                 self.add(task)
 
     async def _supervise(self, task: SupervisedTask) -> None:
-        wait_s = self.first_wait_s
+        wait_s = FIRST_WAIT_S
         while True:
             started_at, task.alive = self.clock.monotonic(), True
             try:
@@ -94,7 +93,7 @@ class TaskSupervisor:
             finally:
                 task.alive = False
             if self.clock.monotonic() - started_at > STABLE_S:
-                wait_s = self.first_wait_s
+                wait_s = FIRST_WAIT_S
             await asyncio.sleep(wait_s)
             task.restarts += 1
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)

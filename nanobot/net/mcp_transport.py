@@ -75,20 +75,17 @@ def _request_to(address: str, request: httpx2.Request, route: Route) -> httpx2.R
     )
 
 
-def checked_mcp_client(gate: EgressGate, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    """A client for the MCP transports. They follow redirects within the server's own origin; each is checked."""
+async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    """A client for the server at this URL, which the owner put into the config: it may be anywhere. It follows
+    redirects within the server's own origin; each is checked. Raises UrlError.
+    """
+    parse_url(url)  # httpx2's error would name only the path
     return httpx2.AsyncClient(
-        transport=CheckedTransport(gate),
+        transport=CheckedTransport(EgressGate(replace(policy, owned=(url,)))),
         headers=dict(headers),
         timeout=httpx2.Timeout(_CONNECT_S, read=_READ_TIMEOUT_S),
         trust_env=False,
     )
-
-
-async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    """A client for the server at this URL, which the owner put into the config: it may be anywhere. Raises UrlError."""
-    parse_url(url)  # httpx2's error would name only the path
-    return checked_mcp_client(EgressGate(replace(policy, owned=(url,))), headers)
 
 
 def _limit_response(response: httpx2.Response) -> httpx2.Response:

@@ -5,7 +5,7 @@ Sessions move into `sessions/archive/2026-10.zip`, notes into `memory/2026-10.md
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -21,11 +21,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_S = 86_400.0
 
 
-async def keep_packing(
-    services: Services,
-    pending: Callable[[], Collection[str]],
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-) -> None:
+async def keep_packing(services: Services, pending: Callable[[], Collection[str]]) -> None:
     """Pack what is old enough, now and once a day. `pending` returns the stems of sessions that are not consolidated
     yet: these stay.
     """
@@ -35,7 +31,7 @@ async def keep_packing(
                 await asyncio.to_thread(pack_old_files, services, days, pending)
             except NanobotError as error:  # tried again tomorrow
                 log.warning("Old sessions and notes could not be packed: %s", error)
-        await sleep(_INTERVAL_S)
+        await asyncio.sleep(_INTERVAL_S)
 
 
 def pack_old_files(services: Services, days: int, pending: Callable[[], Collection[str]]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,11 +67,11 @@ class ScopedArchive:
         """Return the messages before and after a search hit."""
         return self.index.around(number, partial(self._may_reveal, scope), results=scope.is_owners)
 
-    async def keep_up(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+    async def keep_up(self) -> None:
         """Update the index periodically, so that searches need not wait. Cancelling is safe."""
         delay = _FIRST_UPDATE_S
         while True:
-            await sleep(delay)
+            await asyncio.sleep(delay)
             try:
                 is_whole = await asyncio.to_thread(self.index.refresh)
             except NanobotError as error:  # searches report it too

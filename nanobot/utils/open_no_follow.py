@@ -237,12 +237,6 @@ def read_own(path: Path) -> bytes:
         return file.read()
 
 
-def append_own(path: Path, data: bytes) -> None:
-    """Append to a file of ours, created if missing, and sync it."""
-    with own_folder(path.parent) as folder:
-        folder.append(path.name, data)
-
-
 def replace_own(path: Path, data: bytes | str) -> None:
     """Replace a file of ours atomically, like `write_atomic`; a link in its place is an error."""
     with own_folder(path.parent) as folder:

@@ -4,7 +4,7 @@ import httpx
 
 from nanobot.testing import calls
 from tests.fakes.tools import command
-from tests.support.api_client import ask, program, read_events
+from tests.support.api_client import program, read_events
 from tests.support.running_gateway import OpenGateway
 
 
@@ -23,29 +23,6 @@ async def test_a_stream_has_the_chunks_in_the_order_of_openai(running: OpenGatew
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["total_tokens"] >= 0
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
-
-
-async def test_a_conversation_goes_on_by_its_name(running: OpenGateway):
-    async with running("one", "two") as here, program(here) as client:
-        first = await ask(client, "first", user="chat-1")
-        await ask(client, "second", user="chat-1")
-
-        texts = [str(message["content"]) for message in here.model.requests[-1] if message["role"] == "user"]
-    assert (first["object"], first["nanobot"]["session"]) == ("chat.completion", "api:laptop:chat-1")
-    assert (first["choices"][0]["message"]["content"], first["choices"][0]["finish_reason"]) == ("one", "stop")
-    assert "first" in texts[0]
-    assert "second" in texts[1]
-
-
-async def test_without_a_conversation_the_request_is_the_history(running: OpenGateway):
-    history = [{"role": "user", "content": "my name is Ann"}, {"role": "assistant", "content": "Hi Ann"}]
-    async with running("Ann", "?") as here, program(here) as client:
-        await ask(client, "", messages=[*history, {"role": "user", "content": "who am I?"}])
-        await ask(client, "who am I?")
-
-        first, second = [[message["role"] for message in request] for request in here.model.requests]
-    assert first == ["system", "user", "assistant", "user"]
-    assert second == ["system", "user"]
 
 
 async def test_steps_are_comments_and_texts_are_paragraphs(running: OpenGateway):

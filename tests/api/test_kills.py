@@ -54,7 +54,9 @@ def read_until(lines: Iterator[str], end: str) -> tuple[str, str]:
     return text, event_id
 
 
-@pytest.mark.parametrize("conversation", [{}, {"user": "chat-1"}], ids=["alone", "conversation"])
+@pytest.mark.parametrize(
+    "conversation", [{}, pytest.param({"user": "chat-1"}, marks=pytest.mark.slow)], ids=["alone", "conversation"]
+)
 def test_a_chat_completion_goes_on_after_a_kill(tmp_path: Any, conversation: dict[str, str]):
     with FakeModels() as server, killed_home(tmp_path, server) as (home, port, client):
         server.script(Calls(("list_dir", {"path": "."}), text="I look."), Hang(after="The answer is "))

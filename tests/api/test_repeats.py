@@ -1,6 +1,5 @@
 """A request that is sent again joins its turn instead of repeating it."""
 
-import asyncio
 import json
 
 from nanobot.testing import Pause
@@ -9,7 +8,6 @@ from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway
 
 BODY = {"messages": [{"role": "user", "content": "hello"}]}
-RETRY = {"x-stainless-retry-count": "1"}
 
 
 async def test_an_idempotency_key_gets_the_same_answer(running: OpenGateway):
@@ -27,13 +25,6 @@ async def test_an_idempotency_key_gets_the_same_answer(running: OpenGateway):
     assert other.headers["x-should-retry"] == "false"
 
 
-async def test_two_equal_requests_are_two_turns(running: OpenGateway):
-    async with running("one", "two") as here, program(here) as client:
-        answers = [await ask(client, "hello") for _ in range(2)]
-
-    assert [answer["choices"][0]["message"]["content"] for answer in answers] == ["one", "two"]
-
-
 async def test_a_turn_is_stopped_when_its_client_leaves(running: OpenGateway):
     pause = Pause("Well, ")
     async with running(pause, "never") as here, program(here) as client:
@@ -48,10 +39,3 @@ async def test_a_turn_is_stopped_when_its_client_leaves(running: OpenGateway):
 
     assert completion["nanobot"]["outcome"] == "stopped"
     assert completion["choices"][0]["message"]["content"] == "Well, "
-
-
-async def test_messages_of_one_conversation_wait_for_each_other(running: OpenGateway):
-    async with running("one", "two", "three") as here, program(here) as client:
-        answers = await asyncio.gather(*[ask(client, f"message {number}", user="chat-1") for number in range(3)])
-
-    assert {answer["choices"][0]["message"]["content"] for answer in answers} == {"one", "two", "three"}

@@ -14,7 +14,6 @@ import pytest
 from nanobot.session.manager import SessionManager
 from nanobot.testing import calls, open_bot
 from nanobot.testing.model_server import FakeModels, Say
-from nanobot.utils.open_no_follow import append_own
 from tests.bench.measure import Table, clean_environ, median, nanobot, runs
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
@@ -25,7 +24,10 @@ def durable_append_s(folder: Path) -> float:
     taken = []
     for _ in range(50):
         started = time.perf_counter()
-        append_own(folder / "floor", b"x" * 400)
+        with (folder / "floor").open("ab") as file:
+            file.write(b"x" * 400)
+            file.flush()
+            os.fsync(file.fileno())
         taken.append(time.perf_counter() - started)
     return statistics.median(taken)
 

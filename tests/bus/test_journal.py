@@ -33,30 +33,6 @@ def by_tool(text: str, *files: str) -> OutboundMessage:
     return OutboundMessage("telegram", "42", text, media=[*files], kind=kind, answers="k", by_tool=True)
 
 
-async def test_a_message_with_an_id_is_accepted_once_also_after_a_restart(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        first = [await journal.receive(inbound(1)) for _ in range(2)]
-        without_id = [await journal.receive(InboundMessage("cli", "owner", "direct", "same")) for _ in range(2)]
-    async with open_journal(tmp_path / "journal.db") as journal:
-        later = [await journal.receive(inbound(1)), await journal.receive(inbound(1, chat="43"))]
-
-    assert (first, without_id, later) == ([True, False], [True, True], [False, True])
-
-
-async def test_what_was_not_settled_comes_back_whole_and_in_order(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        sent = [*map(inbound, range(4)), replace(inbound(4), content="", media=["photo.jpg"])]
-        for message in sent:
-            await journal.receive(message)
-        await journal.begin(str(sent[1].journal_key), "turn")
-        await journal.settle(str(sent[2].journal_key), InboundState.REFUSED, "no")
-
-    async with open_journal(tmp_path / "journal.db") as journal:
-        back = await journal.load_unsettled()
-
-    assert back == [sent[0], sent[1], sent[3], sent[4]]
-
-
 KEY = "telegram:42:1"
 
 
@@ -183,15 +159,6 @@ async def test_what_cannot_be_written_down_is_said_all_the_same_and_stops_nobody
     assert [one and one.content for one in out] == ["odd", "whole"]
 
 
-async def test_many_at_once_share_a_commit_and_each_is_kept(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        accepted = await asyncio.gather(*[journal.receive(inbound(number % 400)) for number in range(500)])
-        counts = await journal.counts()
-
-    assert sum(accepted) == 400
-    assert counts.received == counts.queued == 400
-
-
 async def test_a_file_that_is_no_journal_is_kept_beside_a_new_one_and_a_folder_is_an_error(tmp_path: Path):
     path = tmp_path / "journal.db"
     path.write_bytes(b"not a database, but somebody's only copy" * 100)
@@ -255,43 +222,6 @@ async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_pa
         assert (counts.answered, counts.refused, counts.queued) == (1, 1, 0)
 
 
-async def test_what_a_crash_left_unsent_is_the_first_thing_on_the_road(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.add_outbound([reply("from before", "t1")])
-    async with open_journal(tmp_path / "journal.db") as journal:
-        bus = MessageBus(journal)
-        async with bus.open():
-            bus.post_outbound(reply("new", "t2"))
-            taken = [await bus.consume_outbound() for _ in range(2)]
-
-    assert [message.content for message in taken if message] == ["from before", "new"]
-
-
-async def test_a_repeated_reply_is_not_put_out_and_nobody_waits_for_it(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        bus = MessageBus(journal)
-        async with bus.open():
-            bus.post_outbound(reply("once"))
-            receipt = bus.post_outbound(reply("once"))
-            ids = await asyncio.wait_for(receipt.wait(), 5)
-
-        assert ids == ()
-        assert bus.outbound_size == 1
-
-
-async def test_a_message_on_its_way_to_the_disk_is_still_on_its_way_out(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        bus, seen = MessageBus(journal), set[int]()
-        async with bus.open():
-            bus.post_outbound(reply("slow"))
-            taking = asyncio.ensure_future(bus.consume_outbound())
-            while not taking.done():
-                seen.add(bus.outbound_size)
-                await asyncio.sleep(0)
-
-    assert seen == {1}
-
-
 JOURNAL_WRITER = [sys.executable, "-m", "tests.programs.journal_writer"]
 
 
@@ -345,18 +275,3 @@ async def step(journal: Journal, what: str, number: int) -> None:
         await journal.begin(key, "turn")
     else:
         await journal.settle(key, InboundState(what))
-
-
-async def test_what_an_agent_has_and_did_not_end_is_there_for_the_next(tmp_path: Path):
-    async with open_journal(tmp_path / "journal.db") as journal:
-        await journal.receive(inbound(1))
-    async with open_journal(tmp_path / "journal.db") as journal, MessageBus(journal).open() as bus:
-        for number in (2, 3, 4):
-            await bus.publish_inbound(inbound(number))
-        woken = [one.message_id for one in bus.unsettled()]
-        taken, _ = await bus.consume_inbound(), await bus.consume_inbound()
-        assert taken is not None and taken.message_id == "2"
-        bus.settle(taken, InboundState.ANSWERED)
-
-        assert woken == ["1"]
-        assert [one.message_id for one in bus.unsettled()] == ["1", "3"]

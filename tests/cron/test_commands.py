@@ -29,11 +29,13 @@ async def test_cron_lists_and_changes_jobs_by_name(bot: Bot):
     listed = await bot.say("/cron")
     disabled = await bot.say("/cron disable Plants")
     unknown = await bot.say("/cron remove cats")
+    asked = await bot.say("/cron run plants")
     removed = await bot.say("/cron remove plants")
 
     assert '"plants"' in listed
     assert "disabled" in disabled
     assert '"plants"' in unknown
+    assert "within seconds" in asked
     assert "removed" in removed
     assert "no jobs" in await bot.say("/cron list")
     assert "/cron remove" in await bot.say("/cron remove")

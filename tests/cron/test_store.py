@@ -181,21 +181,6 @@ def test_half_a_character_in_a_job_stops_no_other(tmp_path: Path):
     assert again == {half.id: "say \ud83d", whole.id: "say hello"}
 
 
-def test_the_same_id_twice_is_kept_and_named(tmp_path: Path):
-    service = CronService(write(tmp_path / "jobs.json", {"jobs": [OLD["jobs"][0], OLD["jobs"][0]]}))
-
-    assert len(service.list_jobs()) == 1
-    assert service.unreadable() == ["entry 2: the id 1a2b3c4d is used twice"]
-
-
-def test_a_zone_that_is_wrong_in_a_file_does_not_stop_the_list(tmp_path: Path):
-    whole = {"jobs": [{**OLD["jobs"][0], "schedule": {"kind": "cron", "expr": "0 9 * * *", "tz": "Mars/Base"}}]}
-
-    jobs = CronService(write(tmp_path / "jobs.json", whole)).list_jobs()
-
-    assert [job.schedule.tz for job in jobs] == ["Mars/Base"]
-
-
 @pytest.mark.parametrize("planned", [0, 1, 1_760_000_000])
 def test_a_plan_that_is_no_instant_is_made_anew(tmp_path: Path, planned: int):
     job = {

@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 
 from nanobot.agent.events import TextDelta, TurnOutcome
 from nanobot.agent.remote_turn import stop_turn
-from nanobot.bus.events import InboundMessage
 from nanobot.cli.main import app
 from nanobot.config.paths import DataPaths
 from nanobot.gateway.control.backend import choose_session, terminal_message
@@ -22,8 +21,9 @@ from nanobot.gateway.control.client import GatewayBackend, find_backend
 from nanobot.gateway.process import ExitReason, single_instance
 from nanobot.net.gateway_socket import GatewayConnection, GatewayError, connect
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Pause, RecordingSink, calls, open_bot
+from nanobot.testing import Pause, RecordingSink, open_bot
 from tests.support.eventually import eventually
+from tests.support.home import NANOBOT
 from tests.support.mcp import MCP_SERVER
 from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import written
@@ -113,28 +113,6 @@ async def read_until(connection: GatewayConnection | None, last: str) -> list[di
     return frames
 
 
-async def test_a_client_that_comes_back_reads_the_rest_and_its_message_is_heard_once(running: OpenGateway):
-    pause = Pause("It was a ")
-    request = {"do": "turn", "turn": "a1b2c3d4", "text": "tell me", "session": "cli:direct"}
-    async with running(pause, "dark night.") as here:
-        async with connect(here.home / "state") as line:
-            assert line is not None
-            line.send(request)
-            first = await read_until(line, "text_delta")
-        seen = f"a1b2c3d4.{first[0]['epoch']}.{first[-1]['seq']}"
-        async with connect(here.home / "state") as line:
-            assert line is not None
-            line.send({**request, "seen": seen})
-            pause.resume.set()
-            second = await read_until(line, "turn_ended")
-        session = SessionManager(here.home / "workspace").get_or_create("cli:direct")
-
-    events = [frame for frame in first + second if "seq" in frame]
-    assert [event["seq"] for event in events] == [*range(len(events))]
-    assert "".join(event["text"] for event in events if event["type"] == "text_delta") == "It was a dark night."
-    assert [row["role"] for row in session.messages] == ["user", "assistant"]
-
-
 async def test_a_chat_that_loses_its_connection_shows_each_text_once_and_follows_the_next_turn_too(
     running: OpenGateway,
 ):
@@ -184,72 +162,40 @@ async def test_a_turn_that_ends_before_its_time_keeps_what_was_said(
         assert "It was a dark" in str(sessions.get_or_create("cli:direct").messages[1]["content"])
 
 
-@pytest.mark.needs_sandbox
-async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: OpenGateway):
-    joined: list[int] = []
-
-    def joining(count: int) -> list[InboundMessage]:
-        joined.append(count)
-        return []
-
-    async with running(calls(("exec", {"command": "sleep 0.3"})), "both done") as here:
-        bot, sink = await bot_of(here.home, "cli:work"), RecordingSink()
-        turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
-        running_turn = asyncio.create_task(turn)
-        await eventually(lambda: "tool_started" in sink.types)
-
-        bot.set_waiting_lines([terminal_message("and the second", bot.session_key)])
-
-        assert (await running_turn).text == "both done"
-        assert joined == [1]
-        assert SessionManager(here.home / "workspace").get_or_create("cli:work").message_count == 5
-        assert "and the second" in str(here.model.requests[-1])
-
-
-async def test_attachments_model_shell_and_commands_work_through_it(running: OpenGateway, tmp_path: Path):
-    note = tmp_path / "note.txt"
-    note.write_text("the milk")
-    async with running("seen") as here:
+async def test_attachments_commands_the_shell_and_other_conversations_work_through_it(
+    running: OpenGateway, tmp_path: Path
+):
+    (note := tmp_path / "note.txt").write_text("the milk")
+    async with running("Rome it is.", "Still Rome.") as here:
         bot = await bot_of(here.home)
-        await bot.run_turn(terminal_message("look", bot.session_key, [str(note)]))
+        await bot.run_turn(terminal_message("Plan a trip to Rome", bot.session_key, [str(note)]))
         help_text = (await bot.run_turn(terminal_message("/help", bot.session_key))).text
-
-        assert str(note) in str(here.model.requests[0][-1]["content"])
-        assert "/status" in help_text
-        assert (await bot.session_info(bot.session_key)).model == "scripted"
-        assert await bot.shell("echo hi", bot.session_key, "") == ("hi\n\nExit code: 0", True)
-        assert await bot.check_for_terminal("true", "") == ""
-        assert "was not run" in await bot.check_for_terminal("rm -rf /", "")
-        assert "new" in bot.commands()
-
-
-async def test_conversations_are_listed_and_reopened_through_it(running: OpenGateway):
-    async with running("Rome it is.", "Still Rome.", "hello") as here:
-        bot = await bot_of(here.home)
-        for line in ("Plan a trip to Rome", "/new"):
-            await bot.run_turn(terminal_message(line, "cli:direct"))
-
+        shell = await bot.shell("echo hi", bot.session_key, "")
+        checks = [await bot.check_for_terminal(command, "") for command in ("true", "rm -rf /")]
+        await bot.run_turn(terminal_message("/new", bot.session_key))
         key, line = await choose_session(bot, "cli:other", "/resume 1")
         reopened = await bot.run_turn(terminal_message(line, key))
-        await bot.run_turn(terminal_message("Where to?", key))
-        here.toy.write("hi", message_id="1")
-        await eventually(here.toy.got)
+        info = await bot.session_info(key)
 
-        assert key == "cli:direct"
-        assert "Rome it is." in reopened.text
-        assert (await bot.session_info(key)).messages == 4
+        assert (key, info.model, info.messages) == ("cli:direct", "scripted", 2)
         assert (await bot_of(here.home, go_on=True)).session_key == key  # the newest one of the terminal
+    assert str(note) in str(here.model.requests[0][-1]["content"])
+    assert "Rome it is." in reopened.text
+    assert "/status" in help_text and "new" in bot.commands()
+    assert shell == ("hi\n\nExit code: 0", True)
+    assert checks[0] == "" and "was not run" in checks[1]
 
 
-@pytest.mark.parametrize("chat", ["direct", "20261123-142501-9f3c"], ids=["this chat", "a chat nobody has open"])
-async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_there(running: OpenGateway, chat: str):
+async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_there(running: OpenGateway):
     async with running() as here:
         bot = await bot_of(here.home)
         messages = bot.messages("cli:direct")
         coming = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0.05)
 
-        sent = await command("send", "--channel", "cli", "--to", chat, "the kettle is on", *config(here.home))
+        sent = await command(
+            "send", "--channel", "cli", "--to", "a-closed-chat", "the kettle is on", *config(here.home)
+        )
 
         assert sent.exit_code == 0
         assert await asyncio.wait_for(coming, 5) == "the kettle is on"
@@ -276,14 +222,11 @@ def config(home: Path) -> tuple[str, str]:
 
 async def test_a_message_for_another_workspace_is_none_of_the_gateways(running: OpenGateway, tmp_path: Path):
     async with running("from the gateway") as here:
-        words = [sys.executable, "-m", "nanobot", "agent", "-m", "hi", *config(here.home)]
-        others = ["--workspace", str(tmp_path / "other")]
-        through, alone = [
-            await asyncio.to_thread(subprocess.run, command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
-            for command in (words, words + others)
-        ]
+        words = [*NANOBOT, "agent", "-m", "hi", *config(here.home), "--workspace", str(tmp_path / "other")]
+        alone = await asyncio.to_thread(
+            subprocess.run, words, capture_output=True, stdin=subprocess.DEVNULL, check=False
+        )
 
-    assert through.stdout == b"from the gateway\n"
     assert alone.returncode == 0
     assert b"from the gateway" not in alone.stdout
     assert (tmp_path / "other" / "sessions").is_dir()

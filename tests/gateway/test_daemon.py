@@ -1,5 +1,6 @@
 """The gateway as a service: what is written is what systemd and launchd take, and what is asked of them."""
 
+import asyncio
 import os
 import plistlib
 import shutil
@@ -19,8 +20,8 @@ from nanobot.gateway.daemon import (
     systemd,
     systemd_unit,
 )
-from nanobot.gateway.process import tell_service_manager
 from tests.support.home import POSIX
+from tests.support.running_gateway import OpenGateway
 
 
 def spec(place: Path) -> ServiceSpec:
@@ -126,11 +127,16 @@ def test_a_host_without_either_is_told_how_to_live_without():
 
 
 @POSIX
-def test_the_service_manager_hears_that_it_is_ready_and_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_the_service_manager_hears_that_it_is_ready_lives_and_stops(
+    running: OpenGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
 
-        tell_service_manager("READY=1")
+        async with running():
+            told = {await asyncio.to_thread(manager.recv, 100) for _ in range(2)}
 
-        assert manager.recv(100) == b"READY=1"
+        assert told == {b"READY=1", b"WATCHDOG=1"}
+        assert manager.recv(100) == b"STOPPING=1"

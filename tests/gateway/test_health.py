@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import httpx
 
+from nanobot.channels.status import REFUSED_S, ChannelState, ChannelStatus
 from nanobot.channels.webhooks import LARGEST_BODY
 from nanobot.providers.errors import AuthenticationError
+from nanobot.utils.clock import FrozenClock
 from tests.support.eventually import eventually
 from tests.support.running_gateway import OpenGateway, Running
 
@@ -102,17 +105,6 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(running: OpenGatew
     assert told == dict.fromkeys(ours, 200) | dict.fromkeys(("evil.test", "127.0.0.1.evil.test:18790", ""), 421)
 
 
-async def test_a_crowd_that_says_nothing_keeps_nobody_from_the_agent(running: OpenGateway):
-    async with running("hello") as here:
-        crowd = [await asyncio.open_connection("127.0.0.1", here.gateway.http.port) for _ in range(60)]
-        here.toy.write("hi", message_id="1")
-
-        assert await eventually(here.toy.got) == ["hello"]
-        assert (await get(here, "/health")).status_code == 200
-        for _, writer in crowd:
-            writer.close()
-
-
 async def test_a_port_that_is_taken_is_told_and_the_rest_works(running: OpenGateway, caplog):
     async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as other:
         port = other.sockets[0].getsockname()[1]
@@ -166,3 +158,29 @@ async def test_a_request_that_never_ends_does_not_hold_up_the_end(running: OpenG
 
     assert b" 200 " not in await asking
     assert asyncio.get_running_loop().time() - leaving < 2
+
+
+def test_how_long_a_channel_is_gone_counts_from_when_it_was_last_up_however_often_it_is_tried():
+    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
+    status = ChannelStatus(clock)
+    status.set_state(ChannelState.UP)
+    clock.advance(5)
+
+    for state in (ChannelState.DOWN, ChannelState.CONNECTING) * 20:
+        status.set_state(state)
+        clock.advance(1)
+
+    assert status.gone_s == 40
+
+
+def test_a_message_that_no_platform_took_is_remembered_until_one_is_taken_or_for_a_while():
+    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
+    status = ChannelStatus(clock)
+    status.record_failed("there is no such chat")
+    refused = status.undelivered
+    status.record_sent()
+    taken = status.undelivered
+    status.record_failed("no again")
+    clock.advance(REFUSED_S + 1)
+
+    assert (refused, taken, status.undelivered) == ("there is no such chat", "", "")

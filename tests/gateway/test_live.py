@@ -56,20 +56,6 @@ async def test_new_settings_begin_a_channel_anew_and_what_waited_for_it_is_sent(
         assert here.toy.got() == []
 
 
-async def test_what_is_shown_of_the_work_changes_at_once(running: OpenGateway, caplog):
-    caplog.set_level("INFO")
-    step = calls(("list_dir", {"path": "."}), text="Let me look.")
-    async with running(step, "done", step, "done") as here:
-        here.toy.write("hi", message_id="1")
-        await eventually(lambda: "done" in here.toy.got())
-        here.change(lambda config: config["channels"].update(sendProgress=False))
-        await eventually(lambda: "the config was changed: channels.sendProgress" in caplog.text)
-        here.toy.write("hi", message_id="2")
-        await eventually(lambda: here.toy.got().count("done") == 2)
-
-    assert here.toy.got().count("Let me look.") == 1
-
-
 def models_of(server: FakeModels, key: str, **defaults: Any) -> dict[str, Any]:
     return {
         "agents": {"defaults": {"model": "first", "provider": "custom", **defaults}},

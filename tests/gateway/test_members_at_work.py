@@ -39,20 +39,6 @@ async def run_only_job(here: Running) -> None:
     assert await cron.run_job(job.id)
 
 
-async def test_the_log_has_a_line_for_each_turn_and_a_warning_for_one_that_failed(running: OpenGateway, caplog):
-    caplog.set_level("INFO")
-    async with running("The kettle is on.", AuthenticationError()) as here:
-        for number in range(2):
-            here.toy.write("tea?", message_id=str(number))
-            await eventually(lambda number=number: len(here.toy.got()) > number)  # type: ignore[misc]
-        await eventually(lambda: "toy:7 failed" in caplog.text)
-
-    answered, failed = (record for record in caplog.records if "toy:7 " in record.getMessage())
-    assert (answered.levelname, failed.levelname) == ("INFO", "WARNING")
-    assert re.search(r"toy:7 answered in \d+\.\d s", answered.getMessage())
-    assert re.search(r"toy:7 failed after .* API key was rejected", failed.getMessage())
-
-
 async def test_the_log_names_a_job_that_ran_and_has_one_warning_for_one_that_failed(running: OpenGateway, caplog):
     caplog.set_level("INFO")
     async with running("Water them.", AuthenticationError()) as here:
@@ -96,16 +82,6 @@ async def test_a_scheduler_that_ticks_no_more_is_started_again(running: OpenGate
         await eventually(lambda: jobs.restarts)
 
     assert "no activity for 99 s" in jobs.last_error
-
-
-async def test_a_person_is_reminded_who_asked_for_it_in_a_chat(running: OpenGateway):
-    async with running(REMIND, "I will.", "Tea!") as here:
-        here.pair(toy=["7"])
-        here.toy.write("remind me of the tea", message_id="1")
-        await eventually(lambda: here.toy.got("7"))
-        await run_only_job(here)
-
-    assert [text.split("\n")[0] for text in here.toy.got("7")] == ["I will.", "Tea!"]
 
 
 async def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner_is_told_once(
@@ -211,6 +187,7 @@ def test_a_job_made_at_the_terminal_that_a_kill_cut_off_is_told_once_by_the_next
 
 
 @POSIX
+@pytest.mark.slow
 def test_a_gateway_that_stops_asks_no_model_about_heartbeat_tasks(home: GatewayHome, server: FakeModels):
     home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1}})
     written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import shutil
-from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -12,26 +10,16 @@ import pytest
 from nanobot.bus.events import OutboundMessage
 from nanobot.channels.status import ChannelState
 from nanobot.config.paths import DataPaths
-from nanobot.cron.schedule import to_ms
-from nanobot.cron.types import CronSchedule
 from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.process import ExitReason, find_lock_holder
 from nanobot.gateway.service import Options
 from nanobot.gateway.supervisor import SupervisedTask
-from nanobot.messages.types import ChatMessage
-from nanobot.providers.errors import AuthenticationError
-from nanobot.session.manager import SessionManager
 from nanobot.testing import calls
 from tests.support.eventually import eventually
-from tests.support.running_gateway import OpenGateway, Running
+from tests.support.running_gateway import OpenGateway
 from tests.support.toy_gateway import free_port, written
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
-
-
-def said_in(here: Running, session_key: str) -> list[ChatMessage]:
-    session = SessionManager(here.home / "workspace").read(session_key)
-    return session.messages if session is not None else []
 
 
 async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(running: OpenGateway, tmp_path, caplog):
@@ -76,7 +64,7 @@ async def test_where_every_platform_refuses_it_at_once_it_leaves_with_their_reas
 async def test_there_is_one_gateway_a_data_folder_and_the_lock_of_one_that_died_counts_for_nothing(
     running: OpenGateway, tmp_path
 ):
-    state = tmp_path / "home" / "state"
+    state = tmp_path / "h" / "state"
     state.mkdir(parents=True)
     (state / "gateway.lock").touch()
     (state / "gateway.json").write_text('{"pid": 1, "since": "yesterday"}')
@@ -146,31 +134,6 @@ async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_a
     assert "was not delivered: there is no such chat" in str(here.model.requests[1])
 
 
-async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_platform_took(running: OpenGateway):
-    unified = {"agents": {"defaults": {"unifiedSession": True}}}
-    async with running("first answer", "second answer", **unified) as here:
-        here.pair(toy=["7"])
-        sessions = SessionManager(here.home / "workspace")
-        stale = sessions.get_or_create("toy:nowhere")  # from before it was one session
-        stale.add_message("user", "long ago")
-        sessions.save(stale)
-        here.toy.write("hi", chat="nowhere", message_id="1")
-        await eventually(lambda: "was not delivered" in str(said_in(here, "unified:default")))
-        here.toy.write("hi again", message_id="2")
-        await eventually(lambda: len(here.model.requests) == 2)
-
-    assert "The message to toy:nowhere was not delivered" in str(here.model.requests[1])
-
-
-async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(running: OpenGateway):
-    async with running("a secret of mine") as here:
-        here.pair(plush=["person8"])
-        here.toy.write("hi", chat="nowhere", message_id="1")
-        await eventually(here.toys["plush"].got)
-
-    assert "a secret of mine" in here.toys["plush"].got("own8")[0]
-
-
 async def test_a_report_that_nobody_gets_is_not_reported_again(running: OpenGateway):
     async with running() as here:
         here.pair(plush=["nowhere"])
@@ -227,21 +190,3 @@ async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_in_a_
 
     assert "a secret of mine" in plush.got("own")[-1]
     assert "a secret of mine" not in str(plush.got("group"))
-
-
-async def test_a_job_that_no_model_worked_on_reminds_at_once_and_is_tried_again(
-    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("nanobot.gateway.jobs.RETRY_WAITS_S", (0.05, 0.05))
-    async with running(AuthenticationError(), AuthenticationError(), "The plants are watered.") as here:
-        jobs = here.gateway.runtime.cron()
-        schedule = CronSchedule("at", at_ms=to_ms(datetime.now(UTC)) + 300)
-        add = partial(jobs.add_job, "plants", schedule, "Water the plants", deliver=True, channel="toy", to="7")
-        job = await asyncio.to_thread(add)
-        await eventually(lambda: len(here.toy.got("7")) == 2)
-        await eventually(lambda: [row.outcome for row in jobs.history(job.id)][1:] == ["failed", "ran"])
-
-    reminder, report = here.toy.got("7")
-    assert "Water the plants" in reminder
-    assert report.startswith("The plants are watered.")
-    assert len(here.model.requests) == 3

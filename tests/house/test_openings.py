@@ -11,7 +11,6 @@ TOOLS = ROOT / "nanobot" / "agent" / "tools"
 _OPENING = frozenset(
     {"open", "fdopen", "read_text", "read_bytes", "write_text", "write_bytes", "write_atomic", "write_in_place"}
     | {
-        "append_own",
         "read_own",
         "open_own",
         "replace_own",

@@ -14,7 +14,7 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance
 from nanobot.pairing.store import PairingStore
 from nanobot.runtime.audience import ChatPrivacy, has_other_writers
-from nanobot.session.manager import Session, SessionManager
+from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import FrozenClock
 
 
@@ -91,37 +91,9 @@ async def test_a_report_is_told_in_the_scope_it_was_worked_in_whatever_is_known_
     assert found == Scope("discord:5")
 
 
-class CountingSessions(SessionManager):
-    """Counts how often a whole session is read."""
-
-    reads = 0
-
-    def read(self, path_or_key: Path | str) -> Session | None:
-        self.reads += 1
-        return super().read(path_or_key)
-
-
-async def test_job_in_a_chat_reads_its_whole_session_once_and_never_again(tmp_path: Path):
-    due = InboundMessage("telegram", "cron", "7", "due", origin=Origin.CRON, provenance=Provenance.OWNER)
-    reads, scopes = [], []
-
-    for sender in ("7", "7", "8"):
-        privacy = in_home(tmp_path, ["7"])
-        scopes.append(await privacy.scope_of(due))
-        reads.append(privacy.sessions.reads)  # type: ignore[attr-defined]
-        keep(privacy.sessions, "telegram:7", sender_id=sender, **({"in_group": True} if sender == "8" else {}))
-    last = in_home(tmp_path, ["7"])
-
-    assert reads == [1, 0, 0]
-    assert scopes == [Scope("")] * 3
-    assert await last.scope_of(due) == Scope("telegram:7")
-    assert last.sessions.audience("telegram:7").senders == {"7", "8"}
-    assert last.sessions.reads == 0  # type: ignore[attr-defined]
-
-
 def in_home(home: Path, allowed: list[str], channel: str = "telegram") -> ChatPrivacy:
     pairing = PairingStore(DataPaths(home), FrozenClock(datetime(2026, 3, 1)))
-    return ChatPrivacy(config_with(allowed, channel), pairing, CountingSessions(home))
+    return ChatPrivacy(config_with(allowed, channel), pairing, SessionManager(home))
 
 
 def keep(sessions: SessionManager, key: str, **said: Any) -> None:

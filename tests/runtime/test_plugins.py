@@ -49,17 +49,6 @@ def troubles(config: Config) -> list[str]:
     return load_packages(config.plugins, WorkerThread()).troubles()
 
 
-async def test_a_package_that_is_switched_on_brings_its_tool_its_hook_and_gets_its_settings(tmp_path: Path, site: Path):
-    install(site, "sun-pack", TOOL + HOOK, {"tools": {"weather": "Weather"}, "hooks": {"audit": "Audit"}})
-    config = on("Sun_Pack", **{"sun-pack": {"place": "Turin"}})
-
-    async with open_bot(tmp_path, calls(("weather_of", {})), "done", config=config) as bot:
-        await bot.say("go")
-
-    assert "go (audited)" in str(bot.provider.requests[0])
-    assert bot.provider.requests[1][-1]["content"] == "sunny in Turin"
-
-
 async def test_a_package_that_is_only_installed_runs_nothing(tmp_path: Path, site: Path):
     install(
         site, "sun-pack", "raise SystemExit('imported')", {"tools": {"weather": "Weather"}, "hooks": {"a": "Audit"}}
@@ -128,14 +117,6 @@ def test_a_plugin_takes_the_name_of_no_tool_of_nanobot(tmp_path: Path, site: Pat
     assert len(found.troubles()) == len(names)
 
 
-async def test_what_is_wrong_with_a_package_is_told_by_status(tmp_path: Path, site: Path):
-    install(site, "odd-pack", "raise RuntimeError('boom')", {"tools": {"t": "T"}})
-
-    async with open_bot(tmp_path, "done", config=on("odd-pack")) as bot:
-        assert await bot.say("go") == "done"
-        assert "Plugins: odd-pack: its tool t was skipped: RuntimeError: boom" in await bot.say("/status")
-
-
 def test_a_name_that_no_package_has_is_told_with_those_that_there_are(tmp_path: Path, site: Path):
     install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
 
@@ -164,10 +145,10 @@ async def test_a_hook_that_blocks_its_thread_holds_up_nobody_and_is_told_of(tmp_
 
 
 async def test_a_tool_that_blocks_its_thread_keeps_no_hook_of_another_chat_from_its_work(tmp_path: Path, site: Path):
-    slow = TOOL.replace("return f", "import time; time.sleep(1.5); return f")
+    slow = TOOL.replace("return f", "import time; time.sleep(0.8); return f")
     install(site, "slow-pack", slow, {"tools": {"weather": "Weather"}})
     install(site, "sun-pack", HOOK, {"hooks": {"audit": "Audit"}})
-    config = on("slow-pack", "sun-pack", hookTimeoutS=1)
+    config = on("slow-pack", "sun-pack", hookTimeoutS=0.5)
 
     async with open_bot(tmp_path, calls(("weather_of", {})), "hi", "done", config=config) as bot:
         slow_turn = asyncio.create_task(bot.say("weather?", "cli:a"))
@@ -210,23 +191,14 @@ def test_a_package_for_another_version_is_known_before_it_is_loaded(site: Path, 
 
 
 def test_a_package_that_takes_for_ever_to_load_is_left_out_and_nobody_waits_for_it(tmp_path: Path, site: Path):
-    install(site, "slow-pack", f"import time; time.sleep(1)\n{TOOL}", {"tools": {"weather": "Weather"}})
+    install(site, "slow-pack", f"import time; time.sleep(0.5)\n{TOOL}", {"tools": {"weather": "Weather"}})
     install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
 
-    found = load_packages(on("slow-pack", "sun-pack").plugins, WorkerThread(), 0.2)
-    time.sleep(1)
+    found = load_packages(on("slow-pack", "sun-pack").plugins, WorkerThread(), 0.1)
+    time.sleep(0.5)
 
-    assert found.troubles() == ["slow-pack: it was skipped: loading it took more than 0.2 s"]
+    assert found.troubles() == ["slow-pack: it was skipped: loading it took more than 0.1 s"]
     assert [[tool.name for tool in package.tools] for package in found.packages] == [[], ["weather_of"]]
-
-
-def test_an_entry_point_may_name_what_is_within_a_class_and_extras(tmp_path: Path, site: Path):
-    code = f"{TOOL}\nclass All:\n    kind = Weather\n"
-    install(site, "sun-pack", code, {"tools": {"weather": "All.kind [fast]"}})
-
-    (package,) = load_packages(on("sun-pack").plugins, WorkerThread()).packages
-
-    assert [tool.name for tool in package.tools] == ["weather_of"]
 
 
 async def test_a_secret_in_what_is_wrong_with_a_package_is_not_told(

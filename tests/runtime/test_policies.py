@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from nanobot.agent.events import TurnPhase
-from nanobot.agent.pipeline.turn import TurnTimeouts
 from nanobot.config.schema import Config
 from nanobot.runtime.policies import turn_timeouts
 
@@ -23,7 +22,3 @@ from nanobot.runtime.policies import turn_timeouts
 )
 def test_a_limit_of_the_config_s_comes_before_the_watchdog(settings: dict[str, Any], phase: TurnPhase, seconds: float):
     assert turn_timeouts(Config.model_validate(settings)).of(phase) > seconds
-
-
-def test_where_the_config_says_nothing_it_is_the_usual_patience():
-    assert turn_timeouts(Config()) == TurnTimeouts()

@@ -1,6 +1,5 @@
 """Who is told what was said: a chat of itself, the owner of all but what others said alone with the bot."""
 
-import asyncio
 import json
 import os
 from datetime import datetime
@@ -124,20 +123,3 @@ def test_what_stands_beside_a_hit_is_told_to_the_same_people(workspace: Path):
     assert found.around(GROUP, number).hits == []
     assert found.around(OWNERS, number).hits == []
     assert found.around(GUEST, number).hits != []
-
-
-async def test_the_index_is_kept_up_while_nobody_asks(workspace: Path):
-    found = archive(workspace, owners={}, allowed=["9"])
-    index = workspace / "data" / "state" / "search.db"
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        await found.keep_up(sleep)
-
-    assert index.exists()
-    assert pauses == [60.0, 1800.0, 1800.0]

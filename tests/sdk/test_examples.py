@@ -15,7 +15,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from nanobot import Nanobot
-from nanobot.agent.events import TurnOutcome
 from nanobot.agent.tools.base import ToolResult
 from nanobot.config.paths import use_config
 from nanobot.messages.types import Provenance
@@ -285,14 +284,3 @@ def test_the_types_of_the_examples_are_right(tmp_path: Path):
     assert revealed == ["typed.Invoice", "None", "list[int]", "nanobot.sdk.result.RunResult[typed.Invoice]"]
     assert errors == ['Unexpected keyword argument "sessions" for overloaded function "run" of "Nanobot"'], done.stdout
     assert "Found 2 errors in 1 file" in done.stdout, done.stdout
-
-
-async def test_a_run_that_is_stopped_tells_so():
-    pause = Pause("So far ")
-    async with local(pause) as bot:
-        stream = bot.stream("go")
-        async for event in stream:
-            if event.delta:
-                result = await stream.stop()
-
-    assert (result.outcome, result.text.strip(), result.error) == (TurnOutcome.STOPPED, "So far", "Stopped")

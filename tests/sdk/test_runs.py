@@ -11,12 +11,12 @@ import pytest
 
 import nanobot
 from nanobot import Nanobot
-from nanobot.agent.events import TurnEnded, TurnEvent, TurnOutcome
+from nanobot.agent.events import TurnEvent, TurnOutcome
 from nanobot.agent.hooks import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
 from nanobot.errors import ConfigError, StorageError
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.sdk import ApprovalRequest, TurnFailed, tool
-from nanobot.testing import Pause, ScriptedProvider, calls
+from nanobot.testing import ScriptedProvider, calls
 from nanobot.testing.model_server import Calls, FakeModels, Say
 
 
@@ -39,34 +39,6 @@ async def test_a_file_that_does_not_exist_is_refused_before_a_model_is_asked():
     assert model.requests == []
 
 
-async def test_stream_gives_every_event_and_ends_with_the_turn(tmp_path: Path):
-    with FakeModels() as server:
-        server.script(Say("hello there"))
-
-        async with nanobot.Nanobot.from_config(config_for(server, tmp_path)) as bot:
-            events = [event async for event in bot.stream("hi")]
-
-    assert "text_delta" in [event.type for event in events]
-    assert isinstance(events[-1], TurnEnded)
-    assert (events[-1].outcome, events[-1].text) == (TurnOutcome.ANSWERED, "hello there")
-
-
-async def test_the_window_that_the_server_lists_is_used_unless_the_config_sets_one(tmp_path: Path):
-    with FakeModels(models=["m"], context_length=128_000) as server:
-        async with nanobot.Nanobot.from_config(config_for(server, tmp_path)) as bot:
-            status = ""
-            while "128,000 tokens" not in status:
-                status = (await bot.run("/status")).text
-                await asyncio.sleep(0.01)
-        config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-        config["agents"]["defaults"]["contextWindowTokens"] = 32_000
-        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        async with nanobot.Nanobot.from_config(tmp_path / "config.json") as bot:
-            configured = (await bot.run("/status")).text
-
-    assert "32,000 tokens" in configured
-
-
 class Marking(Hook):
     """Puts its mark behind the message of its run, and keeps what it hears."""
 
@@ -84,25 +56,25 @@ class Marking(Hook):
         self.heard.append(turn.turn.session_key)
 
 
-async def test_a_hundred_runs_at_once_with_hooks_models_and_sessions_of_their_own_never_cross(tmp_path: Path):
-    marks = [Marking(f"mark{number}") for number in range(100)]
+async def test_thirty_runs_at_once_with_hooks_models_and_sessions_of_their_own_never_cross(tmp_path: Path):
+    marks = [Marking(f"mark{number}") for number in range(30)]
     everywhere = Marking("all")
     with FakeModels(default=Say("fine")) as server:
         async with nanobot.Nanobot.from_config(config_for(server, tmp_path), hooks=[everywhere]) as bot:
             await asyncio.gather(
                 *(
                     bot.run(f"hi{number}", session=f"sdk:{number}", model=f"m{number % 7}", hooks=[marks[number]])
-                    for number in range(100)
+                    for number in range(30)
                 )
             )
 
         sent = [(chat.json["model"], chat.json["messages"][-1]["content"].split()[0]) for chat in server.chats]
 
-    assert sorted(sent) == sorted((f"m{number % 7}", f"hi{number}-all-mark{number}") for number in range(100))
+    assert sorted(sent) == sorted((f"m{number % 7}", f"hi{number}-all-mark{number}") for number in range(30))
     assert [one.heard for one in marks] == [
-        [f"m{number % 7} hi{number}-all-mark{number}", f"sdk:{number}"] for number in range(100)
+        [f"m{number % 7} hi{number}-all-mark{number}", f"sdk:{number}"] for number in range(30)
     ]
-    assert len(everywhere.heard) == 200
+    assert len(everywhere.heard) == 60
 
 
 _IMPORTS = """
@@ -155,19 +127,6 @@ async def test_a_bot_without_a_file_knows_the_provider_of_its_model():
     assert server.chats[0].headers["authorization"] == "Bearer sk-mine"
     with pytest.raises(ConfigError, match="Write the provider before it"):
         Nanobot.local(model="never-heard-of", api_key="sk-mine")
-
-
-async def test_a_timeout_stops_the_run_and_keeps_what_was_said(tmp_path: Path):
-    model = ScriptedProvider(Pause("So far "), "Going on.")
-    async with Nanobot.local(model=model) as bot:
-        stopped = await bot.run("go", timeout=2)
-        model.clear()
-        model.script("Going on.")
-        result = await bot.run("go on")
-
-    assert (stopped.outcome, stopped.error, stopped.text.strip()) == (TurnOutcome.STOPPED, "TimeoutError", "So far")
-    assert result.text == "Going on."
-    assert "So far" in str(model.requests[-1])
 
 
 @pytest.mark.parametrize(("budget", "asked"), [(0.01, 1), (10.0, 2)])

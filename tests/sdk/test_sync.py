@@ -9,17 +9,6 @@ from nanobot.sync import Nanobot
 from nanobot.testing import Pause, ScriptedProvider
 
 
-def test_threads_share_a_bot(tmp_path: Path):
-    model = ScriptedProvider(*(f"answer {number}" for number in range(6)))
-
-    with Nanobot.local(model=model, workspace=tmp_path) as bot, ThreadPoolExecutor(3) as threads:
-        results = list(threads.map(lambda number: bot.run("hi", session=f"s{number}"), range(6)))
-        sessions = bot.sessions.list_sessions()
-
-    assert sorted(map(str, results)) == sorted(f"answer {number}" for number in range(6))
-    assert len(sessions) == 6
-
-
 def test_a_bot_that_is_not_open_is_opened_for_the_runs_of_all_threads(tmp_path: Path):
     bot = Nanobot.local(model=ScriptedProvider(*["hi"] * 6), workspace=tmp_path)
 

@@ -32,7 +32,7 @@ async def endless(head: str, writer: asyncio.StreamWriter) -> None:
 
 def bomb() -> bytes:
     packer = zlib.compressobj(9, wbits=31)
-    return b"".join(packer.compress(bytes(1_000_000)) for _ in range(200)) + packer.flush()
+    return b"".join(packer.compress(bytes(1_000_000)) for _ in range(20)) + packer.flush()
 
 
 def dripping(begin: bytes, drop: bytes) -> Serve:
@@ -59,8 +59,8 @@ async def test_an_endless_page_ends_at_the_cap():
 BOMBS = {
     "gzip": (bomb, "gzip"),
     "gzip in pieces": (lambda: gzip.compress(bytes(1000)) * 10_000, "gzip"),
-    "deflate": (lambda: zlib.compress(bytes(50_000_000)), "deflate"),
-    "bare deflate": (lambda: zlib.compressobj(wbits=-15).compress(bytes(50_000_000)), "deflate"),
+    "deflate": (lambda: zlib.compress(bytes(5_000_000)), "deflate"),
+    "bare deflate": (lambda: zlib.compressobj(wbits=-15).compress(bytes(5_000_000)), "deflate"),
 }
 
 
@@ -138,11 +138,6 @@ async def test_a_body_is_read_however_it_is_packed(packed, encoding):
     came = await fetched(saying(packed, f"Content-Encoding: {encoding}", "Content-Type: Text/HTML; charset=utf-8"))
 
     assert (came.body, came.cut, came.status, came.content_type) == (b"hello", False, 200, "text/html")
-
-
-async def test_a_server_that_is_not_there_is_told_in_a_word():
-    with pytest.raises(FetchError, match=r"request to .* failed"):
-        await Fetcher(at_home()).fetch(FetchRequest("http://127.0.0.1:1/"))
 
 
 async def test_a_secure_host_is_known_by_the_name_in_the_url(tmp_path):

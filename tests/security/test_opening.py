@@ -1,10 +1,7 @@
 """What is opened is what was judged: also while another process puts links where folders were."""
 
-import contextlib
-import itertools
 import os
 import sys
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -85,23 +82,6 @@ def test_a_yes_to_a_rule_opens_that_place_and_no_other(workspace: Path):
             pass
 
 
-@pytest.mark.parametrize("unreadable", ["home/.ssh", "home/.ssh/file"])
-def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path, unreadable: str):
-    os.link(workspace.parent / "home/.ssh/file", workspace / "innocent")
-    os.link(workspace / "folder/file", workspace / "twice")
-    opener = Opener(PathPolicy(workspace, unreadable=(workspace.parent / unreadable,)))
-
-    with pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"):
-        opener.read("innocent")
-    with (
-        opener.place("innocent") as place,
-        pytest.raises(PathDeniedError, match="hard link to a file that holds secrets"),
-    ):
-        place.read()
-    with opener.read("twice") as file:
-        assert file.read() == b"mine"
-
-
 def test_a_file_goes_to_a_chat_only_if_it_is_one_and_no_secret_by_another_name(workspace: Path):
     secret = workspace.parent / "home/.ssh/file"
     os.link(secret, workspace / "innocent")
@@ -114,53 +94,3 @@ def test_a_file_goes_to_a_chat_only_if_it_is_one_and_no_secret_by_another_name(w
             opener.resolve_sendable(path)
     with pytest.raises(IsADirectoryError):
         opener.resolve_sendable("folder")
-
-
-def test_replacing_keeps_the_mode_breaks_the_second_name_and_leaves_no_temp_file(workspace: Path):
-    os.link(workspace / "folder/file", workspace / "twice")
-    (workspace / "folder/file").chmod(0o640)
-
-    with Opener(PathPolicy(workspace)).place("folder/file") as place:
-        place.replace(b"new", 0o600)
-
-    assert (workspace / "folder/file").read_bytes() == b"new"
-    assert (workspace / "folder/file").stat().st_mode & 0o777 == 0o640
-    assert (workspace / "twice").read_bytes() == b"mine"
-    assert [path.name for path in (workspace / "folder").iterdir()] == ["file"]
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/dev/fd").iterdir()))
-
-
-def test_no_descriptor_is_left_open_whatever_comes(workspace: Path):
-    opener = Opener(PathPolicy(workspace, restrict=True))
-    before = open_descriptors()
-
-    for path in ("folder/file", "folder", "../outside/file", "none", "folder/file/x"):
-        with contextlib.suppress(OSError, PathDeniedError), opener.read(path):
-            pass
-        with contextlib.suppress(OSError, PathDeniedError), opener.folder(path):
-            pass
-        with contextlib.suppress(OSError, PathDeniedError), opener.place(path) as place, place.read():
-            pass
-
-    assert open_descriptors() == before
-
-
-_LINKS = itertools.cycle(["link", "other"])
-
-
-class _Behind(PathPolicy):
-    """Judges a path that is another one by the time it is opened, each time."""
-
-    def resolve_readable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
-        return self.workspace / next(_LINKS) / "file"
-
-
-def test_a_path_that_never_comes_to_rest_is_given_up(workspace: Path):
-    for name in ("link", "other"):
-        (workspace / name).symlink_to("folder")
-
-    with pytest.raises(PathDeniedError, match="changing while it is opened"):
-        Opener(_Behind(workspace)).read("link/file")

@@ -42,18 +42,6 @@ def test_a_command_is_run_without_a_shell_and_once(tmp_path):
     assert (tmp_path / "ran").read_text() == "['$HOME; ls', 'a b']\n"
 
 
-def test_several_commands_take_as_long_as_the_slowest(tmp_path):
-    found = References(tmp_path)
-    commands = {says(f"import time; time.sleep(1); print({index})") for index in range(4)}
-
-    began = time.monotonic()
-    found.follow(commands)
-    told = sorted(map(found.secret, commands))
-
-    assert told == ["0", "1", "2", "3"]
-    assert time.monotonic() - began < 3.8
-
-
 @pytest.mark.parametrize(
     ("reference", "says_so"),
     [

@@ -57,7 +57,7 @@ def gateway_opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGatew
     @asynccontextmanager
     async def opened(
         *script: Any,
-        home: Path = tmp_path / "home",
+        home: Path = tmp_path / "h",  # short: a socket is in it
         options: Options | None = None,
         uses_config: bool = False,
         provider: LLMProvider | None = None,

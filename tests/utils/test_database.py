@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from sqlite3 import Connection
 
-import pytest
-
 from nanobot.errors import StorageError
 from nanobot.utils.database import Database, open_database
 
@@ -41,14 +39,6 @@ async def test_what_is_asked_in_one_pass_is_done_in_order_and_shares_commits(tmp
         assert await database.ask(words) == ["a", *others]
 
 
-async def test_what_nobody_waits_for_is_written_soon_though_nothing_else_comes(tmp_path: Path):
-    async with open_database(tmp_path / "words.db", SCHEMA) as database:
-        async with asyncio.timeout(5):
-            await database.soon(put("a"))
-
-        assert await database.ask(words) == ["a"]
-
-
 async def test_at_the_end_all_that_was_asked_is_on_the_disk(tmp_path: Path):
     async with open_database(tmp_path / "words.db", SCHEMA) as database:
         database.soon(put("a"))
@@ -66,23 +56,3 @@ async def test_one_that_fails_spoils_no_other_of_its_commit(tmp_path: Path):
 
         assert [type(one) for one in asked] == [int, StorageError, int]
         assert await database.ask(words) == ["a", "b"]
-
-
-async def test_a_closed_database_says_so(tmp_path: Path):
-    async with open_database(tmp_path / "words.db", SCHEMA) as database:
-        pass
-
-    for late in (database.ask(words), database.soon(words)):
-        with pytest.raises(StorageError, match=r"words\.db is closed"):
-            await late
-
-
-async def test_what_is_committed_is_found_at_once_and_nothing_before_there_is_a_file(tmp_path: Path):
-    async with open_database(tmp_path / "words.db", SCHEMA) as database:
-        await database.ask(lambda db: db.execute("INSERT INTO words VALUES ('one')"))
-        assert database.find("SELECT word FROM words WHERE word = ?", "one") == [("one",)]
-        await database.ask(lambda db: db.execute("DELETE FROM words"))
-        assert database.find("SELECT word FROM words") == []
-        with pytest.raises(StorageError, match="no such table"):
-            database.find("SELECT 1 FROM others")
-    assert Database(tmp_path / "other.db", SCHEMA).find("SELECT word FROM words") == []

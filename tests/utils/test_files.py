@@ -7,13 +7,9 @@ import pytest
 
 from nanobot.utils.files import (
     make_private_folder,
-    missing_newline,
-    open_for_append,
     remove_stale_temps,
     write_atomic,
-    write_in_place,
 )
-from nanobot.utils.open_no_follow import append_own
 
 posix = pytest.mark.skipif(os.name == "nt", reason="file modes and links are POSIX's")
 
@@ -32,17 +28,6 @@ def test_a_file_is_replaced_in_one_step_and_nothing_is_left_beside_it(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "b").write_text("in the way")
-
-    with pytest.raises(OSError, match="a"):
-        write_atomic(tmp_path / "a", "new")
-
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
-    assert (tmp_path / "a" / "b").read_text() == "in the way"
-
-
 @posix
 def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path):
     open_to_all = tmp_path / "open"
@@ -51,9 +36,8 @@ def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path):
 
     write_atomic(open_to_all, "y")
     write_atomic(tmp_path / "new", "y")
-    append_own(tmp_path.resolve() / "log", b"y")
 
-    assert [mode_of(tmp_path / name) for name in ("open", "new", "log")] == [0o666, 0o600, 0o600]
+    assert [mode_of(tmp_path / name) for name in ("open", "new")] == [0o666, 0o600]
 
 
 @posix
@@ -65,15 +49,6 @@ def test_a_link_stays_a_link(tmp_path):
 
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
-
-
-def test_what_is_appended_stands_behind_what_was_there(tmp_path):
-    path = tmp_path.resolve() / "log"
-
-    for data in (b"one\n", b"", b"two\n"):
-        append_own(path, data)
-
-    assert path.read_bytes() == b"one\ntwo\n"
 
 
 @posix
@@ -109,35 +84,3 @@ def test_what_killed_writes_left_long_ago_is_swept_and_nothing_else(tmp_path):
     remove_stale_temps(tmp_path / "a.json", older_than_s=60)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
-
-
-def test_what_can_be_made_again_is_written_over_what_was_there(tmp_path):
-    path = tmp_path / "copy.json"
-    write_in_place(path, "something long")
-
-    write_in_place(path, "short ü")
-
-    assert path.read_bytes() == "short ü".encode()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["copy.json"]
-    assert os.name == "nt" or mode_of(path) == 0o600
-
-
-@pytest.mark.parametrize(("there", "missing"), [(b"", b""), (b"a\n", b""), (b"a\nhalf", b"\n")])
-def test_a_new_line_never_begins_behind_half_a_one(tmp_path, there: bytes, missing: bytes):
-    path = tmp_path / "new" / "lines.jsonl"
-    descriptor = open_for_append(path)
-    os.write(descriptor, there)
-
-    found = missing_newline(descriptor)
-
-    os.close(descriptor)
-    assert found == missing
-
-
-@posix
-def test_a_file_of_lines_and_its_folder_are_for_their_owner_alone(tmp_path):
-    path = tmp_path / "new" / "lines.jsonl"
-
-    os.close(open_for_append(path))
-
-    assert (mode_of(path), mode_of(path.parent)) == (0o600, 0o700)

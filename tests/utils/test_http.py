@@ -1,81 +1,92 @@
-"""Connections: one pool a call in flight, handed back warm, never through a proxy to this machine."""
+"""Connections to servers: TLS, proxies, and addresses with a password in them."""
 
 import asyncio
-from contextlib import suppress
+import ssl
+from pathlib import Path
 
 import pytest
 
 from nanobot.net.connection import Connection
-from nanobot.net.http import is_loopback, proxy_for, ssl_context
-from nanobot.net.pools import HttpPools
+from nanobot.net.http import HttpError, proxy_for
 from nanobot.net.urls import parse_server_url
+from tests.support.certificates import certificate
 
 
-async def test_a_connection_is_kept_for_a_while_and_never_beyond_the_end(monkeypatch: pytest.MonkeyPatch):
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while await reader.readline():
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
-                await reader.readuntil(b"\r\n\r\n")
-        writer.close()
-
-    async def get() -> Connection:
-        connection = await pools.connect(address, 5)
-        await connection.request("GET", {})
-        assert [await connection.read(), await connection.read()] == [b"hi", b""]
-        return connection
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = parse_server_url(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
-    pools = HttpPools()
-    first = await get()
-    await pools.release(first)
-    again, other = await get(), await get()
-    assert again is first
-
-    monkeypatch.setattr("nanobot.net.pools.KEEP_ALIVE_S", 0.01)
-    await pools.release(again)
-    await asyncio.sleep(0.02)
-    await pools.release(other)
-    assert await get() is other
-    last = await get()
-    assert last is not again
-
-    await pools.close()
-    for connection in (other, last):
-        await pools.release(connection)
-        await asyncio.sleep(0)  # asyncio closes it in its next iteration
-        assert not connection.is_open()
-    await asyncio.sleep(0.05)  # the server's side
-    server.close()
-    await server.wait_closed()
-
-
-async def test_the_context_for_https_is_made_once_and_checks_certificates():
-    first, second = await ssl_context("https://a/"), await ssl_context("https://b/")
-
-    assert first is second
-    assert first.check_hostname
-    assert first.get_ca_certs()
-    assert await ssl_context("http://a/") is not first
-
-
-@pytest.mark.parametrize("host", ["localhost", "LocalHost.", "127.0.0.1", "127.9.9.9", "::1", "models.localhost"])
-def test_this_machine_is_reached_without_a_proxy(host, monkeypatch):
+@pytest.mark.parametrize("host", ["localhost", "LocalHost.", "127.0.0.1", "127.9.9.9", "[::1]", "models.localhost"])
+def test_this_machine_is_reached_without_a_proxy(host: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
-    url = f"http://[{host}]/" if ":" in host else f"http://{host}/"
 
-    assert is_loopback(host)
-    assert proxy_for(url, "http://own:2") is None
+    assert proxy_for(f"http://{host}/", "http://own:2") is None
 
 
-def test_a_proxy_of_ones_own_goes_before_the_one_of_the_environment(monkeypatch):
+def test_a_proxy_of_ones_own_goes_before_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch):
     for name in ("http_proxy", "https_proxy", "no_proxy", "NO_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "http://proxy:1")
     monkeypatch.setenv("no_proxy", "inside.test")
 
-    assert proxy_for("https://a.test/", "http://own:2") == "http://own:2"
-    assert proxy_for("https://a.test/") == "http://proxy:1"
-    assert proxy_for("https://inside.test/") is None
+    proxies = [proxy_for(*asked) for asked in (("https://a.test/", "http://own:2"), ("https://a.test/",))]
+
+    assert [*proxies, proxy_for("https://inside.test/")] == ["http://own:2", "http://proxy:1", None]
+
+
+def test_a_name_and_a_password_in_an_address_are_told_to_its_server_only():
+    url = parse_server_url("https://ann:s%40fe@A.test:8443/v1?x=1#end")
+
+    assert url.authorization == "Basic YW5uOnNAZmU="
+    assert (url.host, url.port, url.authority, url.target) == ("a.test", 8443, "a.test:8443", "/v1?x=1")
+    assert "s%40fe" not in repr(url) + str(url)
+    assert parse_server_url("http://[::1]:81/v1/@a").authorization is None
+
+
+@pytest.mark.parametrize("url", ["", "a.test/v1", "ftp://a.test", "http://", "http://a.test:port", "http://[::1"])
+def test_what_is_no_address_of_a_server_is_refused(url: str):
+    with pytest.raises(ValueError, match=r"."):
+        parse_server_url(url)
+
+
+async def test_a_secure_server_is_asked_directly_or_through_a_proxy_only_if_its_certificate_is_trusted(tmp_path: Path):
+    path, serving = certificate(tmp_path)
+    heads, tunnels = list[str](), list[str]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await reader.read()
+        writer.close()
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A proxy that wants a password."""
+        tunnels.append(head := (await reader.readuntil(b"\r\n\r\n")).decode())
+        if "Proxy-Authorization: Basic bWU6cHc=" not in head:
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+            writer.close()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", int(head.split()[1].rpartition(":")[2]))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(copy(reader, back), copy(there, writer))
+
+    async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(1000):
+            target.write(data)
+        target.close()
+
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0, ssl=serving) as server,
+        await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy,
+    ):
+        road = f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        place = parse_server_url(f"https://localhost:{server.sockets[0].getsockname()[1]}/v1")
+        trusting = ssl.create_default_context(cafile=str(path))
+        for way in (None, f"http://me:pw@{road}"):
+            connection = await Connection.open(place, trusting, 5, way)
+            await connection.request("POST", {}, b"{}")
+            assert await connection.read() == b"hello"
+            await connection.aclose()
+            with pytest.raises(HttpError, match="its certificate is not valid"):
+                await Connection.open(place, ssl.create_default_context(), 5, way)
+        assert heads[0] == heads[1], "the server sees nothing of the proxy"
+        assert f"CONNECT localhost:{place.port} HTTP/1.1" in tunnels[0]
+        with pytest.raises(HttpError, match="the proxy refuses the connection: HTTP 407"):
+            await Connection.open(place, trusting, 5, f"http://{road}")

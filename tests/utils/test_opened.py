@@ -41,26 +41,3 @@ def test_what_is_opened_to_be_read_is_told_and_what_is_looked_at_or_written_is_n
     watch.close()
 
     assert told == {str(folder / name) for name in read}
-
-
-def test_the_next_watch_hears_nothing_of_the_last(folder: Path):
-    last = ReadWatcher([str(folder / "a")])
-    (folder / "a").read_text(encoding="utf-8")
-    last.close()
-
-    watch = ReadWatcher([str(folder / "b")])
-    (folder / "a").read_text(encoding="utf-8")
-    told = watch.paths()
-    watch.close()
-
-    assert told == set()
-
-
-def test_what_is_told_once_is_not_told_again(folder: Path):
-    watch = ReadWatcher([str(folder / "a")])
-    (folder / "a").read_text(encoding="utf-8")
-
-    told = [watch.paths(), watch.paths()]
-    watch.close()
-
-    assert told == [{str(folder / "a")}, set()]

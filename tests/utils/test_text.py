@@ -9,55 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanobot.utils.text import (
-    clip_line,
-    count_noun,
     decode,
-    duration,
     format_when,
-    human_size,
     json_objects,
-    nearest,
     repair_json,
     strict_json,
 )
 
 
-@given(st.binary())
-def test_any_bytes_become_text(data: bytes):
-    assert isinstance(decode(data), str)
-
-
 @given(st.text(st.characters(codec="utf-8")))
 def test_text_as_bytes_comes_back_as_it_was(text: str):
     assert decode(text.encode()) == text
-
-
-def test_a_long_line_is_cut_and_counted():
-    assert clip_line("abcdef", 3) == "abc... [3 more characters]"
-    assert clip_line("abc", 3) == "abc"
-
-
-@pytest.mark.parametrize(
-    ("count", "said"),
-    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KB"), (1024**3, "1.0 GB"), (1024**5, "1024.0 TB")],
-)
-def test_sizes_are_said_as_people_say_them(count: int, said: str):
-    assert human_size(count) == said
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(2, "2 s"), (300, "5 min"), (7500, "2 h 5 min")])
-def test_durations_are_said_as_people_say_them(seconds: float, said: str):
-    assert duration(seconds) == said
-
-
-def test_the_nearest_names_come_first_whatever_their_case():
-    assert nearest("read_fle", ["write_file", "READ_FILE", "zebra"])[0] == "READ_FILE"
-    assert nearest("qqq", ["write_file"]) == []
-
-
-def test_one_line_two_lines():
-    assert count_noun(1, "line") == "1 line"
-    assert count_noun(2, "entry", "entries") == "2 entries"
 
 
 def test_of_lines_of_json_the_objects_are_read_and_the_rest_is_passed_over():
@@ -69,10 +31,6 @@ def test_of_lines_of_json_the_objects_are_read_and_the_rest_is_passed_over():
 @given(st.binary())
 def test_no_bytes_stop_the_reading_of_lines(data: bytes):
     assert all(isinstance(found, dict) for found in json_objects(data))
-
-
-def test_broken_json_is_mended():
-    assert repair_json('{"path": "a.txt", ') == {"path": "a.txt"}
 
 
 def test_a_long_text_that_was_cut_off_in_broken_json_is_mended():

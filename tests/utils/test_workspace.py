@@ -1,23 +1,11 @@
 """A workspace appears by itself, and nothing of the user's is touched."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from nanobot.errors import StorageError
-from nanobot.utils.resources import templates_dir
 from nanobot.utils.workspace import open_workspace, prepare_workspace
-
-
-def test_every_template_is_copied_once(tmp_path: Path):
-    made = prepare_workspace(tmp_path / "new" / "workspace")
-
-    assert "AGENTS.md" in made
-    assert "memory/MEMORY.md" in made
-    assert (tmp_path / "new/workspace/AGENTS.md").read_bytes() == (templates_dir() / "AGENTS.md").read_bytes()
-    assert prepare_workspace(tmp_path / "new" / "workspace") == []
 
 
 def test_a_workspace_is_made_where_there_is_none_and_left_alone_where_there_is_one(tmp_path: Path):
@@ -29,16 +17,6 @@ def test_a_workspace_is_made_where_there_is_none_and_left_alone_where_there_is_o
 
     assert (tmp_path / "new" / "AGENTS.md").is_file()
     assert [path.name for path in (tmp_path / "project").iterdir()] == ["notes.txt"]
-
-
-def test_what_the_user_has_stays_and_what_is_missing_comes(tmp_path: Path):
-    (tmp_path / "AGENTS.md").write_text("mine", encoding="utf-8")
-
-    made = prepare_workspace(tmp_path)
-
-    assert "AGENTS.md" not in made
-    assert (tmp_path / "AGENTS.md").read_text(encoding="utf-8") == "mine"
-    assert (tmp_path / "SOUL.md").is_file()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and modes are what POSIX has")
@@ -62,19 +40,3 @@ def test_a_new_folder_is_the_owners_alone_and_an_old_one_keeps_its_mode(tmp_path
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "new" / "memory").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "new" / "memory" / "MEMORY.md").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_file_in_the_way_is_an_error_that_names_it(tmp_path: Path):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-
-    with pytest.raises(StorageError, match=r"file cannot be created: .* move it away"):
-        prepare_workspace(tmp_path / "file")
-
-
-def test_two_at_once_make_each_file_once(tmp_path: Path):
-    with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda _: prepare_workspace(tmp_path / "workspace"), range(8)))
-
-    names = [name for names in made for name in names]
-    assert len(names) == len(set(names))
-    assert (tmp_path / "workspace/AGENTS.md").read_bytes() == (templates_dir() / "AGENTS.md").read_bytes()

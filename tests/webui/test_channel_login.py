@@ -11,8 +11,6 @@ import httpx
 import pytest
 
 from nanobot.channels.status import ChannelState
-from tests.fakes.feishu import APP_ID, FeishuPlatform
-from tests.fakes.feishu import SECRET as FEISHU_SECRET
 from tests.fakes.mail_server import PASSWORD, USER, FakeMail
 from tests.fakes.telegram import TOKEN, FakeTelegram
 from tests.fakes.weixin import ANNA, WeixinPlatform
@@ -159,58 +157,6 @@ async def test_a_login_ends_when_its_dialog_is_closed_and_when_another_one_begin
 
     assert polls() == ended
     assert section(here, "weixin") == {}
-
-
-async def test_feishu_is_connected_by_a_code_or_with_the_credentials_of_an_app(
-    running: OpenGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "platform").mkdir()
-    async with FeishuPlatform(tmp_path / "platform").open() as platform:
-        monkeypatch.setenv("NANOBOT_CHANNELS__FEISHU__DOMAIN", platform.feishu.url)
-        created = {"client_id": APP_ID, "client_secret": FEISHU_SECRET, "user_info": {"open_id": "ou_anna"}}
-        platform.feishu.polls.extend([{"error": "access_denied"}, created])
-        async with running() as here, browser(here) as client:
-            form = (await client.get("/api/channels/feishu/form")).json()
-            declined = await events_of(client, "feishu", signs_in=True)
-            scanned = await events_of(client, "feishu", signs_in=True)
-            await eventually(lambda: state(here, "feishu") is ChannelState.UP)
-            typed = await events_of(client, "feishu", answers={"app_id": APP_ID, "app_secret": "wrong-secret"})
-
-    assert (form["signs_in"], [field["name"] for field in form["fields"]]) == (True, ["app_id", "app_secret"])
-    assert "it was declined" in declined[-1]["text"]
-    assert scanned[0]["link"].startswith("https://open.feishu.cn/page/cli")
-    assert (bool(scanned[0]["qr"]), scanned[-1]["type"], typed[-1]["type"]) == (True, "done", "error")
-    assert section(here, "feishu") == {"enabled": True, "appId": APP_ID, "appSecret": FEISHU_SECRET}
-
-
-async def test_whatsapp_is_linked_by_a_code_that_is_renewed_or_by_the_number_of_the_account(
-    running: OpenGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "platform").mkdir()
-    async with WhatsAppPlatform(tmp_path / "platform").open() as platform:
-        bridge = platform.bridge
-        bridge.is_linked = False
-        for key, value in {"URL": bridge.url, "TOKEN": BRIDGE_TOKEN, "MANAGED": "false"}.items():
-            monkeypatch.setenv(f"NANOBOT_CHANNELS__WHATSAPP__BRIDGE_{key}", value)
-        async with running() as here, browser(here) as client:
-            async with aclosing(log_in(client, "whatsapp", phone="+49 30 123456")) as by_number:
-                code = await anext(by_number)
-            seen: list[Event] = []
-            async for event in log_in(client, "whatsapp", owner="+4915112345678"):
-                seen.append(event)
-                if len(seen) == 1:
-                    await bridge.tell({"type": "qr", "qr": "2@another,noise,identity,secret"})
-                elif len(seen) == 2:
-                    bridge.is_linked = True
-                    await bridge.tell_status()
-            await eventually(lambda: state(here, "whatsapp") is ChannelState.UP)
-
-    assert code["code"] == "ABCD-EFGH"
-    assert [(bool(event.get("qr")), event["type"]) for event in seen] == [
-        (True, "step"), (True, "step"), (False, "step"), (False, "done"),
-    ]  # fmt: skip
-    assert seen[0]["qr"] != seen[1]["qr"]
-    assert section(here, "whatsapp") == {"enabled": True, "groupPolicy": "mention"}
 
 
 async def test_a_running_channel_gives_way_to_a_login_as_the_same_account_and_then_comes_back(

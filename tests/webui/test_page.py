@@ -63,23 +63,6 @@ async def test_a_link_signs_one_browser_in_and_works_once(running: OpenGateway, 
         assert "#k=" not in second.url
 
 
-async def test_a_streamed_answer_stays_whole_when_the_page_is_loaded_again_meanwhile(running: OpenGateway, tabs: Tabs):
-    gate = asyncio.Event()
-    model = Typist(["The **Hikari** takes ", "two hours", gate, " and forty minutes."])
-    async with running(provider=model) as here:
-        tab = await tabs.open(here)
-        await say(tab, "How long does it take?")
-        await expect(answers(tab)).to_have_text("The Hikari takes two hours")
-        await tab.reload()
-        await expect(answers(tab)).to_have_text("The Hikari takes two hours")
-        gate.set()
-
-        await expect(answers(tab)).to_have_text("The Hikari takes two hours and forty minutes.")
-        await expect(tab.locator(".message.turn .meta")).to_be_visible()
-        assert await texts(tab, ".own-text") == ["How long does it take?"]
-        assert await tab.locator(".markdown strong").inner_text() == "Hikari"
-
-
 async def test_a_session_opened_while_its_answer_streams_shows_each_word_once(running: OpenGateway, tabs: Tabs):
     words = [f"word{number} " for number in range(400)]
     model = Typist(words)
@@ -228,19 +211,6 @@ async def test_a_question_shows_lists_and_objects_exactly(running: OpenGateway, 
         assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-async def test_a_question_that_nobody_answers_in_time_expires_on_the_page(running: OpenGateway, tabs: Tabs):
-    async with running(*ASKS, "not run") as here:
-        run = with_approval(here)
-        here.gateway.runtime.questions.expires_s = 1
-        tab = await tabs.open(here)
-        await say(tab, "run it")
-
-        await expect(tab.locator(".answered")).to_contain_text("nobody answered in time")
-        await expect(tab.locator(".approval")).to_have_count(0)
-        await expect(answers(tab)).to_have_text("not run")
-        assert run.done == []
-
-
 async def test_approval_buttons_do_nothing_in_the_moment_they_appear(running: OpenGateway, tabs: Tabs):
     async with running(*ASKS, "not run") as here:
         run = with_approval(here)
@@ -290,15 +260,6 @@ async def test_the_keyboard_is_enough_from_the_link_to_an_approval(running: Open
 
         await expect(tab.locator(".welcome")).to_be_visible()
         assert run.done == ["make"]
-
-
-async def test_only_a_chat_of_a_chat_app_says_where_its_answers_go(running: OpenGateway, tabs: Tabs):
-    async with running("hi", "hello") as here:
-        tab = await tabs.open(here)
-        for key in ("cli%3Adirect", "toy%3A7", "cron%3A1a2b"):
-            await tab.evaluate("key => { location.hash = `#/chat/${key}` }", key)
-            await expect(tab.locator(".column .empty")).to_be_visible()
-            assert await tab.get_by_text("Answers go to this chat on Toy").count() == (key == "toy%3A7"), key
 
 
 async def test_a_chat_of_another_channel_is_live_and_answered_there(running: OpenGateway, tabs: Tabs):
@@ -377,24 +338,6 @@ async def test_files_go_in_by_drop_and_paste_and_come_out(running: OpenGateway, 
         media = sent["media"]
         assert [Path(path).read_bytes() for path in media] == [PICTURE, b"Buy milk"]
         assert await texts(tab, ".own-text") == ["Look at these"]
-
-
-async def test_a_file_that_is_too_large_is_named_and_can_be_discarded(running: OpenGateway, tabs: Tabs):
-    async with running() as here:
-        tab = await tabs.open(here)
-        await tab.evaluate(
-            """() => {
-              const data = new DataTransfer();
-              data.items.add(new File([new Uint8Array(53 * 1024 * 1024)], "film.bin"));
-              const options = { dataTransfer: data, bubbles: true, cancelable: true };
-              document.querySelector(".chat").dispatchEvent(new DragEvent("drop", options));
-            }"""
-        )
-        await tab.locator(".composer button[type=submit]").click()
-        await expect(tab.locator(".message.user .error")).to_contain_text("50")
-        await tab.get_by_role("button", name="Discard").click()
-
-        await expect(tab.locator(".message.user")).to_have_count(0)
 
 
 async def test_commands_have_a_menu_and_their_answers_are_shown(running: OpenGateway, tabs: Tabs):

@@ -10,7 +10,6 @@ from nanobot.agent.goals.goal import Goal, GoalOrder
 from nanobot.agent.requester import Requester
 from nanobot.agent.work import WorkState
 from nanobot.bus.events import Address
-from nanobot.cron.types import CronSchedule
 from nanobot.testing import calls
 from tests.fakes.tools import command, page
 from tests.support.browser import Tabs, page_url, say
@@ -220,27 +219,6 @@ async def test_a_job_is_added_in_words_seen_in_the_calendar_run_and_removed(runn
         await expect(tab.get_by_role("alert")).to_contain_text("no such time")
 
 
-async def test_a_job_is_changed_by_keyboard(running: OpenGateway, tabs: Tabs):
-    async with running() as here:
-        cron = here.gateway.runtime.cron()
-        cron.add_job("plants", CronSchedule("cron", expr="0 7 * * *"), "Water the plants")
-        tab = await tabs.open(here, viewport={"width": 320, "height": 640})
-        await visit(tab, "jobs")
-        await tab.get_by_role("button", name="Edit: plants").press("Enter")
-        await expect(tab.locator(".editing").get_by_label("What")).to_be_focused()
-        await tab.keyboard.press("Control+a")
-        await tab.keyboard.type("Water the roses")
-        await tab.keyboard.press("Tab")
-        await tab.keyboard.type("every weekday at 8")
-        await tab.keyboard.press("Enter")
-        await expect(tab.locator(".row")).to_contain_text("every weekday at 08:00")
-        await expect(tab.get_by_role("button", name="Edit: plants")).to_be_focused()
-
-        [job] = cron.list_jobs()
-        assert (job.payload.message, job.schedule.expr) == ("Water the roses", "0 8 * * 1-5")
-        assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 @POSIX
 async def test_a_finding_of_the_doctor_has_its_command_to_copy_and_is_repaired(running: OpenGateway, tabs: Tabs):
     async with running() as here:
@@ -391,18 +369,6 @@ async def test_a_setting_is_changed_a_secret_only_written_and_any_key_completed(
         assert stored["agents"]["defaults"]["botName"] == "Ada"
 
 
-async def test_a_skill_is_switched_off_and_a_channel_shows_its_state(running: OpenGateway, tabs: Tabs):
-    async with running() as here:
-        tab = await tabs.open(here)
-        await visit(tab, "channels")
-        await expect(tab.locator(".row", has_text="toy")).to_contain_text("connected")
-        await expect(tab.get_by_role("button", name="Set up: Telegram")).to_be_visible()
-        await visit(tab, "abilities")
-        await tab.get_by_role("button", name="Switch off: memory").click()
-        await expect(tab.get_by_text("Not in use yet: agents.defaults.disabledSkills")).to_be_visible()
-        await expect(tab.get_by_role("button", name="Switch on: memory")).to_be_visible()
-
-
 async def test_a_second_browser_is_added_by_its_code_and_signed_out(running: OpenGateway, tabs: Tabs):
     async with running() as here:
         tab = await tabs.open(here)
@@ -421,7 +387,7 @@ async def test_a_second_browser_is_added_by_its_code_and_signed_out(running: Ope
         await expect(phone.get_by_text("nanobot web").first).to_be_visible()
 
 
-@pytest.mark.parametrize("language", ["en-GB", "zh-CN"])
+@pytest.mark.parametrize("language", ["en-GB", pytest.param("zh-CN", marks=pytest.mark.slow)])
 async def test_every_view_fits_a_screen_of_320_pixels(running: OpenGateway, tabs: Tabs, language: str):
     async with running() as here:
         remember(here, "averyveryverylongwordthatdoesnotfitintoanarrowcolumnandhastobebrokensomewhereinitsmiddle")

@@ -72,36 +72,6 @@ async def test_a_chat_that_is_deleted_while_it_answers_stays_deleted(running: Op
     assert left == []
 
 
-async def test_a_fact_is_found_edited_pinned_forgotten_and_all_of_it_undone(running: OpenGateway):
-    async with running() as here, browser(here) as client:
-        memory = here.home / "workspace" / "memory" / "MEMORY.md"
-        memory.write_text("## People\n\n- Ana lives in Porto\n", encoding="utf-8")
-        before = memory.read_bytes()
-        [fact] = (await client.get("/api/memory")).json()["facts"]
-        hits = (await client.get("/api/memory/search", params={"q": "porto"})).json()["hits"]
-        edited = await client.put(f"/api/memory/facts/{fact['id']}", json={"text": "Ana lives in Faro"})
-        pinned = await client.post(f"/api/memory/facts/{edited.json()['id']}/pin")
-        refused = await client.delete(f"/api/memory/facts/{edited.json()['id']}")
-        shown = (await client.get("/api/memory")).json()["facts"]
-        await client.post(f"/api/memory/facts/{edited.json()['id']}/unpin")
-        await client.delete(f"/api/memory/facts/{edited.json()['id']}")
-        empty = (await client.get("/api/memory")).json()["facts"]
-        undone = [await client.post("/api/memory/undo") for _ in range(4)]
-        changes = (await client.get("/api/memory/changes")).json()["changes"]
-        after = memory.read_bytes()
-
-    assert hits[0]["file"] == "MEMORY.md"
-    assert (pinned.status_code, refused.status_code) == (200, 400)
-    assert "pinned" in refused.json()["error"]
-    assert [(fact["text"], fact["pinned"], fact["heading"]) for fact in shown] == [
-        ("Ana lives in Faro", True, "People")
-    ]
-    assert empty == []
-    assert {each.status_code for each in undone} == {200}
-    assert [change["by"] for change in changes[-5:-1]] == ["forget", "pin", "pin", "edit"]
-    assert after == before
-
-
 async def test_a_job_is_changed_paused_and_shows_what_its_runs_cost(running: OpenGateway):
     async with running("Watered.") as here, browser(here) as client:
         job = (await client.post("/api/jobs", json={"message": "Water the plants", "cron": "0 18 * * *"})).json()
@@ -151,22 +121,6 @@ async def test_the_inbox_shows_who_asks_to_be_paired_and_a_yes_admits_them(runni
     assert left == []
 
 
-async def test_now_shows_channels_turns_jobs_and_money(running: OpenGateway):
-    async with running("hi") as here, browser(here) as client:
-        await say(client, "hello")
-        used = (await client.get("/api/usage", params={"by": "cause"})).json()
-        now = (await client.get("/api/now")).json()
-        usage = (await client.get("/api/usage", params={"by": "model"})).json()
-        wrong = await client.get("/api/usage", params={"by": "colour"})
-
-    assert now["report"]["channels"]["toy"]["state"] == "up"
-    assert {"web", "api", "cli"}.isdisjoint(now["report"]["channels"])
-    assert now["turns"] == []
-    assert {"today", "month", "limits"} <= now["usage"].keys()
-    assert (usage["by"], wrong.status_code) == ("model", 400)
-    assert used["today"]["calls"] >= 1
-
-
 async def test_the_changes_of_a_turn_are_undone_once_and_only_the_last_ones(running: OpenGateway):
     def write(text: str) -> Any:
         return calls(("write_file", {"path": "plan.md", "content": text}))
@@ -190,35 +144,21 @@ async def test_the_changes_of_a_turn_are_undone_once_and_only_the_last_ones(runn
     assert "plan.md: restored" in report
 
 
-async def test_a_setting_is_changed_checked_and_its_secret_never_shown(running: OpenGateway):
+async def test_what_makes_no_sense_is_refused(running: OpenGateway):
     async with running() as here, browser(here) as client:
-        changed = await client.patch("/api/config", json={"key": "agents.defaults.maxToolIterations", "value": 7})
-        key = await client.patch("/api/config", json={"key": "providers.openai.apiKey", "value": "sk-very-secret-key"})
-        wrong = await client.patch("/api/config", json={"key": "gateway.port", "value": "many"})
-        shown = await client.get("/api/config")
-        await eventually(lambda: here.gateway.runtime.config.agents.defaults.max_tool_iterations == 7)
-        removed = await client.patch("/api/config", json={"key": "agents.defaults.maxToolIterations"})
-        none_waits = (await client.get("/api/config")).json()["waiting"]
-        await client.patch("/api/config", json={"key": "gateway.port", "value": 4000})
-        port_waits = (await client.get("/api/config")).json()["waiting"]
-        schema = (await client.get("/api/config/schema")).json()
-        odd = await client.post("/api/doctor", json={"fix": "--offline"})
+        by_colour = await client.get("/api/usage", params={"by": "colour"})
+        option = await client.post("/api/doctor", json={"fix": "--offline"})  # a check, not an option of the command
 
-    assert [each.status_code for each in (changed, key, wrong, removed)] == [200, 200, 400, 200]
-    assert (set(none_waits) <= {"agents.defaults.maxToolIterations"}, "gateway.port" in port_waits) == (True, True)
-    assert "gateway.port" in wrong.json()["error"]
-    assert "sk-very-secret-key" not in shown.text + key.text
-    assert "agents" in schema["properties"]
-    assert odd.status_code == 400  # a check, not an option of the command
+    assert (by_colour.status_code, option.status_code) == (400, 400)
 
 
-@pytest.mark.parametrize("path", ["skills", "tools", "servers", "channels", "commands", "goals", "memory/dreams"])
-async def test_what_there_is_is_listed(running: OpenGateway, path: str):
+async def test_what_there_is_is_listed(running: OpenGateway):
+    paths = ("skills", "tools", "servers", "channels", "commands", "goals", "memory/dreams")
     async with running() as here, browser(here) as client:
-        answer = await client.get(f"/api/{path}")
+        answers = [await client.get(f"/api/{path}") for path in paths]
 
-    assert answer.status_code == 200
-    assert isinstance(next(iter(answer.json().values())), list)
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(isinstance(next(iter(answer.json().values())), list) for answer in answers)
 
 
 async def test_every_endpoint_refuses_a_stranger_another_host_and_another_site(running: OpenGateway):

@@ -266,12 +266,12 @@ def _in_order(
     )
 
 
-def listening_sockets(table: Path = Path("/proc/net/unix")) -> tuple[Path, ...]:
+def listening_sockets() -> tuple[Path, ...]:
     """Socket files on which a service of this machine listens, which a read-only view does not stop a command from
     calling; none where the host does not tell. From proc_pid_net(5).
     """
     try:
-        lines = table.read_bytes().decode(errors="surrogateescape").splitlines()[1:]
+        lines = Path("/proc/net/unix").read_bytes().decode(errors="surrogateescape").splitlines()[1:]
     except OSError:
         return ()
     fields = [line.split(None, 7) for line in lines]

@@ -38,6 +38,8 @@ _SHOWN = 320
 """Characters shown of a message."""
 _BEFORE = 100
 """Characters shown before the match."""
+_BESIDE = 3
+"""Messages shown before and after a hit."""
 _TRIGRAM = 3
 _MAX_RANKED = 5_000
 """With more matches than this only the newest are ranked, to bound the time."""
@@ -154,7 +156,7 @@ class SearchIndex:
 
         return self._ask(find, self._timeout_s)
 
-    def around(self, number: int, may_read: MayRead, *, results: bool = True, beside: int = 3) -> RecallResult:
+    def around(self, number: int, may_read: MayRead, *, results: bool = True) -> RecallResult:
         """Return the messages before and after a hit; nothing if it is gone or may not be read."""
 
         def find(db: sqlite3.Connection, index: IndexUpdate) -> RecallResult:
@@ -163,7 +165,7 @@ class SearchIndex:
             file = index.files.get(own[0][1]) if own else None
             if file is None or not may_read(file):
                 return RecallResult(is_whole=index.is_whole)
-            place = (file.id, number, beside)
+            place = (file.id, number, _BESIDE)
             earlier = db.execute(f"{select} file = ? AND id < ? ORDER BY id DESC LIMIT ?", place).fetchall()
             later = db.execute(f"{select} file = ? AND id > ? ORDER BY id LIMIT ?", place).fetchall()
             rows = [row for row in (*reversed(earlier), *own, *later) if results or row[3] != "tool"]

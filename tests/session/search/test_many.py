@@ -1,83 +1,33 @@
-"""100,000 messages in English, Chinese and Japanese: found at once, and made findable in seconds.
-
-Times are the processor's: how busy a machine is otherwise says nothing of the index.
-"""
+"""Many messages: each chat is found among others, and all of them after a kill."""
 
 import json
 import random
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nanobot.session.search.index import SearchIndex
 from tests.programs.session_recall import recall_of
 
 RECALL = [sys.executable, "-m", "tests.programs.session_recall"]
 
-_SAID = "the and plan meeting invoice train garden window budget doctor monday coffee river paper bridge market"
-ENGLISH = _SAID.split()
-CHINESE = "我们明天会议项目预算医生火车花园窗户星期咖啡河流桥市场发票取消时间地点朋友电话照片电影音乐天气"
-JAPANESE = "私は東京の会議に行きます明日電話で予約を確認してください駅前の喫茶店写真音楽天気橋市場手紙"
-
-
-def spoken(language: str, chance: random.Random) -> str:
-    if language == "english":
-        rare = f"word{chance.randrange(5_000)}"
-        return " ".join([*chance.choices(ENGLISH, range(len(ENGLISH), 0, -1), k=24), rare])
-    return "".join(chance.choices(CHINESE if language == "chinese" else JAPANESE, k=50))
-
-
-def questions(language: str, chance: random.Random) -> list[str]:
-    if language == "english":
-        common = [" ".join(chance.sample(ENGLISH, 1 + at % 2)) for at in range(10)]
-        return [*common, *(f"word{at * 7}" for at in range(9)), "word4*"]
-    letters = CHINESE if language == "chinese" else JAPANESE
-    return ["".join(chance.sample(letters, 1 + at % 4)) for at in range(20)]
-
 
 def plant(folder: Path, count: int) -> None:
-    """So many messages in 50 sessions, the three languages in turn."""
-    chance = random.Random(7)
+    """So many messages in 50 sessions, half of them Chinese."""
     (folder / "sessions").mkdir(parents=True)
     for session in range(50):
         rows: list[dict[str, object]] = [{"_type": "metadata", "key": f"cli:{session}", "metadata": {}}]
-        rows += [
-            {
-                "role": ("user", "assistant")[at % 2],
-                "content": spoken(("english", "chinese", "japanese")[at % 3], chance),
-                "timestamp": f"2026-{1 + session % 12:02}-{1 + at % 28:02}T10:00:00",
-                "provenance": "owner",
-            }
-            for at in range(count // 50)
-        ]
+        for at in range(count // 50):
+            text = (
+                f"the meeting {session}-{at} of the garden " * 4
+                if at % 2
+                else f"我们明天会议项目预算医生{session}-{at}, the"
+            )
+            rows.append({"role": "user", "content": text, "timestamp": f"2026-01-{1 + at % 28:02}T10:00:00"})
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (folder / "sessions" / f"cli_{session}.jsonl").write_text(text, encoding="utf-8")
-
-
-def timed(recall: SearchIndex, language: str) -> Iterator[float]:
-    for text in questions(language, random.Random(11)):
-        began = time.process_time()
-        found = recall.search(text, lambda file: True)
-        yield time.process_time() - began
-        assert found.is_whole
-
-
-def test_a_few_thousand_are_made_findable_and_found_in_a_moment(tmp_path: Path):
-    plant(tmp_path, 1_500)
-    recall = recall_of(tmp_path)
-
-    began = time.process_time()
-    recall.refresh()
-    made = time.process_time() - began
-    took = [statistics.median(timed(recall, language)) for language in ("english", "chinese", "japanese")]
-
-    assert made < 5
-    assert max(took) < 0.1
 
 
 def test_a_chat_is_found_among_many_messages_of_others(tmp_path: Path):
@@ -116,32 +66,3 @@ def test_a_process_that_is_killed_over_the_index_loses_nothing(tmp_path: Path, k
     (tmp_path / "state" / "search.db").unlink()
     assert found.is_whole
     assert shown == {(hit.name, hit.text) for hit in everything.search("the", lambda file: True, limit=100_000).hits}
-
-
-@pytest.mark.slow
-def test_100_000_are_found_in_under_100_ms(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    plant(tmp_path, 100_000)
-    recall = recall_of(tmp_path)
-    began = time.process_time()
-    recall.refresh()
-    made = time.process_time() - began
-    size = sum(path.stat().st_size for path in (tmp_path / "state").iterdir())
-    told = [f"made in {made:.1f} s, {size / 1e6:.0f} MB"]
-
-    for language in ("english", "chinese", "japanese"):
-        warm = list(timed(recall, language))
-        cold = [
-            float(subprocess.check_output([*RECALL, str(tmp_path), text]))
-            for text in questions(language, random.Random(11))[::4]
-        ]
-        told.append(f"{language}: warm {_ms(warm)}, cold process {_ms(cold)}")
-        assert statistics.median(warm) < 0.1
-        assert statistics.median(cold) < 0.1
-
-    with capsys.disabled():
-        print("\n" + "\n".join(told))
-    assert made < 60
-
-
-def _ms(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds) * 1000:.0f} ms (most {max(seconds) * 1000:.0f})"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
 from nanobot.security import secrets as vault
 from nanobot.session.folder import SessionFolder
@@ -52,18 +51,6 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_a_hit_says_where_when_and_who(place: Place):
-    place.say("telegram:7", "My dentist is Dr. Weiss", timestamp="2026-03-01T14:05:09.000001", provenance="person")
-
-    found = place.search("dentist")
-
-    assert [(hit.name, hit.time, hit.role, hit.text, hit.trust) for hit in found.hits] == [
-        ("telegram:7", "2026-03-01 14:05", "user", "My dentist is Dr. Weiss", Provenance.PERSON)
-    ]
-    assert found.is_whole
-    assert not found.is_loose
-
-
 @pytest.mark.parametrize(
     ("key", "role", "name", "trust"),
     [
@@ -79,69 +66,6 @@ def test_old_message_that_does_not_say_where_it_came_from_is_trusted_as_its_kind
     place.say(key, "My dentist is Dr. Weiss", role=role, **({"name": name, "tool_call_id": "c"} if name else {}))
 
     assert [hit.trust for hit in place.search("dentist").hits] == [trust]
-
-
-def test_only_what_grew_is_read(place: Place):
-    place.say("a:1", *(f"old {number}" for number in range(300)))
-    place.find("old")
-    change_the_middle_of(place.sessions.find("a:1"))
-    place.say("a:1", "something new")
-
-    assert place.find("new") == ["something new"]
-    assert place.find("unread") == []
-
-
-def test_an_archived_session_is_the_same_one(place: Place):
-    place.say("a:1", "alpha", "beta")
-    before = place.search("alpha").hits[0].number
-    path = place.sessions.archive("a:1")
-    place.say("a:1", "after")
-
-    [hit] = place.search("alpha").hits
-
-    assert path is not None
-    assert (hit.name, hit.number) == (path.stem, before)
-    assert place.find("after") == ["after"]
-
-
-@pytest.mark.parametrize("new", ["gamma", "gammas"])
-def test_what_was_edited_in_place_is_found_as_it_is_now(place: Place, new: str):
-    place.say("a:1", "alpha", "beta")
-    place.find("alpha")
-    path = place.sessions.find("a:1")
-    assert path is not None
-    path.write_bytes(path.read_bytes().replace(b"alpha", new.encode()))
-
-    assert place.find("alpha") == []
-    assert place.find(new) == [new]
-
-
-def test_a_session_that_was_written_anew_is_read_anew(place: Place):
-    place.say("a:1", "the old word", "another")
-    place.find("old")
-    session = place.sessions.get_or_create("a:1")
-    session.messages[0] = {**session.messages[0], "content": "the new word"}
-    place.sessions.save(session)
-
-    assert place.find("new") == ["the new word"]
-    assert [hit.name for hit in place.search("old").hits] != ["a:1"]
-    assert len(place.find("another")) == 1  # it stands in the archive too, once is enough
-
-
-def test_nothing_of_a_deleted_session_is_found_or_left_in_the_index(place: Place):
-    place.say("a:1", "xylophone " * 40)
-    place.say("a:2", "another word")
-    place.find("xylophone")
-    before = stored(place)
-    place.sessions.delete("a:1")
-    found = place.find("xylophone")
-    place.recall.forget_deleted()
-
-    assert found == []
-    assert b"xylophone" in before
-    assert b"xylophone" not in stored(place)
-    assert b"xyl" not in stored(place)  # nor a part of it
-    assert place.find("another") == ["another word"]
 
 
 def test_nothing_of_a_session_that_is_gone_is_shown_while_another_process_holds_the_index(
@@ -176,18 +100,6 @@ def test_a_damaged_or_lost_index_is_made_anew(place: Place, damage: bytes | None
         place.path.write_bytes(damage)
 
     assert len(place.find("alpha")) == 1
-
-
-@pytest.mark.parametrize("in_the_way", ["state", "state/search.db"])
-def test_an_index_that_cannot_be_written_says_so(tmp_path: Path, in_the_way: str):
-    place = Place(tmp_path)
-    if in_the_way == "state":
-        (tmp_path / "state").write_text("a file", encoding="utf-8")
-    else:
-        (tmp_path / in_the_way).mkdir(parents=True)
-
-    with pytest.raises(StorageError):
-        place.find("anything")
 
 
 def test_commands_our_words_results_of_searches_and_what_was_sent_beside_are_not_found(place: Place):
@@ -245,13 +157,6 @@ def test_words_come_before_parts_of_words_and_endings(place: Place):
     assert place.find("東京") == ["in 東京tower"]
 
 
-@pytest.mark.parametrize("text", ['"', "'", "a'b", "(", "NOT x", "x* OR", "100%", "_", "\x00", "a\x00b", "ﷺ", "𠀀"])
-def test_any_text_can_be_searched(place: Place, text: str):
-    place.say("a:1", "something else")
-
-    assert place.find(text) == []
-
-
 def test_half_a_character_and_names_that_are_no_text_harm_nothing(place: Place, tmp_path: Path):
     place.say("a:\ud800", "alpha \ud800 beta", turn_id="\udc00", sender_id="\ud800")
     name = os.fsdecode(b"caf\xe9.jsonl")
@@ -289,68 +194,12 @@ def test_memory_is_found_by_its_entries(place: Place):
     assert (beta.trust, hits["memory/HISTORY.md"].trust) == (Provenance.PERSON, Provenance.FILE)
 
 
-def test_a_fact_that_left_the_memory_is_not_found_any_more(place: Place):
-    place.memory.mkdir()
-    (place.memory / "MEMORY.md").write_text("- lives in Oslo\n\n- likes tea\n", encoding="utf-8")
-    before = place.find("Oslo")
-    (place.memory / "MEMORY.md").write_text("- likes tea\n", encoding="utf-8")
-
-    assert before == ["- lives in Oslo"]
-    assert place.find("Oslo") == []
-    assert place.find("tea") == ["- likes tea"]
-
-
 def test_a_link_in_the_memory_leads_nowhere(place: Place, tmp_path: Path):
     place.memory.mkdir()
     (tmp_path / "secret.txt").write_text("alpha", encoding="utf-8")
     (place.memory / "2026-01-01.md").symlink_to(tmp_path / "secret.txt")
 
     assert place.find("alpha") == []
-
-
-def test_what_was_said_before_and_after(place: Place):
-    place.say("a:1", *(f"message {number}" for number in range(20)))
-    place.say("a:2", "other")
-    number = place.search("message 10").hits[0].number
-
-    talk = place.recall.around(number, anything, beside=2)
-
-    assert [hit.text for hit in talk.hits] == [f"message {at}" for at in range(8, 13)]
-    assert place.recall.around(number, lambda file: file.key == "a:2").hits == []
-    assert place.recall.around(99_999, anything).hits == []
-
-
-def test_a_session_that_may_not_be_told_is_not_looked_into(place: Place):
-    place.say("a:1", *["alpha"] * 300)
-    place.say("b:1", "alpha of b")
-
-    assert place.find("alpha", may_read=lambda file: file.key == "b:1") == ["alpha of b"]
-
-
-def test_half_a_line_waits_for_its_other_half(place: Place):
-    place.say("a:1", "alpha")
-    path = place.sessions.find("a:1")
-    assert path is not None
-    line = json.dumps({"role": "user", "content": "beta gamma"})
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line[:20])
-    before = place.find("beta")
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line[20:] + "\n")
-
-    assert before == []
-    assert place.find("beta") == ["beta gamma"]
-
-
-def test_an_index_that_has_no_time_says_that_it_is_not_whole(place: Place):
-    place.say("a:1", *("alpha " + "x" * 4000 for _ in range(100)))
-    hurried = SearchIndex(place.path, place.sources, timeout_s=0.0)
-
-    first = hurried.search("alpha", anything)
-
-    assert not first.is_whole
-    assert place.search("alpha").is_whole
-    assert hurried.search("alpha", anything).is_whole
 
 
 def test_a_long_message_is_shown_around_the_words(place: Place):
@@ -360,28 +209,6 @@ def test_a_long_message_is_shown_around_the_words(place: Place):
 
     assert "the needle lies here" in shown
     assert len(shown) < 700
-
-
-def change_the_middle_of(path: Path | None) -> None:
-    """So that who reads it once more finds `unread` there."""
-    assert path is not None
-    data = path.read_bytes()
-    old = b'"old 150"'
-    assert old in data
-    path.write_bytes(data.replace(old, b'"unread"'.ljust(len(old))))
-
-
-@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
-def test_a_file_that_became_a_link_since_it_was_read_shows_nothing_of_where_it_leads(place: Place):
-    note = place.memory / "chats" / "a-1" / "2026-01-01.md"
-    note.parent.mkdir(parents=True)
-    (place.memory / "MEMORY.md").write_text("- what the owner told in private, and nobody else\n", encoding="utf-8")
-    note.write_text(f"decoy {'x' * 60}\n", encoding="utf-8")
-    assert len(place.find("decoy")) == 1
-    note.unlink()
-    note.symlink_to("../../MEMORY.md")
-
-    assert place.find("decoy") == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links take rights there")
