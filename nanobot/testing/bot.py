@@ -223,7 +223,7 @@ class Bot:
             or (runtime.loop.is_serving and (bus.inbound_size or bus.unsettled()))
         ):
             await asyncio.sleep(0.005)
-        await runtime.memory.consolidation.wait_done(archived=True)
+        await runtime.memory.wait_done()
 
 
 @asynccontextmanager

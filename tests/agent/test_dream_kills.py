@@ -1,51 +1,43 @@
 """A pass that is killed with -9 at any write: MEMORY.md is the old or the new, and the log says which."""
 
 import asyncio
-import sys
 from pathlib import Path
 
-import pytest
-
-from nanobot.agent.memory.dream import DreamOutcome
-from nanobot.agent.memory.editor import MemoryEditor
-from nanobot.agent.memory.revisions import PassOutcome
-from tests.support.home import told
-from tests.support.memory import FACTS, MERGED, OVER, DreamHarness, tidying
+from tests.support.home import POSIX, told
+from tests.support.memory import FACTS, MERGED, OVER, remembering, tidying
 
 NEW = FACTS.replace("- Home: Berlin.\n", "").replace("- Flies to Oslo on 2026-01-05.\n", "")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
-async def test_a_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Path):
-    """Even points lie before one of its four writes, odd ones behind it."""
+@POSIX
+async def test_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Path):
+    """Before and behind each of its four writes."""
     folders = [tmp_path / str(point) for point in range(2, 11)]
     for folder in folders:
-        folder.mkdir()
-        DreamHarness(folder).learns()
+        async with remembering(folder) as it:
+            it.learns()
 
-    ends = (await asyncio.to_thread(told, "tests.programs.killed_dream", *map(str, folders))).split()
+    ends = (await asyncio.to_thread(told, "tests.programs.killed_memory", "/dream", *map(str, folders))).split()
 
     assert set(ends[:-1]) == {"-9"}
     assert ends[-1] == "0", "the last of them came to its end: each write was tried"
-    found = [await what_a_kill_leaves(DreamHarness(folder), look=int(folder.name) % 4 > 1) for folder in folders]
+    found = [await what_a_kill_leaves(folder, look=int(folder.name) % 4 > 1) for folder in folders]
     assert found.count(True) >= 4
     assert found.count(False) >= 2
 
 
-async def what_a_kill_leaves(after: DreamHarness, *, look: bool) -> bool:
+async def what_a_kill_leaves(home: Path, *, look: bool) -> bool:
     """Whether the change was made. `look` where somebody else is there first, and notes how the file stands."""
-    made = after.text == NEW
-    assert made or after.text == FACTS
-    if look:
-        MemoryEditor(after.memory, after.clock).facts()
-
-    again = await after.run(tidying(MERGED, OVER) if not made else tidying())
-
-    assert again.outcome in (DreamOutcome.DONE, DreamOutcome.NOTHING)
-    assert [one.outcome for one in after.passes()][-1] is PassOutcome.CHANGED
-    assert after.text == NEW
-    assert after.archive.count("Oslo") == 1
-    after.editor.restore()
-    assert (after.text, after.archive) == (FACTS, "")
-    assert list(after.memory.memory_dir.rglob("*.tmp")) == []
+    async with remembering(home) as it:
+        made = it.text == NEW
+        assert made or it.text == FACTS
+        if look:
+            await it.say("/memory")
+        assert "failed" not in await it.dream(tidying(MERGED, OVER) if not made else tidying())
+        assert "changes, 109 to 62 bytes" in await it.say("/dream-log 20")
+        assert it.text == NEW
+        assert it.archive.count("Oslo") == 1
+        await it.say("/dream-restore")
+        assert (it.text, it.archive) == (FACTS, "")
+        assert list(it.memory.memory_dir.rglob("*.tmp")) == []
     return made

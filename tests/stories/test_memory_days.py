@@ -3,19 +3,19 @@
 The promises about memory, and the doors that go red without them:
 
 files, names and their formats  agent/test_memory (MemoryStore, HISTORY.md, history.jsonl, daily notes, bytes, links)
-when it consolidates            agent/test_tidying (memoryWindow, half of it stays, window cut, /new, failures, backoff,
-                                nobody waits), agent/test_idle (idleCompactAfterMinutes, the last 8 stay)
+when it consolidates            agent/test_consolidation (memoryWindow, half of it stays, window cut, /new, /compact,
+                                failures, kills, nobody waits), agent/test_idle (idleCompactAfterMinutes)
 what a summariser is shown      agent/test_save_memory (a line a message, one `save_memory` call, `memory_update` as
                                 text, object or JSON), stories/test_summarisers (bad answers over the wire)
 no message is lost              agent/test_consolidation (kills at each step), agent/test_consolidation_kills
-whose memory, whose words       here, stories/test_scopes, test_three_people, test_canaries
+whose memory, whose words       here, agent/test_consolidation, stories/test_scopes, test_three_people, test_canaries
 /memory, `nanobot memory`       here, agent/test_memory_editing (bytes, undo, budget), cli/test_memory, webui/test_views
 pins                            here, agent/test_memory_editing (any update), agent/test_dream
-/dream, -log, -restore          runtime/test_dreams (when, cost, groups), agent/test_dream (edits, restore),
-                                cli/test_dream, agent/test_dream_kills, agent/test_dream_days (any order of days)
+/dream, -log, -restore          agent/test_dream (edits, restore, groups, when), cli/test_memory,
+                                agent/test_dream_kills, agent/test_dream_days (any order of days)
 lessons                         agent/test_lessons
 /reset --all                    here, stories/test_reset
-an idle week costs nothing      gateway/test_idle_week, runtime/test_dreams
+an idle week costs nothing      gateway/test_idle_week, agent/test_dream
 """
 
 import json
@@ -33,7 +33,7 @@ from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, calls, open_bot
 from tests.support.eventually import eventually
-from tests.support.memory import Minded, archive_queue, bot_with, saving, talk
+from tests.support.memory import Minded, archive_queue, bot_with, replace_, saving, talk, tidying
 
 GROUP = "telegram:-100"
 ON_TELEGRAM = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}})
@@ -68,23 +68,6 @@ async def test_what_the_agent_writes_with_its_tools_is_a_version_that_can_be_tak
     assert "I like coffee now" in why
     assert "Likes coffee" in taken_back
     assert place.read_bytes() == b"- Likes tea.\r\n"
-
-
-async def test_a_pinned_fact_stays_word_for_word_through_a_consolidation_that_drops_it(tmp_path: Path):
-    store = MemoryStore(tmp_path / "workspace")
-    store.write_long_term("- Allergic to nuts.\n- Likes tea.\n")
-    clerk = Minded(saving(update="- Likes coffee."))
-    async with bot_with(tmp_path, clerk, window=20) as bot:
-        pinned = await bot.say("/memory pin nuts")
-        refused = await bot.say("/memory forget nuts")
-        await talk(bot, 10)
-        await bot.settled()
-
-    assert pinned == "Pinned: Allergic to nuts."
-    assert "/memory unpin" in refused
-    assert clerk.requests
-    assert "- Allergic to nuts. (pinned)\n" in store.read_long_term()
-    assert "Likes tea" not in store.read_long_term()
 
 
 @pytest.mark.parametrize(
@@ -136,6 +119,24 @@ async def test_a_summariser_that_names_edits_changes_these_facts_and_no_other_by
     assert place.read_bytes() == before
 
 
+async def test_who_is_let_in_alone_has_their_memory_tidied_as_the_owner_they_are(tmp_path: Path):
+    """Nobody is paired as owner there: what they said is no less their own, in the log as in the facts."""
+    saved = saving("Moved.", "- Lives in Berlin.\n- Home: Berlin.")
+    clerk = Minded(saved, tidying(replace_("f1 f2", "Lives in Berlin.")))
+    telegram = {"enabled": True, "token": "1:a", "allowFrom": ["7"]}
+    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": 20}}, "channels": {"telegram": telegram}})
+    async with open_bot(tmp_path, provider=clerk, config=config) as bot:
+        bot.consolidate_after(0)
+        for number in range(10):
+            await say(bot, said(f"word {number}", "7", "7"))
+        await bot.settled()
+        await say(bot, said("/dream", "7", "7"))
+
+    memory = MemoryStore(tmp_path / "workspace")
+    assert "somebody else" not in memory.history_file.read_text(encoding="utf-8")
+    assert [line for line in memory.read_long_term().splitlines() if "Berlin" in line] == ["- Lives in Berlin."]
+
+
 async def test_what_a_subagent_writes_beside_an_editor_is_the_agent_s(tmp_path: Path):
     MemoryStore(tmp_path / "workspace").write_long_term("- Likes tea.\n")
     write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "- Likes coffee.\n"}))
@@ -175,14 +176,14 @@ async def test_a_guest_sees_and_forgets_only_what_their_own_chat_remembers(tmp_p
 
 async def test_the_owner_shares_a_fact_and_the_next_prompt_of_a_group_tells_it(tmp_path: Path):
     MemoryStore(tmp_path / "workspace").write_long_term("- Speaks French.\n- Has a secret.\n")
-    async with open_bot(tmp_path, "hi") as bot:
-        said_to_owner = await bot.say("/memory share French")
+    async with open_bot(tmp_path, "hi", "hi") as bot:
+        assert "Speaks French" in await bot.say("/memory share French")
+        await bot.say("hello")
         await say(bot, said("hello", "zoe", "-100"))
-        prompt = str(bot.provider.requests[-1][0]["content"])
+        owners, groups = (str(request[0]["content"]) for request in bot.provider.requests)
 
-    assert "Speaks French" in said_to_owner
-    assert "Speaks French" in prompt
-    assert "secret" not in prompt
+    assert owners.count("Speaks French") == groups.count("Speaks French") == 1
+    assert "secret" not in groups
 
 
 async def test_reset_all_leaves_nothing_of_the_past_in_the_next_prompt_and_says_what_it_cleared(tmp_path: Path):
@@ -193,6 +194,7 @@ async def test_reset_all_leaves_nothing_of_the_past_in_the_next_prompt_and_says_
         await bot.say("tell me of plums")
         session = bot.session("cli:direct")
         session.metadata["handover"] = "Doing: plums"
+        assert "Long-term memory: 0.0 of 8.0 KB, 1 fact" in await bot.say("/status")
         told = await bot.say("/reset --all")
         await bot.say("hello")
         request = json.dumps(bot.provider.requests[-1])
@@ -226,12 +228,6 @@ async def test_reset_all_that_the_disk_refuses_clears_nothing(
         assert result.outcome == "failed"
         assert bot.session("cli:direct").message_count == 2
     assert memory.read_long_term() == "- Likes plums.\n"
-
-
-async def test_status_tells_how_full_the_memory_is(tmp_path: Path):
-    MemoryStore(tmp_path / "workspace").write_long_term("- Likes plums.\n")
-    async with open_bot(tmp_path) as bot:
-        assert "Long-term memory: 0.0 of 8.0 KB, 1 fact" in await bot.say("/status")
 
 
 @pytest.mark.parametrize("chat", ["-100", "7"], ids=["a group", "what others said where the owner reads"])

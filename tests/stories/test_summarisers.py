@@ -82,7 +82,7 @@ def is_whole(home: Home, name: str, words: int) -> bool:
 
 
 async def test_however_a_summary_goes_wrong_no_message_is_lost_nobody_waits_and_it_is_told(tmp_path: Path):
-    with FakeModels(default=Fitting(model), strict=False) as server:
+    with FakeModels(default=Fitting(model)) as server:
         home = configured(tmp_path, server)
         async with home.hasty() as bot:
             bot.consolidate_after(0)

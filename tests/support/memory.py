@@ -2,27 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.engine.spec import Model, RunLimits
-from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
-from nanobot.agent.memory.dream import Dream, DreamRun
 from nanobot.agent.memory.due import Due, DueTimes
-from nanobot.agent.memory.editor import MemoryEditor
-from nanobot.agent.memory.edits import edits_of_update
+from nanobot.agent.memory.edits import edits_of_update, read_for_model, store_edits
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.retention import read_for_model, store_edits
-from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource, DreamPass
+from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.agent.status import AgentStatus
-from nanobot.config.schema import Config, DreamConfig
+from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import Finished, LLMResponse, call_context
+from nanobot.providers.base import Finished, LLMResponse
+from nanobot.runtime.build import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import Clock, FrozenClock
@@ -49,100 +43,111 @@ MERGED = replace_("f1 f2", "Lives in Berlin.")
 OVER = {"action": "archive", "ids": ["f4"], "why": "over"}
 
 
-class CauseRecorder(ScriptedProvider):
-    """Records the cause of each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.causes: list[str] = []
-
-    async def chat_stream(self, *args: Any, **kwargs: Any) -> Any:
-        self.causes.append(call_context().cause)
-        async for delta in super().chat_stream(*args, **kwargs):
-            yield delta
-
-
-@dataclass
-class Models:
-    """The one model, whatever is wanted."""
-
-    provider: ScriptedProvider
-    limits: RunLimits = field(default_factory=RunLimits)
-    wanted: list[str | None] = field(default_factory=list)
-
-    async def get(self, wanted: str | None) -> Model:
-        self.wanted.append(wanted)
-        return Model(self.provider, "scripted", wanted or "usual", limits=self.limits)
-
-
-def learn(memory: MemoryStore, entry: str, update: str, source: ChangeSource = UNKNOWN_SOURCE) -> None:
-    """A consolidation brings this log entry and this text of MEMORY.md; the first one brings it as it is."""
-    known = read_for_model(memory.revisions)
-    if parse_facts(known):
+def learn(
+    memory: MemoryStore, entry: str, update: str, source: ChangeSource = UNKNOWN_SOURCE, seen: str | None = None
+) -> None:
+    """A consolidation brings this log entry and this text of MEMORY.md, which stood as `seen` before; the first one
+    brings it as it is.
+    """
+    known = read_for_model(memory.revisions) if seen is None else seen
+    if seen is not None or parse_facts(known):
         store_edits(memory.revisions, entry, edits_of_update(known, update), source)
     else:
         memory.append_history(entry)
         memory.revisions.change({"MEMORY.md": update.encode()}, ChangedBy.CONSOLIDATION, source)
 
 
-class DreamHarness:
-    """A memory with some facts that a conversation brought, and who tidies it."""
+class MemoryBot:
+    """A bot whose time is told by the test, and its memory."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        scope: Scope | None = None,
-        limits: RunLimits | None = None,
-        limit_s: float = 60.0,
-        **settings: Any,
+    def __init__(self, runtime: Runtime, provider: ScriptedProvider, clock: FrozenClock) -> None:
+        self.bot = Bot(runtime, provider)
+        self.model = provider
+        self.say = self.bot.say
+        self.dreams = runtime.memory.dreams
+        self.clock = clock
+        self.memory = MemoryStore(runtime.workspace, clock=clock, database=runtime.data_dir / "state" / "nanobot.db")
+
+    def of(self, chat: str) -> MemoryStore:
+        return self.memory.of(Scope(chat))
+
+    def learns(
+        self, facts: str = FACTS, entry: str = "Talked of home.", chat: str = "", said: str = "", **source: Any
     ) -> None:
-        self.folder = folder
-        self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
-        self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
-        self.model = CauseRecorder()
-        self.models = Models(self.model, limits or RunLimits())
-        self.editor = MemoryEditor(self.memory, self.clock)
-        self.dream = Dream(self.memory, self.models, self.clock, DreamConfig(**settings), limit_s=limit_s)
+        """A consolidation brings these facts and this entry of the log, from what somebody just `said`."""
+        row: Any = {"role": "user", "content": said, "turn_id": "t1", "provenance": "owner", "sender_id": "ann"}
+        row["timestamp"] = self.clock.now().isoformat()
+        source = {"rows": [row] if said else [], **source}
+        learn(self.of(chat) if chat else self.memory, entry, facts, ChangeSource("cli:direct", **source))
 
-    def learns(self, update: str = FACTS, entry: str = "Talked of home.", **source: Any) -> None:
-        """A consolidation brings this."""
-        learn(self.memory, entry, update, ChangeSource("cli:direct", **source))
+    def learns_lesson(self, line: str) -> None:
+        """A failure that came again brings this line."""
+        self.memory.revisions.change({"MEMORY.md": f"{self.text}{line}".encode()}, ChangedBy.LESSON)
 
-    async def run(self, *lines: Any, by_hand: bool = False) -> DreamRun:
-        self.model.script(*lines)
-        return await self.dream.run(by_hand=by_hand)
+    def writes(self, text: str) -> None:
+        """A person changes MEMORY.md in an editor."""
+        self.memory.memory_dir.mkdir(parents=True, exist_ok=True)
+        self.memory.memory_file.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+    async def dream(self, *script: Any) -> str:
+        """What `/dream` says, with these answers of the model."""
+        self.model.clear()
+        self.model.script(*script)
+        return await self.say("/dream")
 
     @asynccontextmanager
-    async def thinking(self, *lines: Any) -> AsyncIterator[asyncio.Task[DreamRun]]:
-        """A run whose model thinks, and says this when the block ends."""
+    async def thinking(self, *script: Any) -> AsyncIterator[None]:
+        """`/dream` with a model that thinks while the block runs, and then answers with this script."""
         pause = Pause()
-        self.model.script(pause, *lines)
-        work = asyncio.create_task(self.dream.run())
+        self.model.clear()
+        work = asyncio.create_task(self.dream(pause, *script))
         await pause.reached.wait()
-        yield work
+        yield
         pause.resume.set()
-        await asyncio.wait([work])
+        await work
+
+    async def dream_by_day(self, hours: float) -> int:
+        """So many hours of a gateway with nothing but Dream's timer. Return how often that woke up."""
+        end, slept = self.clock.now().timestamp() + hours * 3600, 0
+
+        async def sleep(seconds: float) -> None:
+            nonlocal slept
+            slept += 1
+            left = end - self.clock.now().timestamp()
+            self.clock.advance(min(seconds, left))
+            if seconds >= left:
+                raise asyncio.CancelledError
+
+        with suppress(asyncio.CancelledError):
+            await self.dreams.run(sleep)
+        return slept
 
     @property
     def text(self) -> str:
-        return self.memory.memory_file.read_bytes().decode()
+        return self.memory.memory_file.read_bytes().decode("utf-8", "surrogateescape")
 
     @property
     def archive(self) -> str:
-        return self.memory.archive_file.read_text(encoding="utf-8") if self.memory.archive_file.exists() else ""
+        return self.memory.file_text(self.memory.archive_file)
 
     @property
     def asked(self) -> str:
+        """What the model was shown last."""
         return str(self.model.requests[-1][1]["content"])
 
-    def passes(self) -> list[DreamPass]:
-        return self.memory.revisions.passes()
 
-    @property
-    def active(self) -> list[int]:
-        """Numbers of the passes that can be restored, newest first."""
-        return [*self.memory.revisions.active_passes()]
+@asynccontextmanager
+async def remembering(
+    home: Path, *script: Any, at: str = "2026-02-26T13:21", config: dict[str, Any] | None = None, **dream: Any
+) -> AsyncIterator[MemoryBot]:
+    """A bot with this script and these settings of Dream."""
+    clock, provider = FrozenClock(datetime.fromisoformat(at).replace(tzinfo=UTC)), ScriptedProvider(*script)
+    settings = Config.model_validate({"agents": {"defaults": {"dream": dream}}, **(config or {})})
+    async with build_runtime(
+        settings, data_dir=home, workspace=home / "workspace", provider=provider, environ={}, clock=clock
+    ) as runtime:
+        runtime.memory.consolidation.pause_s = 60.0
+        yield MemoryBot(runtime, provider, clock)
 
 
 def turn(number: int, steps: int = 0, **fields: str) -> list[ChatMessage]:
@@ -160,55 +165,11 @@ def saving(entry: str = "Talked.", update: str = "- Likes tea.", **more: Any) ->
     return calls(("save_memory", {"history_entry": entry, "memory_update": update, **more}))
 
 
-class ConsolidationHarness:
-    """A workspace with one session, its memory, and who consolidates it."""
-
-    def __init__(self, folder: Path, *, key: str = KEY, limits: RunLimits | None = None, **options: Any) -> None:
-        self.key = key
-        self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
-        self.sessions = SessionManager(folder)
-        self.memory = MemoryStore(folder, clock=self.clock)
-        self.model = ScriptedProvider()
-        self.models = Models(self.model, limits or RunLimits())
-        self.status = AgentStatus(self.clock)
-        self.consolidator = Consolidator(self.memory, self.sessions, self.models, self.status, self.clock, **options)
-
-    async def say(self, *rows: ChatMessage) -> None:
-        async with self.sessions.hold(self.key) as session:
-            await self.sessions.append(session, *rows)
-
-    async def talk(self, first: int, last: int) -> None:
-        await self.say(*(row for number in range(first, last) for row in turn(number)))
-
-    async def consolidate(self, keep: int = 8) -> ConsolidationResult:
-        """One call, with the session held."""
-        async with self.sessions.hold(self.key) as session:
-            return await self.consolidator.consolidate(self.key, lambda session: keep, held=session, max_calls=1)
-
-    async def move(self) -> ConsolidationResult:
-        """As many calls as are needed; turns of the session go on."""
-        return await self.consolidator.consolidate(self.key, lambda session: 8)
-
-    @property
-    def cursor(self) -> int:
-        """As another process sees it."""
-        return SessionManager(self.sessions.folder.parent).get_or_create(KEY).last_consolidated
-
-    @property
-    def asked(self) -> str:
-        """The material of the last request."""
-        return str(self.model.requests[-1][1]["content"])
-
-    @property
-    def log(self) -> str:
-        return self.memory.history_file.read_text(encoding="utf-8") if self.memory.history_file.exists() else ""
-
-
 class Minded(ScriptedProvider):
-    """Answers every turn with a word; for `save_memory` it follows its script."""
+    """Answers every turn with a word; for `save_memory` and `tidy_memory` it follows its script."""
 
     async def chat_stream(self, messages: Sequence[ChatMessage], tools: Any = None, *others: Any, **more: Any) -> Any:
-        if [tool["function"]["name"] for tool in tools or ()] == ["save_memory"]:
+        if [tool["function"]["name"] for tool in tools or ()] in (["save_memory"], ["tidy_memory"]):
             async for delta in super().chat_stream(messages, tools, *others, **more):
                 yield delta
         else:
@@ -220,20 +181,54 @@ class Minded(ScriptedProvider):
         self.turns: list[list[ChatMessage]] = []
         self.answers = "Fine."
 
+    @property
+    def asked(self) -> str:
+        """The material of the last consolidation."""
+        return str(self.requests[-1][1]["content"])
+
 
 @asynccontextmanager
 async def bot_with(
-    home: Path, minded: Minded, pause_s: float = 0, window: int = 20, clock: Clock | None = None, **defaults: Any
+    home: Path,
+    minded: Minded,
+    pause_s: float = 0,
+    window: int = 20,
+    clock: Clock | None = None,
+    more: dict[str, Any] | None = None,
+    **defaults: Any,
 ) -> AsyncIterator[Bot]:
-    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
+    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}, **(more or {})})
     async with open_bot(home, provider=minded, config=config, clock=clock) as bot:
         bot.consolidate_after(pause_s)
         yield bot
 
 
+async def store(home: Path, *rows: ChatMessage, key: str = KEY, **metadata: Any) -> None:
+    """Have these messages in a session."""
+    sessions = SessionManager(home / "workspace")
+    async with sessions.hold(key) as session:
+        session.metadata.update(metadata)
+        await sessions.append(session, *rows)
+
+
+def turns(first: int, last: int, **fields: Any) -> list[ChatMessage]:
+    return [row for number in range(first, last) for row in turn(number, **fields)]
+
+
+def cursor(home: Path, key: str = KEY) -> int:
+    """How many messages are in memory."""
+    return SessionManager(home / "workspace").get_or_create(key).last_consolidated
+
+
 async def talk(bot: Bot, turns: int, first: int = 0) -> None:
     for number in range(first, first + turns):
         await bot.say(f"question {number}")
+
+
+def log_of(memory: MemoryStore) -> list[str]:
+    """The entries of HISTORY.md without their times."""
+    entries = memory.file_text(memory.history_file).split("\n\n")
+    return [entry.partition("] ")[2] for entry in entries if entry]
 
 
 def archive_queue(home: Path) -> dict[str, Due]:

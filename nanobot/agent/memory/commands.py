@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nanobot.agent.command import TYPED, CommandCall, is_from_owner
+from nanobot.agent.memory.dream import format_log
 from nanobot.agent.memory.dream_schedule import DreamScheduler
-from nanobot.agent.memory.dream_texts import format_log
 from nanobot.agent.memory.editor import MemoryEditor, format_change
 from nanobot.agent.memory.facts import PIN
 from nanobot.agent.memory.revisions import Revision

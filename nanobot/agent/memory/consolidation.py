@@ -17,7 +17,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from nanobot.agent.engine.spec import Model
-from nanobot.agent.memory.retention import read_for_model, store_edits
+from nanobot.agent.memory.edits import read_for_model, store_edits
 from nanobot.agent.memory.revisions import ChangeSource
 from nanobot.agent.memory.save_memory import SaveMemoryAnswer, request_consolidation
 from nanobot.agent.memory.store import MemoryStore
@@ -48,6 +48,8 @@ _MIN_TOKENS = 500
 _ROWS_AT_ONCE = 500
 _PROMPT_TOKENS = 1_500
 """Our instructions, the schema, and the error of the estimate."""
+_LIMIT_S = 180.0
+"""The time limit of a call."""
 _MIN_REPLY_TOKENS = 700
 """For the log entry and a few edits."""
 
@@ -102,7 +104,6 @@ class Consolidator:
     status: AgentStatus
     clock: Clock
     background_model: Callable[[], str | None] = lambda: None
-    limit_s: float = 180.0
     others_write: Callable[[str], bool] = lambda session_key: False
     """Whether people other than the owner may write in a session. Their messages, and results of MCP servers anywhere,
     are summarised in the log only and never change the owner's MEMORY.md.
@@ -158,7 +159,7 @@ class Consolidator:
                         await finish(self._store(session, plan.scope, source, saved, is_archived=is_archived))
                 moved += len(source.rows)
         except (NanobotError, TimeoutError) as error:
-            reason = str(error) or f"The model gave no answer within {self.limit_s:.0f} seconds."
+            reason = str(error) or f"The model gave no answer within {_LIMIT_S:.0f} seconds."
             self.status.memory_note = f"consolidation failed at {self._now()}: {reason}"
             log.warning("Session %s could not be consolidated: %s", name, reason)
             return ConsolidationResult(ConsolidationOutcome.FAILED, reason, moved)
@@ -234,7 +235,7 @@ class Consolidator:
             if not (person_is_owner and plan.handover_trust is Provenance.PERSON):
                 handover_trust = plan.handover_trust
         with call_context_scope(CallContext("consolidation", plan.session_key)):
-            async with asyncio.timeout(self.limit_s):
+            async with asyncio.timeout(_LIMIT_S):
                 saved = await request_consolidation(
                     model.provider,
                     model.name,

@@ -7,7 +7,7 @@ revision it makes, so a kill leaves both or neither; the position in the log mov
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,8 +18,7 @@ from nanobot.agent.memory.consolidation import ModelSource
 from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import BOM, Fact, decode_escaped, encode_escaped, fact_key, parse_facts
-from nanobot.agent.memory.files import storage_errors
-from nanobot.agent.memory.history import HistoryEntry, parse_entries
+from nanobot.agent.memory.files import HistoryEntry, parse_entries, storage_errors
 from nanobot.agent.memory.review import EditAction, EditRules, KnownFact, ask_model, call_arguments, edits_schema
 from nanobot.agent.memory.revisions import (
     AppliedEdit,
@@ -28,6 +27,7 @@ from nanobot.agent.memory.revisions import (
     DreamPass,
     FactOrigin,
     PassOutcome,
+    RevisionLog,
     encodable,
     is_like,
 )
@@ -38,11 +38,12 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, is_outside, least_trusted
 from nanobot.providers.base import CallContext, call_context_scope
 from nanobot.security.provenance import IN_PART
+from nanobot.usage.types import format_dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.files import make_private_folder
 from nanobot.utils.locks import ProcessLock
-from nanobot.utils.text import clip, escape_brackets
+from nanobot.utils.text import clip, clip_line, count_noun, escape_brackets
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +52,15 @@ _REPLY_TOKENS = 4_096
 _MIN_REPLY_TOKENS = 256
 _SCHEMA_TOKENS = 400
 _BACKOFF_S, _MAX_BACKOFF_S = 3600.0, 7 * 86_400.0
+_LIMIT_S = 180.0
+"""The time limit of a call."""
 _MAX_FORGOTTEN = 200
 _MAX_ENTRY_CHARS = 2_000
 """Characters shown of a log entry."""
 _MAX_READ_BYTES = 4 << 20
+_DIFF_CHARS = 160
+_MAX_DIFF_LINES = 40
+"""What people are shown of a pass."""
 _LEFT = "The rest of the log is left for the next run."
 
 _SYSTEM = """\
@@ -178,8 +184,6 @@ class Dream:
     settings: DreamConfig
     model: str | None = None
     """A model or preset, None for the default one."""
-    limit_s: float = 180.0
-    """The time limit of a call."""
 
     @property
     def _due(self) -> DueTimes:
@@ -237,7 +241,7 @@ class Dream:
                     return DreamRun(DreamOutcome.DONE, done, _LEFT)
                 chat = self.memory.scope.chat
                 with call_context_scope(CallContext("dream", f"dream:{chat}" if chat else "dream")):
-                    async with asyncio.timeout(self.limit_s):
+                    async with asyncio.timeout(_LIMIT_S):
                         response = await ask_model(model.provider, model.name, material.request(), TIDY_MEMORY, reply)
                 dream_pass = replace(
                     dream_pass,
@@ -317,7 +321,7 @@ class Dream:
 
     def _record_failure(self, error: Exception, dream_pass: DreamPass) -> DreamPass:
         """Record a failed pass, and back off."""
-        reason = str(error) or f"The model gave no answer within {self.limit_s:.0f} seconds."
+        reason = str(error) or f"The model gave no answer within {_LIMIT_S:.0f} seconds."
         log.warning("Dream failed for the memory of %s: %s", self.memory.scope.chat or "the owner", reason)
         dream_pass = replace(dream_pass, outcome=PassOutcome.FAILED, reason=reason)
         memory, revisions = self.memory, self.memory.revisions
@@ -402,3 +406,71 @@ def _known_fact(fact: Fact, origin: FactOrigin | None, first_revision: int | Non
         by_hand=origin.change.by is ChangedBy.HAND and not is_initial,
         is_old=is_initial,
     )
+
+
+def format_run(run: DreamRun, last: DreamPass | None, command: str = "/dream") -> str:
+    """Format a run. `last` is the newest pass on record, `command` how the user calls Dream."""
+    if run.outcome is DreamOutcome.BUSY:
+        return f"Dream is already running on this memory. {command}-log shows the result."
+    if run.outcome is DreamOutcome.NOTHING:
+        when = f" since {_minute(last.at)}" if last is not None else ""
+        return run.reason or f"Nothing new{when} that could change this memory; no model was called."
+    lines = [line for dream_pass in run.passes for line in format_pass(dream_pass)]
+    lines += [run.reason] if run.reason and (run.outcome is DreamOutcome.DONE or not run.passes) else []
+    if any(dream_pass.outcome is PassOutcome.CHANGED for dream_pass in run.passes):
+        lines.append(f"{command}-restore undoes it.")
+    return "\n".join(lines)
+
+
+def format_pass(dream_pass: DreamPass, *, restored: bool = False) -> Iterator[str]:
+    """Yield the lines of a pass and its diff."""
+    note = " (restored)" if restored else ""
+    yield f"Pass {dream_pass.number}, {_minute(dream_pass.at)}: {_summary(dream_pass)}{note}"
+    if dream_pass.calls:
+        yield (
+            f"  {dream_pass.model}: {count_noun(dream_pass.calls, 'call')}, {dream_pass.prompt_tokens:,} tokens in, "
+            f"{dream_pass.completion_tokens:,} out, {format_dollars(dream_pass.usd)}; "
+            f"{count_noun(dream_pass.entries, 'new entry', 'new entries')}"
+        )
+    lines = [line for edit in dream_pass.edits for line in _diff(edit)] + [f"  ! {why}" for why in dream_pass.refused]
+    yield from (clip_line(line, _DIFF_CHARS) for line in lines[:_MAX_DIFF_LINES])
+    if len(lines) > _MAX_DIFF_LINES:
+        yield f"  and {len(lines) - _MAX_DIFF_LINES} more lines"
+
+
+def format_log(revisions: RevisionLog, limit: int) -> str:
+    """Format the last passes, newest first; empty if there are none."""
+    active = revisions.active_passes()
+    return "\n".join(
+        line
+        for dream_pass in revisions.passes()[:limit]
+        for line in format_pass(
+            dream_pass, restored=dream_pass.outcome is PassOutcome.CHANGED and dream_pass.number not in active
+        )
+    )
+
+
+def _summary(dream_pass: DreamPass) -> str:
+    match dream_pass.outcome:
+        case PassOutcome.CHANGED:
+            size = f"{dream_pass.bytes_before:,} to {dream_pass.bytes_after:,} bytes"
+            return f"{count_noun(len(dream_pass.edits), 'change')}, {size}"
+        case PassOutcome.UNCHANGED:
+            return "nothing to change"
+        case PassOutcome.FAILED:
+            return f"failed, nothing changed: {dream_pass.reason}"
+
+
+def _diff(edit: AppliedEdit) -> Iterator[str]:
+    why = f"  ({edit.why})" if edit.why else ""
+    if edit.action == "move":
+        yield f"  > {edit.before[0]}  (now under {edit.after})"
+        return
+    note = "  (to ARCHIVE.md)" if edit.action == "archive" else ""
+    yield from (f"  - {text}{note}{why}" for text in edit.before)
+    if edit.after:
+        yield f"  + {edit.after}"
+
+
+def _minute(timestamp: str) -> str:
+    return timestamp[:16].replace("T", " ")

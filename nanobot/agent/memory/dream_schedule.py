@@ -89,7 +89,7 @@ class DreamScheduler:
 
     async def run_now(self, scope: Scope, who: str = "", command: str = "/dream") -> "tuple[DreamOutcome, str]":
         """Run over one memory now. Return the outcome and a text for a person. Never raises for a model or the disk."""
-        from nanobot.agent.memory.dream_texts import format_run
+        from nanobot.agent.memory.dream import format_run
 
         run = await self._run(scope, who, by_hand=True)
         last = next(iter(await asyncio.to_thread(self.memory_of(scope).revisions.passes)), None)

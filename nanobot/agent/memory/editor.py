@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update
+from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update, fact_importance
 from nanobot.agent.memory.facts import (
     PIN,
     Fact,
@@ -23,13 +23,11 @@ from nanobot.agent.memory.facts import (
     remove_facts,
     set_pinned,
 )
-from nanobot.agent.memory.history import entries_of_jsonl
-from nanobot.agent.memory.retention import fact_importance
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, encodable, is_like
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
-from nanobot.utils.text import clip_line, count_noun, format_when
+from nanobot.utils.text import clip_line, count_noun, format_when, json_objects
 
 _SHOWN_CHARS = 80
 _MAX_CHOICES = 8
@@ -295,8 +293,9 @@ class MemoryEditor:
         matches = []
         for path in dict.fromkeys([*self._files, *logs, *notes]):
             for number, line in enumerate(memory.file_text(path).splitlines(), 1):
-                is_json = path.suffix == ".jsonl"
-                shown = "".join(entry.content for entry in entries_of_jsonl(encode_escaped(line))) if is_json else line
+                shown = line
+                if path.suffix == ".jsonl":
+                    shown = "".join(str(row.get("content") or "") for row in json_objects(encode_escaped(line)))
                 if wanted and all(word in shown.casefold() for word in wanted):
                     matches.append(FactMatch(path.name, number, shown.strip()))
         return matches

@@ -1,12 +1,12 @@
-"""The files of one memory: opened without following links, read whole, written atomically."""
+"""The files of one memory, opened without following links, read whole and written atomically, and its log's entries."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
-from nanobot.agent.memory.history import STAMP
 from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
 from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.errors import StorageError
@@ -21,6 +21,15 @@ BUDGET_BYTES = 8192
 _STALE_TEMP_S = 600.0
 """A temporary file older than this belongs to no running writer."""
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty if the file has none."""
+
+    timestamp: str
+    content: str
 
 
 class MemoryFiles:
@@ -129,3 +138,20 @@ def _gap_at_end(place: FileLocation) -> str:
         return ""
     newlines = len(tail) - len(tail.rstrip(b"\n"))
     return "\n" * max(0, 2 - newlines) if tail else ""
+
+
+def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]:
+    """Parse HISTORY.md from offset `begin` on, given its bytes from there. Return each entry with the offset where it
+    ends. Text before the first stamp is an entry without one.
+    """
+    text = data.decode("utf-8", "surrogateescape")
+    starts = [0, *(match.start() for match in STAMP.finditer(text)), len(text)]
+    entries = []
+    for start, stop in pairwise(starts):
+        raw = text[start:stop].encode("utf-8", "surrogateescape")
+        begin += len(raw)
+        if piece := raw.decode("utf-8", "replace").strip():
+            stamp = STAMP.match(piece)
+            when, content = (stamp[1].replace("T", " "), piece[stamp.end() :]) if stamp else ("", piece)
+            entries.append((HistoryEntry(when, content.strip()), begin))
+    return entries

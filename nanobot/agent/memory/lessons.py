@@ -90,22 +90,19 @@ class Lessons:
 
     @property
     def _counts(self) -> DueTimes:
-        """By failure: when it was last seen, in how many turns, and in the state `first`, `turns` and its `lesson`."""
+        """By failure: when it was last seen, in how many turns, and in the state `first` and its `lesson`."""
         return DueTimes(self.database, "lesson")
 
     def learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
-        """Count the failures in the rows of a finished turn of the owner's, a turn once. Raises NanobotError."""
+        """Count the failures in the rows of a finished turn of the owner's. Raises NanobotError."""
         asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
         alone = asked_by_person and not self.others_write(session_key)
         now = self.clock.now()
-        today, turn_id = f"{now:%Y-%m-%d}", str(rows[-1].get("turn_id", "")) if rows else ""
+        today = f"{now:%Y-%m-%d}"
         for failure in find_failures(rows, person_is_owner=alone):
             count = self._counts.get(failure.text)
-            state = {"first": today, "turns": [], "lesson": ""} | count.state
-            if turn_id in state["turns"]:
-                continue  # a resumed turn
+            state = {"first": today, "lesson": ""} | count.state
             times = count.failures + 1
-            state["turns"] = [*state["turns"], turn_id][-RECURRING:]
             if times >= RECURRING and not state["lesson"]:
                 state["lesson"] = f"[{today}] {failure.text} ({times} times since {state['first']}){failure.advice}"
                 self._add(state["lesson"], f"{failure.text} (", session_key)

@@ -15,7 +15,7 @@ from typing import Any
 
 from nanobot.agent.memory.edits import FactEdit
 from nanobot.agent.memory.facts import Fact, fact_key, find_headings, parse_facts
-from nanobot.agent.memory.history import HistoryEntry
+from nanobot.agent.memory.files import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted

@@ -243,6 +243,11 @@ class MemoryService:
         """Stop; unfinished consolidations resume at the next start."""
         await self.consolidation.close()
         await self.dreams.close()
+        await self.wait_done()
+
+    async def wait_done(self) -> None:
+        """Wait until no session is being consolidated, and what turns brought is learned and recorded."""
+        await self.consolidation.wait_done(archived=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.memory.files import BUDGET_BYTES as BUDGET_BYTES
 from nanobot.agent.memory.files import MemoryFiles
-from nanobot.agent.memory.history import HistoryEntry, entries_of_jsonl, parse_entries
 from nanobot.agent.scope import Scope
 from nanobot.errors import NanobotError
 from nanobot.providers.base import LLMProvider
@@ -98,7 +97,7 @@ class MemoryStore(MemoryFiles):
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
         # most turns consolidate nothing
-        from nanobot.agent.memory.retention import read_for_model, store_edits
+        from nanobot.agent.memory.edits import read_for_model, store_edits
         from nanobot.agent.memory.save_memory import request_consolidation
         from nanobot.agent.memory.transcript import build_transcript
 
@@ -167,13 +166,6 @@ class MemoryStore(MemoryFiles):
         lines = text.splitlines()
         remaining = [line for line in lines if not any(_mentions(words, fact_words(line)) for words in forgotten_words)]
         return text if len(remaining) == len(lines) else "\n".join(remaining)
-
-    def read_history(self) -> list[HistoryEntry]:
-        """Return the log, oldest first: HISTORY.md and the original's later format, `history.jsonl`."""
-        jsonl, log = (self.memory_dir / "history.jsonl", self.history_file)
-        texts = [read_or_empty(path, self.files).encode("utf-8", "replace") for path in (jsonl, log)]
-        entries = [*entries_of_jsonl(texts[0]), *(entry for entry, _ in parse_entries(texts[1]))]
-        return sorted(entries, key=lambda entry: entry.timestamp)
 
     def note_file(self, day: date | None = None) -> Path:
         """Return the path of a day's notes, by default today's."""

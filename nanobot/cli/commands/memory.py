@@ -137,7 +137,7 @@ def dream(chat: ChatOption = None) -> None:
 
 def dream_log(limit: CountOption = 10, chat: ChatOption = None, json: JsonOption = False) -> None:
     """Show the last Dream passes, newest first: when, cost, and what changed."""
-    from nanobot.agent.memory.dream_texts import format_log
+    from nanobot.agent.memory.dream import format_log
 
     store, _ = _open_editor(chat)
     store.revisions.record()
