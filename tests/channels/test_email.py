@@ -357,10 +357,10 @@ async def test_mail_is_fetched_and_flagged_once_and_nothing_is_removed(mailbox, 
 
 
 async def test_large_mail_on_a_slow_line_is_no_dead_connection(mailbox, tmp_path, monkeypatch):
-    monkeypatch.setattr("nanobot.channels.email.receive._TIMEOUT_S", 0.6)
-    mailbox.fake.pause_s = 0.35  # three pauses are more than `stall_s`
+    monkeypatch.setattr("nanobot.channels.email.receive._TIMEOUT_S", 1.4)
+    mailbox.fake.pause_s = 0.5  # three pauses are more than `stall_s`
     async with live(mailbox, tmp_path) as life:
-        life.adjust(stall_s=0.8)
+        life.adjust(stall_s=1.3)
         await life.asked("large")
 
     assert len([one for one in mailbox.fake.commands if one.startswith("SELECT")]) == 1

@@ -16,6 +16,7 @@ from tests.support.streaming import streamed
 
 async def test_login_tries_the_credentials_and_says_what_to_do_next(matrix, tmp_path, capsys):
     async with live(matrix, tmp_path, password=PASSWORD) as life:
+        await life.is_up()
         assert await life.channel.login()
 
     assert f"Your bot is {BOT}; invite it" in capsys.readouterr().out

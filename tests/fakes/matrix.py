@@ -60,7 +60,6 @@ class MatrixPlatform(ServedPlatform):
         self.token = TOKEN
         self.password = PASSWORD
         self.logins: list[Json] = []
-        self.logouts = 0
         self.rooms: dict[str, Room] = {}
         self.stream: list[Json] = []
         self.receipts: list[tuple[str, str]] = []
@@ -197,7 +196,6 @@ class MatrixPlatform(ServedPlatform):
         return RefusedError(REFUSALS[status], status=status, **more)
 
     async def _logout(self, _: web.Request) -> Json:
-        self.logouts += 1
         return {}
 
     async def _login_flows(self, _: web.Request) -> Json:
