@@ -89,14 +89,16 @@ class Session:
     @property
     def messages(self) -> list[ChatMessage]:
         """All messages. Loads older ones; may raise StorageError."""
-        self._load_since(0)
-        self.is_exposed = True
-        return self._rows
+        with self._lock:  # else another thread could load the file anew in between, which leaves the older ones out
+            self._load_since(0)
+            self.is_exposed = True
+            return self._rows
 
     @messages.setter
     def messages(self, messages: list[ChatMessage]) -> None:
-        self._load_since(0)
-        self.is_exposed, self._rows = True, messages
+        with self._lock:
+            self._load_since(0)
+            self.is_exposed, self._rows = True, messages
 
     @property
     def message_count(self) -> int:
