@@ -34,6 +34,10 @@ class RefusedError(Exception):
         return self
 
 
+LINE_S = 45.0
+"""A bot whose line was cut again and again waits up to half a minute before it connects."""
+
+
 @dataclass(eq=False)
 class Line:
     """An open WebSocket; `session` is for what the platform knows of it."""
@@ -294,7 +298,7 @@ class ServedPlatform(Platform):
 
     async def some_line(self) -> Line:
         """Wait until the bot is connected."""
-        return await eventually(lambda: next(iter(self.lines), None))
+        return await eventually(lambda: next(iter(self.lines), None), LINE_S)
 
     def typed(self, chat: str | None = None) -> int:
         return self.typed_in.count(chat or self.private)

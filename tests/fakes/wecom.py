@@ -23,7 +23,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.wecom import WeComChannel
 from nanobot.config.channels import WeComConfig
 from nanobot.testing.platform import Shown
-from tests.fakes.served import Json, Line, RefusedError, Said, ServedPlatform
+from tests.fakes.served import LINE_S, Json, Line, RefusedError, Said, ServedPlatform
 from tests.support.eventually import eventually
 
 BOT_ID, SECRET = "aibEXAMPLE", "s3cr3t-of-the-robot"
@@ -131,7 +131,7 @@ class WeComPlatform(ServedPlatform):
         def find() -> Line | None:
             return next((one for one in self.lines if one.session and not one.transport.is_closing()), None)
 
-        return await eventually(find)
+        return await eventually(find, LINE_S)
 
     async def send(self, line: Line, command: str, body: Json) -> None:
         """Send a callback on this connection."""
