@@ -31,6 +31,7 @@ from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
 from nanobot.messages.types import BACKGROUND_ORIGINS, Origin
+from nanobot.utils.aio import is_being_cancelled
 from nanobot.utils.text import count_noun
 
 log = logging.getLogger(__name__)
@@ -302,7 +303,7 @@ class AgentLoop:
             try:
                 return await turn.task
             except asyncio.CancelledError:
-                if turn.ending is None or _is_cancelled():
+                if turn.ending is None or is_being_cancelled():
                     raise
                 if turn.ending is TurnEnding.INTERRUPT:
                     return _postpone(turn)
@@ -465,8 +466,3 @@ def _end_joined(turn: Turn, joined_turn: asyncio.Future[TurnResult]) -> TurnResu
 def _may_stop(message: InboundMessage, request: InboundMessage) -> bool:
     """Only owners and the sender of the request may stop its turn; in a group, other members may not."""
     return is_from_owner(message) or (message.channel, message.sender_id) == (request.channel, request.sender_id)
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

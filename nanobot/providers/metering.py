@@ -34,7 +34,7 @@ from nanobot.usage.ledger import SCHEMA, Ledger
 from nanobot.usage.prices import FREE, Price, PriceTable, matching_price, price_per_million
 from nanobot.usage.sums import By, UsageReport, UsageSum, UsageSummary, session_sums, sum_up, usage_report
 from nanobot.usage.types import LedgerRow, Tokens
-from nanobot.utils.aio import finish
+from nanobot.utils.aio import finish, is_being_cancelled
 from nanobot.utils.clock import Clock
 from nanobot.utils.database import Database, reading
 
@@ -156,8 +156,7 @@ class MeteredProvider(LLMProvider):
             await call.end(StreamCutError())  # if it ended without an answer; after an answer this does nothing
         except BaseException as error:
             await finish(call.end(error))
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
                 # The turn was not stopped: the provider cancelled itself, which is a failure to report.
                 raise StreamCutError("the provider cancelled its own call") from error
             raise

@@ -3,7 +3,7 @@
 Standard: each model is asked up to four times, after 1, 2 and 4 s or as long as the server asks for; then the next one.
 Persistent (`agents.defaults.providerRetryMode`): each is asked once, and all of them again until the same failure
 repeats, at most a minute apart. Each error type says who to try next (`try_elsewhere` in errors.py). No switch is
-silent: the user is told once which model answers instead, and once when the first one is back.
+silent: the session is notified once which model answers instead, and once when the first one is back.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ MAX_FAILURES = 3
 OPEN_S = 60.0
 """For so long; then one call is sent as a probe."""
 _NOTICE_INTERVAL_S = 60.0
-"""How often the user is told that a persistent call goes on."""
+"""Interval of the notices that a persistent call is still retried."""
 _MAX_SESSIONS = 1024
 """How many sessions to remember whose answers come from another model than the first."""
 _MIN_REPLY_TOKENS = 1024
@@ -326,7 +326,7 @@ class ResilientProvider(LLMProvider):
                 await candidate.model.provider.close()
 
     def _announce(self, index: int, round_: "_Round") -> None:
-        """Tell the log and the session if another candidate answers it than before."""
+        """Log and notify the session if another candidate answers it than before."""
         now, context = self.candidates[index], call_context()
         if index != self._by_session.get(context.session_key, 0):
             put_bounded(self._by_session, context.session_key, index, _MAX_SESSIONS)

@@ -89,7 +89,7 @@ class Session:
     @property
     def messages(self) -> list[ChatMessage]:
         """All messages. Loads older ones; may raise StorageError."""
-        with self._lock:  # else another thread could load the file anew in between, which leaves the older ones out
+        with self._lock:  # another thread may reload the file, which drops older rows that nobody has been given
             self._load_since(0)
             self.is_exposed = True
             return self._rows

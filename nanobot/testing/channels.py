@@ -168,8 +168,7 @@ async def test_messages_of_a_chat_keep_their_order_and_two_chats_never_mix(platf
 async def test_an_incoming_file_is_stored_and_its_path_given_to_the_model(platform: Platform, tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(PICTURE)
     async with live(platform, tmp_path) as life:
-        await platform.says("look", file=tmp_path / "picture.png")
-        message = await life.hears("look")
+        message = await life.receives("look", file=tmp_path / "picture.png")
 
     (kept,) = message.media
     assert Path(kept).read_bytes() == PICTURE
@@ -289,8 +288,7 @@ async def test_a_file_is_sent_with_its_text_and_a_missing_one_is_reported(platfo
 @needs("buttons")
 async def test_buttons_are_shown_and_pressing_one_sends_its_value(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         (shown_id,) = await life.posted(message, "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))
         offered = [one.buttons for one in platform.shown()]
         await platform.press_button(shown_id, "Yes")
@@ -307,8 +305,7 @@ async def test_the_typing_indicator_ends_with_the_turn_however_it_ends(platform:
         life.adjust(typing_s=0.02)
         for state in (InboundState.ANSWERED, InboundState.FAILED):
             before = platform.typed()
-            await platform.says(f"hello {state}")
-            message = await life.hears(f"hello {state}")
+            message = await life.receives(f"hello {state}")
             life.bus.begin(message, f"turn {state}")
             await until(lambda before=before: platform.typed() > before)  # type: ignore[misc]
             life.bus.settle(message, state)
@@ -342,8 +339,7 @@ async def test_a_message_that_has_to_wait_gets_a_reaction_that_goes_with_its_tur
 @needs("shows_progress")
 async def test_progress_is_shown_in_order(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         await life.is_up()
         life.post(message, "reading", kind=OutboundKind.PROGRESS, **turn_of(message))
         life.post(message, "notes.md", kind=OutboundKind.TOOL_HINT, **turn_of(message))
@@ -362,8 +358,7 @@ async def test_progress_is_shown_in_order(platform: Platform, tmp_path: Path) ->
 async def test_a_streamed_answer_is_one_message_and_ends_as_the_reply(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         delta(life, message, "one ")
         first = (await life.shows("one")).text
         delta(life, message, "two ")
@@ -387,8 +382,7 @@ async def test_a_streamed_answer_past_the_length_limit_continues_in_the_next_mes
     parts = [said[start : start + len(said) // 8 + 1] for start in range(0, len(said), len(said) // 8 + 1)]
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         for part in parts:
             delta(life, message, " ".join(part) + " ")
             await life.shows(part[-1])
@@ -404,8 +398,7 @@ async def test_a_streamed_answer_past_the_length_limit_continues_in_the_next_mes
 async def _streamed_until_a_crash(platform: Platform, folder: Path) -> None:
     async with live(platform, folder, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         for word in ("one", "two"):  # the second is an edit, so the first is written down by then
             delta(life, message, f"{word} ")
             await life.shows(word)
@@ -445,8 +438,7 @@ async def test_a_streamed_answer_that_was_complete_before_a_crash_is_seen_once_o
 async def test_a_failed_edit_leaves_exactly_one_message_with_the_reply(platform: Platform, tmp_path: Path) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         delta(life, message, "one ")
         await life.shows("one")
         platform.refuse(1)
@@ -465,8 +457,7 @@ async def test_a_failed_send_is_retried_in_the_time_the_platform_names_and_an_un
     platform: Platform, tmp_path: Path
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         platform.refuse(1, status=500)
         await life.posted(message, "at last")
         if platform.rate_limits:
@@ -501,8 +492,7 @@ async def test_a_message_without_a_confirmation_is_sent_four_times_at_most_and_s
     platform: Platform, tmp_path: Path
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         platform.lose_answers(20)
         receipt = life.post(message, "news")
         await until(lambda: receipt.settled)
@@ -523,8 +513,7 @@ async def test_a_streamed_answer_without_a_confirmation_is_seen_once_or_repeated
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         platform.lose_answers(2)
         delta(life, message, "one ")
         await life.shows("one")
@@ -593,8 +582,7 @@ async def test_a_reply_that_was_unsent_at_a_stop_is_sent_once_after_the_start(
     platform: Platform, tmp_path: Path
 ) -> None:
     async with live(platform, tmp_path, silent=True) as life:
-        await platform.says("hello")
-        message = await life.hears("hello")
+        message = await life.receives("hello")
         await platform.gone(gone=True)
         life.answers(message, "the reply")
     await platform.gone(gone=False)

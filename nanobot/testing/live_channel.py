@@ -122,7 +122,7 @@ class LiveChannel:
         """Wait until the channel is connected."""
         await asyncio.wait_for(self.channel.status.connected.wait(), TIMEOUT_S)
 
-    async def told(self, text: str, **options: Any) -> InboundMessage:
+    async def receives(self, text: str, **options: Any) -> InboundMessage:
         """Send a message as a person, and return it as the agent received it."""
         await self.platform.says(text, **options)
         return await self.hears(text)

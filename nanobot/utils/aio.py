@@ -29,17 +29,22 @@ async def finish(work: Awaitable[T]) -> T:
     return task.result()
 
 
+def is_being_cancelled() -> bool:
+    """Whether the current task was cancelled. If not, a CancelledError comes from a task or future it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def contain_errors(work: Awaitable[T]) -> T:
     """Await foreign code. An exception that is no Exception, such as SystemExit, becomes a RuntimeError, and so does a
-    CancelledError that nobody asked this task for, as after a wait for a task that the code has cancelled itself.
+    CancelledError although this task was not cancelled.
     """
     try:
         return await work
     except Exception:
         raise
     except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+        if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
             raise
         raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from nanobot.utils.aio import contain_errors
+from nanobot.utils.aio import contain_errors, is_being_cancelled
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class WorkerThread:
             async with asyncio.timeout(timeout_s):
                 return await call
         except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             raise RuntimeError("it cancelled itself") from None
 

@@ -142,7 +142,7 @@ async def test_somebody_may_be_listed_by_either_id(dingtalk, tmp_path):
 async def test_a_streamed_answer_is_a_card_that_ends_as_finished_also_before_a_tool(dingtalk, tmp_path):
     async with live(dingtalk, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        message = await life.receives("hello")
         delta(life, message, "let me look ")
         growing = await life.shows("let me")
         status = dingtalk.posts[0].card["flowStatus"]
@@ -165,7 +165,7 @@ async def test_without_the_permission_for_cards_answers_come_as_messages_and_sta
     dingtalk.scopes -= {"Card.Instance.Write", "Card.Streaming.Write"}
     async with live(dingtalk, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        message = await life.receives("hello")
         for word in ("one ", "two "):
             delta(life, message, word)
         life.post(message, "one two", kind=OutboundKind.STREAM_END, **turn_of(message))
@@ -197,7 +197,7 @@ async def test_without_the_permission_for_cards_answers_come_as_messages_and_sta
 async def test_files_are_sent_and_those_that_dingtalk_does_not_take_in_a_zip(dingtalk, tmp_path, name, data, key):
     (tmp_path / name).write_bytes(data)
     async with live(dingtalk, tmp_path, silent=True) as life:
-        await life.posted(await life.told("hello"), "here", media=[str(tmp_path / name)])
+        await life.posted(await life.receives("hello"), "here", media=[str(tmp_path / name)])
 
     _, post = dingtalk.posts
     sent_name, sent = dingtalk.stored[post.parameters.get("mediaId") or post.parameters["photoURL"]]

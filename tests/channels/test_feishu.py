@@ -133,12 +133,12 @@ async def test_what_is_replied_to_is_quoted_with_its_files(feishu, tmp_path):
     async with live(feishu, tmp_path) as life:
         life.people.admit("feishu", ANNA, owner=True)
         _, own, answer = await life.asked("hello")
-        of_file = await life.told("sum it up", chat=HALL, mention=True, reply_to=plan.id)
-        of_words = await life.told("who?", chat=HALL, mention=True, reply_to=words.id)
-        of_ours = await life.told("sure?", reply_to=answer.id)
+        of_file = await life.receives("sum it up", chat=HALL, mention=True, reply_to=plan.id)
+        of_words = await life.receives("who?", chat=HALL, mention=True, reply_to=words.id)
+        of_ours = await life.receives("sure?", reply_to=answer.id)
         mine = await feishu.says("my words")
-        of_own = await life.told("these?", reply_to=mine)
-        command = await life.told("/status", reply_to=words.id)
+        of_own = await life.receives("these?", reply_to=mine)
+        command = await life.receives("/status", reply_to=words.id)
 
     assert [Path(path).read_bytes() for path in of_file.media] == [b"the plan"]
     assert of_words.content == f"[in reply to {ZOE}]\n> buy milk\nwho?"
@@ -168,7 +168,7 @@ async def test_each_question_in_a_group_has_its_session_until_topics_are_not_apa
     async with live(feishu, tmp_path) as life:
         first, one, answer = await life.asked("one", chat=HALL, mention=True)
         _, two, _ = await life.asked("two", chat=HALL, mention=True)
-        more = await life.told("more", chat=HALL, mention=True, reply_to=answer.id)
+        more = await life.receives("more", chat=HALL, mention=True, reply_to=answer.id)
         _, inside, _ = await life.asked("inside", chat=HALL, mention=True, thread=HALL_ROOT)
     async with live(feishu, tmp_path, topic_isolation=False) as life:
         _, flat, _ = await life.asked("flat", chat=HALL, mention=True)
@@ -264,7 +264,7 @@ async def test_without_the_permission_for_cards_the_answer_comes_whole(feishu, t
     feishu.scopes.discard("cardkit:card:write")
     async with live(feishu, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        message = await life.receives("hello")
         delta(life, message, "one ")
         await eventually(lambda: "create_card" in feishu.calls)
         life.answers(message, "one two")
@@ -308,7 +308,7 @@ async def test_an_answer_to_a_message_that_was_withdrawn_stands_in_the_chat(feis
 
 async def test_a_button_in_a_group_is_pressed_in_the_session_that_offered_it_also_after_a_restart(feishu, tmp_path):
     async with live(feishu, tmp_path, silent=True) as life:
-        message = await life.told("hello", chat=HALL, mention=True)
+        message = await life.receives("hello", chat=HALL, mention=True)
         (shown_id,) = await life.posted(message, "sure?", buttons=(Button("Yes", "do it"),))
     async with live(feishu, tmp_path, silent=True) as life:
         await life.is_up()

@@ -206,7 +206,7 @@ async def test_an_answer_is_formatted_and_mentions_nobody(matrix, tmp_path):
 
 async def test_progress_is_a_notice_and_the_reply_a_message(matrix, tmp_path):
     async with live(matrix, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        message = await life.receives("hello")
         life.post(message, "looking", kind=OutboundKind.PROGRESS)
         await life.shows("looking")
         await life.posted(message, "found")
@@ -247,7 +247,7 @@ async def test_rooms_are_found_by_alias_name_and_id_and_people_by_id(matrix, tmp
 async def test_a_file_that_is_larger_than_the_limit_is_named_in_the_answer_and_to_the_model(matrix, tmp_path):
     (tmp_path / "large.png").write_bytes(b"x" * 3000)
     async with live(matrix, tmp_path, max_media_bytes=2000, silent=True) as life:
-        message = await life.told("look", file=tmp_path / "large.png")
+        message = await life.receives("look", file=tmp_path / "large.png")
         await life.posted(message, "here", media=[str(tmp_path / "large.png")])
 
     assert "[image: download failed]" in message.content

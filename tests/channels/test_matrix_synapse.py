@@ -59,7 +59,7 @@ async def test_an_answer_grows_by_edits_and_its_file_arrives_whole(platform, tmp
     (tmp_path / "picture.png").write_bytes(PICTURE)
     async with live(platform, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        message = await life.receives("hello")
         delta(life, message, "one ")
         await life.shows("one")
         picture = [str(tmp_path / "picture.png")]

@@ -80,7 +80,7 @@ async def test_more_than_one_page_from_while_it_was_down_is_answered(mochat, tmp
 
 async def test_a_message_to_a_token_that_was_revoked_waits(mochat, tmp_path):
     async with live(mochat, tmp_path, silent=True, refresh_interval_ms=500) as life:
-        message = await life.told("hello")
+        message = await life.receives("hello")
         mochat.token = "claw_another"
         receipt = life.post(message, "waits")
         await eventually(lambda: life.channel.status.state is ChannelState.FAILED)

@@ -231,7 +231,7 @@ async def test_a_thread_is_answered_in_it_or_beside_it(teams, tmp_path):
         await eventually(lambda: life.channel.status.sent)
     async with live(teams, tmp_path, silent=True, reply_in_thread=False) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("two", chat=HALL, thread="7", mention=True)
+        message = await life.receives("two", chat=HALL, thread="7", mention=True)
         delta(life, message, "first ")
         await life.shows("first", HALL)
         life.answers(message, "first second")

@@ -208,7 +208,7 @@ async def test_what_a_platform_never_takes_is_tried_once_and_said_in_words_to_ac
 async def test_an_error_that_nobody_knows_is_tried_again_and_then_said(platform, tmp_path, code, status):
     platform.refusals.extend(RefusedError(code, "不知道", status) for _ in range(4))
     async with live(platform, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        message = await life.receives("hello")
         with pytest.raises(DeliveryFailedError, match=rf"不知道 \({code}\)"):
             await life.posted(message, "lost")
         await life.posted(message, "next")
@@ -358,7 +358,7 @@ async def test_words_of_somebody_else_are_read_as_theirs(platform, tmp_path, wor
         life.people.admit(platform.name, platform.person, owner=True)
         await platform.writes(*words, **more)
         quoting = await life.hears(words[0])
-        own = await life.told("mine")
+        own = await life.receives("mine")
 
     assert quoting.content == read
     assert (quoting.provenance, own.provenance) == (Provenance.PERSON, Provenance.OWNER)

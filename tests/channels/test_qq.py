@@ -165,7 +165,7 @@ async def test_where_the_bot_may_only_reply_the_owner_is_told_and_the_next_reply
     async with live(qq, tmp_path, silent=True) as life:
         with pytest.raises(DeliveryFailedError, match="It can answer once they write again"):
             await life.posted(Address("qq", ANNA), "a reminder")
-        await life.posted(await life.told("hello"), "answer")
+        await life.posted(await life.receives("hello"), "answer")
 
     assert len(life.dead) == 1
     assert [post.text for post in qq.posts] == ["answer"]
@@ -205,7 +205,7 @@ async def test_an_acknowledgement_is_sent_only_if_the_config_has_one(qq, tmp_pat
         await life.shows("One moment.")
         await life.posted(await life.hears("hello"), "answer")
     async with live(qq, tmp_path, silent=True) as life:
-        await life.posted(await life.told("again"), "another")
+        await life.posted(await life.receives("again"), "another")
 
     assert [post.text for post in qq.posts] == ["One moment.", "answer", "another"]
 

@@ -145,7 +145,7 @@ async def test_after_nine_minutes_a_stream_is_completed_and_the_whole_answer_fol
 async def test_buttons_below_a_long_text_are_on_a_card_of_their_own_which_shows_what_was_pressed(wecom, tmp_path):
     question = "May I run this command?\n\n- `make install`"
     async with live(wecom, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        message = await life.receives("hello")
         await life.posted(message, question, buttons=(Button("Yes", "approve 1"), Button("No", "deny 1")))
         text, card = wecom.posts
         await wecom.presses(card, "Yes")

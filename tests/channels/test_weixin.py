@@ -85,7 +85,7 @@ async def test_a_file_whose_address_is_not_wechats_is_not_asked_for(weixin, tmp_
 
 async def test_a_logged_out_bot_says_what_to_do_and_sends_what_waited_after_the_next_login(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
-        message = await life.told("hello")
+        message = await life.receives("hello")
         weixin.token = "another"
         receipt = life.post(message, "the answer")
         await until(lambda: life.channel.status.state is ChannelState.FAILED)
@@ -233,7 +233,7 @@ def sent(weixin):
 
 async def test_what_exceeds_the_budget_waits_until_the_person_writes_and_comes_first(weixin, tmp_path, caplog):
     async with live(weixin, tmp_path, silent=True) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         for number in range(8):
             await life.posted(message, f"answer {number}")
         receipt = life.post(message, "answer 8")
@@ -256,7 +256,7 @@ async def test_what_exceeds_the_budget_waits_until_the_person_writes_and_comes_f
 
 async def test_what_waits_is_sent_after_a_restart_once_the_person_writes(weixin, tmp_path, caplog):
     async with live(weixin, tmp_path, silent=True, context_message_budget=1) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         await life.posted(message, "first")
         life.post(message, "second")
         await until(lambda: caplog.text.count(WAITS) == 1)
@@ -274,7 +274,7 @@ async def test_a_reminder_to_somebody_who_never_wrote_waits_for_their_first_mess
     async with live(weixin, tmp_path, allow_from=["*"], silent=True) as life:
         await life.is_up()
         receipt = life.post(Address("weixin", ZOE), "good morning")
-        await life.posted(await life.told("hello"), "hi")
+        await life.posted(await life.receives("hello"), "hi")
         waited = not receipt.settled
         await weixin.says("hello", sender=ZOE)
         await asyncio.wait_for(receipt.wait(), 10)
@@ -289,7 +289,7 @@ async def test_a_day_after_the_last_message_nothing_is_asked_of_wechat(weixin, t
     weixin.now = lambda: clock.now().timestamp()
     async with live(weixin, tmp_path, silent=True, clock=clock) as life:
         life.adjust(stall_s=0.0)
-        message = await life.told("one")
+        message = await life.receives("one")
         clock.advance(86400 - 60)
         await life.posted(message, "in time")
         clock.advance(61)
@@ -305,7 +305,7 @@ async def test_a_day_after_the_last_message_nothing_is_asked_of_wechat(weixin, t
 async def test_a_token_that_went_stale_is_replaced_by_the_one_that_wechat_gives(weixin, tmp_path):
     weixin.gives_tokens = True
     async with live(weixin, tmp_path, silent=True) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         weixin.is_stale.update(weixin.contexts)
         await life.posted(message, "the answer")
         await life.posted(message, "more")
@@ -319,7 +319,7 @@ async def test_a_message_that_wechat_refuses_for_now_is_sent_later_and_needs_no_
 ):
     monkeypatch.setattr(weixin_channel, "_FIRST_PAUSE_S", 0.05)
     async with live(weixin, tmp_path, silent=True) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         weixin.refusals.extend(RefusedError(-2, "prepare failed") for _ in range(2))
         await life.posted(message, "the answer")
 
@@ -331,7 +331,7 @@ async def test_a_message_that_wechat_refuses_for_now_is_sent_later_and_needs_no_
 
 async def test_a_refused_message_goes_out_at_once_when_the_person_writes(weixin, tmp_path, caplog):
     async with live(weixin, tmp_path, silent=True) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         weixin.refusals.append(RefusedError(-2))
         receipt = life.post(message, "the answer")
         await until(lambda: "trying again in 60 s" in caplog.text)
@@ -352,7 +352,7 @@ async def test_a_refused_message_goes_out_at_once_when_the_person_writes(weixin,
 )
 async def test_progress_leaves_messages_for_the_answer(weixin, tmp_path, section, shown):
     async with live(weixin, tmp_path, silent=True, **section) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         for number in range(4):
             life.post(message, f"step {number}", kind=OutboundKind.PROGRESS)
         await life.posted(message, "done")
@@ -362,7 +362,7 @@ async def test_progress_leaves_messages_for_the_answer(weixin, tmp_path, section
 
 async def test_what_was_cut_off_by_a_crash_is_counted(weixin, tmp_path, caplog):
     async with live(weixin, tmp_path, silent=True, context_message_budget=2) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         weixin.lose_answers(1)
         await life.posted(message, "twice")
         life.post(message, "no room")
@@ -373,7 +373,7 @@ async def test_what_was_cut_off_by_a_crash_is_counted(weixin, tmp_path, caplog):
 
 async def test_each_message_has_an_id_of_its_own_and_a_retry_that_of_the_first(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
-        message = await life.told("one")
+        message = await life.receives("one")
         weixin.refuse(1, status=500)
         await life.posted(message, "first")
         await life.posted(message, "second")
@@ -386,7 +386,7 @@ async def test_each_message_has_an_id_of_its_own_and_a_retry_that_of_the_first(w
 async def test_messages_do_not_come_in_bursts(weixin, tmp_path):
     async with live(weixin, tmp_path, silent=True) as life:
         life.adjust(pace_s=0.1)
-        message = await life.told("one")
+        message = await life.receives("one")
         began = time.monotonic()
         for number in range(3):
             await life.posted(message, f"answer {number}")

@@ -95,10 +95,6 @@ class GuardedHook:
         except TimeoutError:
             self.timeouts += 1
             raise self._record_failure(f"{method} took more than {self.timeout_s:g} s") from None
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            raise self._record_failure(f"{method} raised CancelledError") from None
         except Exception as error:  # third-party code may raise anything
             log.debug("%s: %s failed", self.name, method, exc_info=True)
             raise self._record_failure(f"{method} raised {_describe_error(error)}") from None

@@ -181,7 +181,10 @@ def _text_argument(arguments: Mapping[str, object], name: str) -> str:
     value = arguments.get(name)
     if value is None:
         raise UnusableAnswerError(f"The model left out {name}.")
-    text = clean_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    try:
+        text = clean_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    except RecursionError as error:
+        raise UnusableAnswerError(f"The model's {name} is nested too deeply.") from error
     if is_refusal(text):
         raise UnusableAnswerError(f"The model's {name} is a refusal or an error: {text[:80]!r}.")
     return text

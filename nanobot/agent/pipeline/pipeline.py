@@ -320,8 +320,7 @@ class Pipeline:
             return await finish(self._store_pending_rows(turn))
 
         def on_partial_text(text: str) -> None:
-            # text withheld by redaction causes no event
-            turn.progress.last_activity = asyncio.get_running_loop().time()
+            turn.progress.touch()  # text withheld by redaction causes no event
             checkpoint.partial(text)
 
         first = session.message_count - len(history)

@@ -256,7 +256,7 @@ class TurnProgress:
         self._on_step_end = on_step_end
         self.phase = TurnPhase.RESTORE
         self.phase_began = 0.0
-        """By the time of the event loop, as `last_activity`."""
+        """By the clock of the event loop, as `last_activity`."""
         self.phase_seconds: dict[str, float] = {}
         self.last_activity = 0.0
         """Time of the last event."""
@@ -275,8 +275,12 @@ class TurnProgress:
             self.phase_seconds[self.phase] = now - self.phase_began
         self.phase, self.phase_began, self.last_activity = phase, now, now
 
-    def __call__(self, event: TurnEvent) -> None:
+    def touch(self) -> None:
+        """Record that something happened now."""
         self.last_activity = asyncio.get_running_loop().time()
+
+    def __call__(self, event: TurnEvent) -> None:
+        self.touch()
         self.open.apply(event)
         match event:
             case events.TextDelta(text=text):

@@ -50,15 +50,15 @@ class Watchdog:
         self._timer = asyncio.get_running_loop().call_later(timeouts.shortest, self._check)
 
     def _check(self) -> None:
-        progress = self._progress
+        progress, loop = self._progress, asyncio.get_running_loop()
         limit_s = self._timeouts.of(progress.phase)
         if progress.open.has_question():
-            progress.last_activity = asyncio.get_running_loop().time()  # approval questions have a timeout of their own
+            progress.touch()  # approval questions have a timeout of their own
         since = progress.last_activity if progress.phase is TurnPhase.RUN else progress.phase_began
-        remaining_s = since + limit_s - asyncio.get_running_loop().time()
+        remaining_s = since + limit_s - loop.time()
         if remaining_s > 0 or self._task is None:
             pause_s = min(max(remaining_s, 0.001), self._timeouts.shortest)
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._check)
+            self._timer = loop.call_later(pause_s, self._check)
         else:
             self.hung = TurnHungError(progress.phase, limit_s)
             self._task.cancel()

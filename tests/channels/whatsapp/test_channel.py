@@ -262,7 +262,7 @@ async def test_a_message_to_a_number_finds_its_chat(whatsapp, tmp_path):
 
 async def test_answers_quote_only_if_the_config_says_so(whatsapp, tmp_path):
     async with live(whatsapp, tmp_path, silent=True, reply_to_message=False) as life:
-        message = await life.told("hello")
+        message = await life.receives("hello")
         await life.posted(message, "to you", reply_to=message.message_id)
 
     assert [post.quoted for post in whatsapp.posts] == [None]
@@ -310,7 +310,7 @@ async def test_a_streamed_answer_is_edited_twenty_times_and_then_once_more(whats
     words = [f"w{number} " for number in range(25)]
     async with live(whatsapp, tmp_path, silent=True) as life:
         life.adjust(delta_interval_s=0.0)
-        message = await life.told("hello")
+        message = await life.receives("hello")
         for word in words[:21]:
             delta(life, message, word)
             await life.shows(word.strip())
