@@ -22,8 +22,8 @@ from nanobot.agent.goals.tool import GoalTool
 from nanobot.agent.hooks import Hook
 from nanobot.agent.hooks.runner import GuardedHook, HookRunner
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.memory import due
 from nanobot.agent.memory.service import MemoryService
+from nanobot.agent.memory.store import SCHEMA as MEMORY_SCHEMA
 from nanobot.agent.models import SessionModels
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.turn import TurnDeps, TurnOptions, TurnTimeouts
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + due.SCHEMA + SKILL_SCHEMA
+DATABASE_SCHEMA = ledger.SCHEMA + WORK_SCHEMA + team.SCHEMA + MEMORY_SCHEMA + SKILL_SCHEMA
 """The tables that a bot needs."""
 
 

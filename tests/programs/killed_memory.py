@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import nanobot.agent.memory.commands  # noqa: F401 each child would import it anew
-from nanobot.agent.memory.due import DueTimes
 from nanobot.agent.memory.revisions import RevisionLog
+from nanobot.agent.memory.schedule import DueTimes
 from nanobot.security.files.open import FileLocation
 from nanobot.session.manager import SessionManager
 from nanobot.testing import open_bot

@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 
-from nanobot.agent.memory.due import DueTimes
+from nanobot.agent.memory.schedule import DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.cron.service import CronService

@@ -15,10 +15,8 @@ from typing import Any
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.consolidation import ModelSource
-from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.edits import FactEdit, apply_edits
 from nanobot.agent.memory.facts import BOM, Fact, decode_escaped, encode_escaped, fact_key, parse_facts
-from nanobot.agent.memory.files import HistoryEntry, parse_entries, storage_errors
 from nanobot.agent.memory.review import EditAction, EditRules, KnownFact, ask_model, call_arguments, edits_schema
 from nanobot.agent.memory.revisions import (
     AppliedEdit,
@@ -31,7 +29,8 @@ from nanobot.agent.memory.revisions import (
     encodable,
     is_like,
 )
-from nanobot.agent.memory.store import MemoryStore
+from nanobot.agent.memory.schedule import Due, DueTimes
+from nanobot.agent.memory.store import HistoryEntry, MemoryStore, parse_entries, storage_errors
 from nanobot.config.schema import DreamConfig
 from nanobot.errors import NanobotError, ProviderError, StorageError
 from nanobot.messages.tokens import estimate_tokens

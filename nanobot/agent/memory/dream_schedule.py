@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.memory.due import Due, DueTimes
+from nanobot.agent.memory.schedule import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.config.schema import DreamConfig

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nanobot.agent.memory.due import Due, DueTimes
 from nanobot.agent.memory.facts import Fact, add_fact, encode_escaped, parse_facts, remove_facts
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
+from nanobot.agent.memory.schedule import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments

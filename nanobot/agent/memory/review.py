@@ -15,8 +15,8 @@ from typing import Any
 
 from nanobot.agent.memory.edits import FactEdit
 from nanobot.agent.memory.facts import Fact, fact_key, find_headings, parse_facts
-from nanobot.agent.memory.files import HistoryEntry
 from nanobot.agent.memory.revisions import is_like
+from nanobot.agent.memory.store import HistoryEntry
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted
 from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response, parse_arguments

@@ -1,34 +1,38 @@
-"""When sessions are consolidated: in the background, after turns.
+"""When background work of the memory is due, and the scheduler that consolidates sessions after turns.
+
+`DueTimes` are times with exponential backoff in the database, so that the next process goes on with them.
 
 A session is checked after each turn. It is due once enough messages are past its cursor, or when its window dropped
 turns; consolidation then waits for a short pause in the conversation. Where that is configured, it is also due once it
 was idle for some time; what was missed while nanobot was not running is done before its next prompt is built. Sessions
-archived by `/new` wait in a queue. Failures are retried with exponential backoff. Due times and queue are in the
-database, so the next process goes on with them.
+archived by `/new` wait in a queue.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from nanobot.agent.memory.due import Due, DueTimes
+from nanobot.agent.memory.store import SCHEMA
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.file_names import stem_of
 from nanobot.session.lines import parse_time
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
+from nanobot.utils.database import reading, writing
 
 if TYPE_CHECKING:
     from nanobot.agent.memory.consolidation import ConsolidationResult, Consolidator
 
 log = logging.getLogger(__name__)
 
+_MAX_FAILURES = 30
 KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
 _IDLE_KEEP = 8
@@ -45,6 +49,60 @@ _FULL, _IDLE, _ARCHIVE = "full", "idle", "archive"
 
 Job = tuple[str, str]
 """Kind, and the key of a session or the file stem of an archived one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a piece of work is due (wall clock, seconds), how often it failed in a row, and its own state."""
+
+    at: float = 0.0
+    failures: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def after_failure(self, now: float, first_s: float, longest_s: float) -> "Due":
+        """The next time: `first_s` after the first failure, twice as long after each further one."""
+        wait = min(first_s * 2**self.failures, longest_s)
+        return replace(self, at=now + wait, failures=min(self.failures + 1, _MAX_FAILURES))
+
+
+class DueTimes:
+    """The due times of one kind of work, by key. All methods raise StorageError."""
+
+    def __init__(self, database: Path, kind: str) -> None:
+        self._database = database
+        self._kind = kind
+
+    def get(self, key: str) -> Due:
+        """Return a due time; the initial one if there is none."""
+        return self.all(key).get(key, Due())
+
+    def all(self, key: str | None = None) -> dict[str, Due]:
+        """Return all due times in the order of their keys, or that of one key."""
+        with reading(self._database, SCHEMA) as db:
+            query = "SELECT key, due_at, failures, state FROM memory_due WHERE kind = ?1 AND (?2 IS NULL OR key = ?2)"
+            rows = db.execute(f"{query} ORDER BY key", (self._kind, key))
+            return {key: Due(at, failures, json.loads(state)) for key, at, failures, state in rows}
+
+    def claim(self, key: str, now: float, seconds: float) -> Due | None:
+        """Return a due time, None if there is none. If it has come, other processes see it `seconds` later."""
+        due = self.all(key).get(key)
+        if due is None or due.at > now:
+            return due
+        with writing(self._database, SCHEMA) as db:
+            values = (now + seconds, self._kind, key, due.at)
+            row = db.execute("UPDATE memory_due SET due_at = ? WHERE kind = ? AND key = ? AND due_at = ?", values)
+        return due if row.rowcount else replace(due, at=now + seconds)
+
+    def put(self, key: str, due: Due) -> None:
+        """Store a due time."""
+        with writing(self._database, SCHEMA) as db:
+            row = (self._kind, key, due.at, due.failures, json.dumps(due.state))
+            db.execute("INSERT OR REPLACE INTO memory_due VALUES (?, ?, ?, ?, ?)", row)
+
+    def delete(self, key: str) -> None:
+        """Forget a due time."""
+        with writing(self._database, SCHEMA) as db:
+            db.execute("DELETE FROM memory_due WHERE kind = ? AND key = ?", (self._kind, key))
 
 
 @dataclass(eq=False)
