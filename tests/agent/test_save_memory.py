@@ -7,12 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits
+from nanobot.agent.memory.edits import (
+    EditRules,
+    FactEdit,
+    KnownFact,
+    UnusableAnswerError,
+    apply_edits,
+    find_unknown_word,
+)
 from nanobot.agent.memory.facts import parse_facts
-from nanobot.agent.memory.review import EditRules, KnownFact, UnusableAnswerError, find_unknown_word
-from nanobot.agent.memory.save_memory import check_answer
+from nanobot.agent.memory.save_memory import build_transcript, check_answer, transcript_lines
 from nanobot.agent.memory.store import HistoryEntry
-from nanobot.agent.memory.transcript import build_transcript, transcript_lines
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.testing import calls

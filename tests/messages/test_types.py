@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.approval.taint import own_provenance
-from nanobot.agent.memory.transcript import add_provenance
+from nanobot.agent.memory.save_memory import add_provenance
 from nanobot.messages.types import Provenance, stored_provenance
 from nanobot.session.search.sources import trust_in
 

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.memory.edits import edits_of_update, read_for_model, store_edits
+from nanobot.agent.memory.edits import edits_of_update
 from nanobot.agent.memory.facts import parse_facts
 from nanobot.agent.memory.revisions import UNKNOWN_SOURCE, ChangedBy, ChangeSource
+from nanobot.agent.memory.save_memory import read_for_model, store_edits
 from nanobot.agent.memory.schedule import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import Scope

@@ -17,11 +17,17 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from nanobot.agent.engine.spec import Model
-from nanobot.agent.memory.edits import read_for_model, store_edits
 from nanobot.agent.memory.revisions import ChangeSource
-from nanobot.agent.memory.save_memory import SaveMemoryAnswer, request_consolidation
+from nanobot.agent.memory.save_memory import (
+    SaveMemoryAnswer,
+    add_provenance,
+    build_transcript,
+    read_for_model,
+    request_consolidation,
+    store_edits,
+    transcript_lines,
+)
 from nanobot.agent.memory.store import MemoryStore
-from nanobot.agent.memory.transcript import add_provenance, build_transcript, transcript_lines
 from nanobot.agent.scope import Scope
 from nanobot.agent.session_summary import (
     OLD_SUMMARY,

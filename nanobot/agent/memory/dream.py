@@ -15,9 +15,17 @@ from typing import Any
 
 from nanobot.agent.engine.spec import Model
 from nanobot.agent.memory.consolidation import ModelSource
-from nanobot.agent.memory.edits import FactEdit, apply_edits
+from nanobot.agent.memory.edits import (
+    EditAction,
+    EditRules,
+    FactEdit,
+    KnownFact,
+    apply_edits,
+    ask_model,
+    call_arguments,
+    edits_schema,
+)
 from nanobot.agent.memory.facts import BOM, Fact, decode_escaped, encode_escaped, fact_key, parse_facts
-from nanobot.agent.memory.review import EditAction, EditRules, KnownFact, ask_model, call_arguments, edits_schema
 from nanobot.agent.memory.revisions import (
     AppliedEdit,
     ChangedBy,

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update, fact_importance
+from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update
 from nanobot.agent.memory.facts import (
     PIN,
     Fact,
@@ -24,6 +24,7 @@ from nanobot.agent.memory.facts import (
     set_pinned,
 )
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource, FactOrigin, Revision, encodable, is_like
+from nanobot.agent.memory.save_memory import fact_importance
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock

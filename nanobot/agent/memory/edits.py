@@ -1,46 +1,65 @@
-"""Editing a memory in place: what an edit does not name stays as it is, byte for byte.
+"""The one contract for changing a memory: a model names edits of facts, code checks each and applies it in place.
 
-What a consolidation brings is stored by `store_edits`: no fact that was forgotten, and if room is short the most
-important ones. All else is pure.
+What no edit names stays, byte for byte. An edit that breaks a rule is dropped with a reason. An answer that cannot be
+parsed, or would lose many facts at once, changes nothing. Consolidation may add what was said; Dream may only use the
+words of the facts and log entries that it names. No disk here.
 """
 
+import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
 
 from nanobot.agent.memory.facts import (
     BOM,
     ITEM,
     Fact,
     add_fact,
-    decode_escaped,
-    encode_escaped,
     fact_key,
-    fact_weight,
     fact_words,
     find_headings,
-    fit_facts,
-    merge_facts,
     parse_facts,
     remove_facts,
 )
-from nanobot.agent.memory.revisions import (
-    UNKNOWN_SOURCE,
-    ChangedBy,
-    ChangeSource,
-    FactOrigin,
-    Revision,
-    RevisionLog,
-    is_like,
-)
-from nanobot.errors import StorageError
-from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Provenance
+from nanobot.agent.memory.revisions import is_like
+from nanobot.agent.memory.store import HistoryEntry
+from nanobot.errors import NanobotError, ProviderError
+from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted
+from nanobot.providers.base import LLMProvider, LLMResponse, error_from_response, parse_arguments
+from nanobot.security.provenance import IN_PART
+from nanobot.utils.text import clip_line
 
-_LONG_DAYS = 60.0
-_AUTHOR_WEIGHT = {ChangedBy.HAND: 3.0, ChangedBy.SHARE: 3.0, ChangedBy.AGENT: 1.5, ChangedBy.LESSON: -10.0}
-"""Importance by author: what a person wrote leaves last, a lesson first."""
+_MAX_TEXT_CHARS, _MAX_TIDY_TEXT_CHARS = 1_200, 400
+_MAX_WHY_CHARS = 200
+_FEW_FACTS = 3
+"""Facts that may be lost at once: this many, or a third of a long memory; for Dream, half of a very short one."""
+_SHOWN_CHARS = 60
+_LINE_ENDS = re.compile("\r\n?|[\u2028\u2029]")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
+"""Control characters, bidirectional marks and invisible characters."""
+_REFUSAL = re.compile(
+    r"\s*(?:\[[^\]\n]{0,40}\]\s*)?(?:"  # also after a stamp
+    r"(?:i(?:'|’)m|i am) (?:very |so |really )?(?:sorry\b|afraid i\b|unable to\b|not able to\b)"
+    r"|(?:sorry|apologies|unfortunately)\b[,.!:]? (?:but )?i\b"
+    r"|i (?:can(?:'|’)?t|cannot|can not|won(?:'|’)?t|will not|must decline to) (?:help|assist|comply|provide"
+    r"|fulfill?|process|summari[sz]e|save|continue|access|answer|complete|do th[ai][ts])\b"
+    r"|as an ai\b"
+    r"|(?:很?抱歉|对不起|不好意思)[,\uff0c\u3002!\uff01]?\s*(?:我|但)"
+    r"|我(?:无法|不能|没办法)(?:协助|帮助|提供|完成|处理|满足|回答|继续|执行|总结)"
+    r"|error(?::| \d{3}\b)|http(?: error)? \d{3}\b|traceback \(most recent|\{\s*\"error\"|<!doctype html"
+    r")",
+    re.IGNORECASE,
+)
+"""Start of a refusal or an error given instead of a text."""
+_PLACEHOLDERS = frozenset({"none", "null", "n/a", "string", "history_entry", "memory_update"})
+_NOT = re.compile(
+    r"\b(?:not|no|never|none|nobody|nothing|without|cannot|nicht|keine?|jamais)\b|n['’]t\b|[不没沒無无非未]",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,71 +161,250 @@ def _keeps_other_facts(before: str, after: str, edit: FactEdit) -> bool:
     return actual == expected and actual[key] < 2
 
 
-def read_for_model(revisions: RevisionLog) -> str:
-    """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
-    completely.
+# --- what a model asks for
+
+
+class EditAction(StrEnum):
+    ADD = "add"
+    REPLACE = "replace"
+    DROP = "drop"
+    ARCHIVE = "archive"
+    MOVE = "move"
+
+
+def edits_schema(*actions: EditAction) -> dict[str, Any]:
+    """The JSON schema of a list of edits with these actions."""
+    return {
+        "type": "array",
+        "description": "The changes; empty if none are needed.",
+        "items": {
+            "type": "object",
+            "properties": {
+                "action": {"type": "string", "enum": [*actions]},
+                "ids": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "The facts it changes, such as f3.",
+                },
+                "text": {"type": "string", "description": "For add and replace: the new fact, on one line."},
+                "under": {"type": "string", "description": "The heading it belongs under."},
+                "why": {"type": "string", "description": "A few words."},
+            },
+            "required": ["action"],
+        },
+    }
+
+
+class UnusableAnswerError(ProviderError):
+    """A model's answer failed the checks."""
+
+
+class _RefusedError(Exception):
+    """An edit breaks a rule; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFact:
+    """A fact with its age, its trust, and what a model may do with it."""
+
+    fact: Fact
+    since: str = ""
+    provenance: Provenance = Provenance.OWNER
+    by_hand: bool = False
+    """Written by the owner, so Dream leaves it as it is."""
+    is_old: bool = False
+    """Older than the first revision, so it can be archived but not dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditRules:
+    """What a model was shown, and what it may do with it."""
+
+    memory: str
+    facts: Sequence[KnownFact]
+    entries: Sequence[HistoryEntry] = ()
+    forgotten: Sequence[str] = ()
+    """Texts of facts that must not return."""
+    tidies: bool = False
+    """Whether it tidies what is known (Dream) instead of adding what was said."""
+
+    def review(self, value: object) -> tuple[list[FactEdit], list[str]]:
+        """Return the edits that may be applied, and why others were refused. Raises UnusableAnswerError if none can be
+        applied, or too many facts go.
+        """
+        wanted = value
+        if isinstance(wanted, str):  # some models send JSON text
+            with suppress(ValueError):
+                wanted = json.loads(wanted)
+        if isinstance(wanted, dict):  # or a single edit
+            wanted = [wanted]
+        if not isinstance(wanted, list):
+            raise UnusableAnswerError("The model's call has no list of edits.")
+        edits: list[FactEdit] = []
+        refused: list[str] = []
+        for number, edit in enumerate(wanted, 1):
+            try:
+                edits.append(self._check(edit, edits))
+            except _RefusedError as refusal:
+                refused.append(f"edit {number}: {refusal}")
+        knows_all = not self.tidies and all("already says" in refusal for refusal in refused)
+        if wanted and not edits and not knows_all:
+            raise UnusableAnswerError(f"No edit of the model's answer is allowed: {refused[0]}")
+        self.check_losses(edits)
+        return edits, refused
+
+    def check_losses(self, edits: Sequence[FactEdit]) -> None:
+        """Raise UnusableAnswerError if the edits would remove many facts at once."""
+        removed = [max(len(edit.keys) - bool(edit.text), 0) for edit in edits if not (edit.under or edit.is_archived)]
+        count = len(self.facts)
+        few = max(1, min(_FEW_FACTS, count // 2)) if self.tidies else _FEW_FACTS
+        if sum(removed) > max(few, count // 3):
+            raise UnusableAnswerError(f"The model would remove {sum(removed)} facts from MEMORY.md at once.")
+
+    def _check(self, wanted: object, earlier: Sequence[FactEdit]) -> FactEdit:
+        """Return an edit, which comes after the `earlier` ones. Raises _RefusedError if it breaks a rule."""
+        if not isinstance(wanted, Mapping):
+            raise _RefusedError("it is not an object")
+        values = ((name, wanted.get(name)) for name in ("action", "text", "under", "why"))
+        given = {name: clean_text(value) if isinstance(value, str) else "" for name, value in values}
+        action, under = given["action"].lower(), " ".join(given["under"].strip("# \t").split())
+        if action not in {*EditAction} - ({EditAction.ADD} if self.tidies else set()):
+            raise _RefusedError(f"there is no action {clip_line(str(wanted.get('action')), _SHOWN_CHARS)!r}")
+        if action == EditAction.ADD:
+            return FactEdit((), self._check_text(given["text"], [], []), clip_line(under, _SHOWN_CHARS))
+        facts, entries = self._sources(wanted.get("ids"))
+        for known in facts:
+            shown = repr(clip_line(known.fact.text, _SHOWN_CHARS))
+            if any(known.fact.key in edit.keys for edit in earlier):
+                raise _RefusedError(f"another edit already names {shown}")
+            if known.by_hand and self.tidies:
+                raise _RefusedError(f"the owner wrote {shown} by hand")
+            if known.fact.pinned:
+                raise _RefusedError(f"{shown} is pinned")
+        marks = [kind for entry in entries for kind, mark in IN_PART.items() if mark in entry.content]
+        edit = FactEdit(
+            tuple(known.fact.key for known in facts),
+            before=tuple(known.fact.text for known in facts),
+            why=clip_line(" ".join(given["why"].split()), _MAX_WHY_CHARS),
+            provenance=least_trusted([*(known.provenance for known in facts), *marks]),
+        )
+        if action == EditAction.REPLACE:
+            return replace(edit, text=self._check_text(given["text"], facts, entries))
+        if action == EditAction.MOVE:
+            shown = repr(clip_line(under, _SHOWN_CHARS))
+            if under not in {name for _, name in find_headings(self.memory.splitlines())}:
+                raise _RefusedError(f"there is no heading {shown}")
+            if len(facts) != 1:
+                raise _RefusedError("it moves several facts; move one at a time")
+            if facts[0].fact.heading == under:
+                raise _RefusedError(f"it changes nothing: the fact is already under {shown}")
+            return replace(edit, under=under)
+        if action == EditAction.DROP and not any(known.is_old for known in facts):
+            if self.tidies and not edit.why:
+                raise _RefusedError("it drops a fact without a reason")
+            return edit
+        archived = sum(len(other.keys) for other in earlier if other.is_archived) + len(facts)
+        if archived > max(1, len(self.facts) // 2):
+            raise _RefusedError("it would move half of the memory to the archive")
+        return replace(edit, is_archived=True)
+
+    def _sources(self, ids: object) -> tuple[list[KnownFact], list[HistoryEntry]]:
+        """Return the facts and log entries that an edit names."""
+        names = re.split(r"[\s,]+", ids) if isinstance(ids, str) else ids if isinstance(ids, list) else []
+        facts = {f"f{number}": known for number, known in enumerate(self.facts, 1)}
+        entries = {f"h{number}": entry for number, entry in enumerate(self.entries, 1)}
+        wanted = [*dict.fromkeys(name for id_ in names if (name := str(id_).strip(" []").lower()))]
+        if missing := next((name for name in wanted if name not in facts and name not in entries), ""):
+            raise _RefusedError(f"there is no {clip_line(missing, _SHOWN_CHARS)!r}")
+        if not any(name in facts for name in wanted):
+            raise _RefusedError("it names no fact")
+        return [facts[name] for name in wanted if name in facts], [entries[name] for name in wanted if name in entries]
+
+    def _check_text(self, text: str, facts: Sequence[KnownFact], entries: Sequence[HistoryEntry]) -> str:
+        parsed = parse_facts(f"- {text}") if text else []
+        if len(parsed) != 1 or text.splitlines() != [text] or parse_facts(text) == []:
+            raise _RefusedError("its text is not a single line of words")
+        text, key = parsed[0].text, parsed[0].key
+        shown = repr(clip_line(text, _SHOWN_CHARS))
+        if len(text) > (limit := _MAX_TIDY_TEXT_CHARS if self.tidies else _MAX_TEXT_CHARS):
+            raise _RefusedError(f"its text has {len(text)} characters; the limit is {limit}")
+        if is_refusal(text):
+            raise _RefusedError("its text is a refusal or an error")
+        named_keys = [known.fact.key for known in facts]
+        if named_keys == [key]:
+            raise _RefusedError(f"it changes nothing: the fact already says {shown}")
+        if key not in named_keys and any(known.fact.key == key for known in self.facts):
+            raise _RefusedError(f"another fact already says {shown}")
+        if not self.tidies:
+            return text
+        if unknown := find_unknown_word(text, [*(known.fact.text for known in facts), *(e.content for e in entries)]):
+            raise _RefusedError(f"{unknown!r} is in none of its sources")
+        for forgotten in self.forgotten:
+            if is_like(text, forgotten) and not any(is_like(known.fact.text, forgotten) for known in facts):
+                raise _RefusedError(f"{shown} was forgotten on purpose")
+        return text
+
+
+def find_unknown_word(text: str, sources: Sequence[str]) -> str:
+    """Return a name, a number or a "not" of the text that no source has, or a note that its "not" was lost; empty if
+    there is none. Names are capitalised; the first word may be any.
     """
-    memory = revisions.files
+    known = {word for source in sources for word in fact_key(source).split()}
+    for at, word in enumerate(text.split()):
+        is_name = at > 0 and word.lstrip("\"'([*_")[:1].isupper()
+        for token in fact_key(word).split():
+            if token not in known and (any(map(str.isdigit, token)) or (is_name and len(token) > 1)):
+                return token
+    denial, denied = _NOT.search(text), [_NOT.search(source) is not None for source in sources]
+    if denial is not None and not any(denied):
+        return denial[0].lower()
+    return "the text without its negation" if denial is None and denied and all(denied) else ""
+
+
+def clean_text(text: str) -> str:
+    """Text of a model without characters that steer a screen or that only a model can read."""
+    return _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).encode("utf-8", "replace").decode().strip()
+
+
+def is_refusal(text: str) -> bool:
+    """Whether a text is a refusal, an error or a placeholder instead of content."""
+    return bool(_REFUSAL.match(text)) or text.strip(" .`\"'<>").lower() in _PLACEHOLDERS
+
+
+async def ask_model(
+    provider: LLMProvider, model: str, request: Sequence[ChatMessage], tool: ToolSchema, max_tokens: int
+) -> LLMResponse:
+    """Ask a model for a call of this tool. Raises ProviderError, whatever the provider raises. Cancelling is safe."""
     try:
-        text = (memory.file_bytes(memory.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise StorageError(f"{memory.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
-    lessons = {key for key, origin in revisions.origins().items() if origin.is_lesson}
-    return remove_facts(text, [fact for fact in parse_facts(text) if fact.key in lessons])
+        response = await provider.chat(
+            messages=request, tools=[tool], model=model, max_tokens=max_tokens, temperature=0.1
+        )
+    except NanobotError:
+        raise
+    except Exception as error:  # a custom provider may raise anything; nothing is lost
+        raise UnusableAnswerError(f"The model call failed: {type(error).__name__}: {error}") from error
+    if response.finish_reason == "error":
+        raise error_from_response(response)
+    return response
 
 
-def store_edits(
-    revisions: RevisionLog, history_entry: str, edits: Sequence[FactEdit], source: ChangeSource = UNKNOWN_SOURCE
-) -> None:
-    """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md.
-
-    Duplicate facts are merged, forgotten facts do not return because of older messages, and the least important facts
-    beyond the budget move to the archive. Raises StorageError, also if a fact to be replaced is not there any more;
-    nothing is written then.
+def call_arguments(response: LLMResponse, name: str) -> Mapping[str, object]:
+    """Return the arguments of the one call in an answer: an object, JSON text of one, or a list with one, as some
+    servers send. Raises UnusableAnswerError.
     """
-    memory, now = revisions.files, revisions.files.clock.now()
-    with revisions.lock():
-        data = memory.file_bytes(memory.memory_file)
-        before = decode_escaped(data)
-        known = {fact.key for fact in parse_facts(before)}
-        if any(edit.text and not known.issuperset(edit.keys) for edit in edits):
-            raise StorageError(
-                "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
-                "session and are consolidated later."
-            )
-        forgotten, origins = revisions.forgotten(), revisions.origins()
-        text, _ = apply_edits(before, [edit for edit in edits if not _is_forgotten(edit.text, forgotten, source.rows)])
-
-        def importance(fact: Fact) -> float:
-            return fact_importance(fact, origins.get(fact.key), now) + (0.5 if fact.key not in known else 0.0)
-
-        text, archived = fit_facts(merge_facts(text) if text != before else text, memory.budget_bytes, importance)
-        memory.append_history(history_entry)
-        files = {memory.memory_file.name: encode_escaped(text) if text != before else data}
-        revisions.change(files, ChangedBy.CONSOLIDATION, source, archived=archived)
-
-
-def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> float:
-    """Rate a fact by what it says, who wrote it, and its age."""
-    if origin is None:
-        return fact_weight(fact) + _AUTHOR_WEIGHT[ChangedBy.HAND]
-    days = max((now.timestamp() - _seconds(origin.change.at, now.timestamp())) / 86_400, 0.0)
-    return fact_weight(fact) + _AUTHOR_WEIGHT.get(origin.change.by, 0.0) + 1.0 / (1.0 + days / _LONG_DAYS)
-
-
-def _is_forgotten(text: str, forgotten: Mapping[str, Revision], rows: Sequence[ChatMessage]) -> bool:
-    """Whether a fact was forgotten after the last of these messages in which a person spoke of it."""
-    words = fact_words(text)
-    times = [_seconds(change.at) for other, change in forgotten.items() if words and is_like(text, other)]
-    return bool(times) and not any(
-        _seconds(str(row.get("timestamp"))) > max(times)
-        for row in rows
-        if row.get("role") == "user" and len(words & fact_words(shown_text(row))) >= 0.5 * len(words)
-    )
-
-
-def _seconds(timestamp: str, default: float = 0.0) -> float:
-    try:
-        return datetime.fromisoformat(timestamp).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return default
+    if response.finish_reason == "length":
+        raise UnusableAnswerError("The model's answer was cut off by the length limit.")
+    calls = [call for call in response.tool_calls if call.name == name]
+    if len(calls) != 1:
+        raise UnusableAnswerError(f"The model called {name} {len(calls)} times instead of once.")
+    arguments: object = calls[0].arguments
+    problem = calls[0].problem
+    if isinstance(arguments, str) and problem is None:
+        arguments, problem = parse_arguments(arguments)
+    if problem is not None:
+        raise UnusableAnswerError(f"The model's {name} call cannot be read: {problem}.")
+    if isinstance(arguments, list) and len(arguments) == 1:
+        arguments = arguments[0]
+    if not isinstance(arguments, dict):
+        raise UnusableAnswerError(f"The model's {name} call has no object as arguments.")
+    return arguments

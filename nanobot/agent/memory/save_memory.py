@@ -1,4 +1,5 @@
-"""The `save_memory` call: a model is asked what to keep of old messages, and its answer is checked. No disk here.
+"""Consolidation of some old messages: they are shown to a model, its `save_memory` call is checked, and the result is
+stored.
 
 Content from mail and the web is not shown. Content from other people and tool servers goes only into the log entry,
 which is then marked. MEMORY.md is part of every later prompt, so it is built from the owner's content alone.
@@ -6,28 +7,67 @@ which is then marked. MEMORY.md is part of every later prompt, so it is built fr
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import cast
 
-from nanobot.agent.memory.edits import FactEdit, edits_of_update
-from nanobot.agent.memory.facts import ITEM, Fact, parse_facts
-from nanobot.agent.memory.review import (
+from nanobot.agent.memory.edits import (
     EditAction,
     EditRules,
+    FactEdit,
     KnownFact,
     UnusableAnswerError,
+    apply_edits,
     ask_model,
     call_arguments,
     clean_text,
+    edits_of_update,
     edits_schema,
     is_refusal,
 )
-from nanobot.agent.memory.transcript import MemoryTranscript
-from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, is_outside, least_trusted
+from nanobot.agent.memory.facts import (
+    ITEM,
+    Fact,
+    decode_escaped,
+    encode_escaped,
+    fact_weight,
+    fact_words,
+    fit_facts,
+    merge_facts,
+    parse_facts,
+    remove_facts,
+)
+from nanobot.agent.memory.revisions import (
+    UNKNOWN_SOURCE,
+    ChangedBy,
+    ChangeSource,
+    FactOrigin,
+    Revision,
+    RevisionLog,
+    is_like,
+)
+from nanobot.errors import StorageError
+from nanobot.messages.shown import shown_text
+from nanobot.messages.tokens import estimate_tokens
+from nanobot.messages.types import (
+    INTERRUPTED,
+    ChatMessage,
+    Provenance,
+    ToolSchema,
+    is_outside,
+    least_trusted,
+    stored_provenance,
+)
 from nanobot.providers.base import LLMProvider, LLMResponse
 from nanobot.security.provenance import IN_PART
-from nanobot.utils.text import clip
+from nanobot.utils.text import clip, clip_line
 
+_MAX_MESSAGE_CHARS = 4_000
+_MAX_RESULT_CHARS = 600
+_MAX_ARGUMENT_CHARS = 200
+"""Characters shown of a message, a tool result and a tool call."""
+_ROLES = {"user": "USER", "assistant": "ASSISTANT", "tool": "TOOL"}
 TOOL_NAME = "save_memory"
 _MAX_ENTRY_CHARS = 8_000
 _MAX_HANDOVER_CHARS = 2_000
@@ -79,6 +119,109 @@ SAVE_MEMORY: ToolSchema = {
         },
     },
 }
+_LONG_DAYS = 60.0
+_AUTHOR_WEIGHT = {ChangedBy.HAND: 3.0, ChangedBy.SHARE: 3.0, ChangedBy.AGENT: 1.5, ChangedBy.LESSON: -10.0}
+"""Importance by author: what a person wrote leaves last, a lesson first."""
+
+
+# --- old messages as the model is shown them
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTranscript:
+    """Rows as shown to a model. `provenance` is the least trusted of them; with an empty text no call is made."""
+
+    text: str
+    provenance: Provenance = Provenance.OWNER
+    rows: int = 0
+    """How many rows have a line in it."""
+
+
+def transcript_lines(rows: Sequence[ChatMessage]) -> list[str]:
+    """Format each row as `[YYYY-MM-DDTHH:MM] ROLE: content`; empty if memory must not take it.
+
+    Continuation lines are indented, so that no content can imitate another row.
+    """
+    return [_line(row, provenance) for row, provenance in _with_provenance(rows)]
+
+
+def add_provenance(rows: Sequence[ChatMessage], session_key: str) -> list[ChatMessage]:
+    """Return the rows with a provenance on every user message, also on those stored without one."""
+    return [
+        {**row, "provenance": stored_provenance(row, session_key)} if row.get("role") == "user" else row for row in rows
+    ]
+
+
+def build_transcript(
+    rows: Sequence[ChatMessage],
+    max_tokens: int = 25_000,
+    *,
+    is_trusted_only: bool = False,
+    person_is_owner: bool = False,
+) -> MemoryTranscript:
+    """Build the transcript of rows, of trusted ones only if wanted; a text beyond `max_tokens` keeps its beginning and
+    end. `person_is_owner`: no owner is configured and only one person writes, so that person is the owner.
+    """
+    if person_is_owner:  # answers to them keep the trust of what precedes them
+        rows = [
+            {**row, "provenance": Provenance.OWNER}
+            if row.get("role") in ("user", "assistant") and row.get("provenance") == Provenance.PERSON
+            else row
+            for row in rows
+        ]
+    if is_trusted_only:
+        rows = [row for row, provenance in _with_provenance(rows) if not is_outside(provenance)]
+    shown = [(line, provenance) for row, provenance in _with_provenance(rows) if (line := _line(row, provenance))]
+    text = "\n".join(line for line, _ in shown)
+    if (tokens := estimate_tokens(text)) > max_tokens:
+        text = clip(text, len(text) * max_tokens // tokens)
+    return MemoryTranscript(text, least_trusted(provenance for _, provenance in shown), len(shown))
+
+
+def _with_provenance(rows: Sequence[ChatMessage]) -> Iterator[tuple[ChatMessage, Provenance]]:
+    """Yield each row with its provenance. A model's words are never more trusted than what it had read before."""
+    least = Provenance.OWNER
+    for row in rows:
+        own = stored_provenance(row)
+        if row.get("role") == "assistant":
+            own = least_trusted([least, own])
+        least = least_trusted([least, own])
+        yield row, own
+
+
+def _line(row: ChatMessage, provenance: Provenance) -> str:
+    role = _ROLES.get(str(row.get("role")))
+    is_left_out = least_trusted([provenance, Provenance.PERSON]) is not Provenance.PERSON  # mail, web
+    is_error_text = row.get("error") not in (None, INTERRUPTED)  # our text for a failed turn
+    if role is None or is_left_out or row.get("_command") or is_error_text:
+        return ""
+    text = shown_text(row).strip()
+    if role == "TOOL":
+        text = f"{row.get('name') or 'tool'}: {clip(text, _MAX_RESULT_CHARS)}" if text else ""
+    else:
+        text = "\n".join(filter(None, [clip(text, _MAX_MESSAGE_CHARS), *_calls_of(row)]))
+    if role == "USER" and provenance is Provenance.PERSON:
+        role = "USER (not the owner)"
+    return f"[{_minute(row.get('timestamp'))}] {role}: {text}".replace("\n", "\n  ") if text else ""
+
+
+def _calls_of(row: ChatMessage) -> Iterator[str]:
+    calls = cast("object", row.get("tool_calls"))
+    for call in calls if isinstance(calls, list) else ():  # old files may hold anything
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            arguments = " ".join(str(function.get("arguments", "")).split())
+            yield f"(calls {function.get('name')} {clip_line(arguments, _MAX_ARGUMENT_CHARS)})"
+
+
+def _minute(timestamp: object) -> str:
+    try:
+        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%dT%H:%M}"
+    except ValueError:
+        return "unknown time"
+
+
+# --- the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +331,76 @@ def _text_argument(arguments: Mapping[str, object], name: str) -> str:
     if is_refusal(text):
         raise UnusableAnswerError(f"The model's {name} is a refusal or an error: {text[:80]!r}.")
     return text
+
+
+# --- storing what it brought
+
+
+def read_for_model(revisions: RevisionLog) -> str:
+    """Return MEMORY.md without the lessons, which no model changes. Raises StorageError if it cannot be read
+    completely.
+    """
+    memory = revisions.files
+    try:
+        text = (memory.file_bytes(memory.memory_file) or b"").decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{memory.memory_file} is not valid UTF-8. Save it as UTF-8.") from error
+    lessons = {key for key, origin in revisions.origins().items() if origin.is_lesson}
+    return remove_facts(text, [fact for fact in parse_facts(text) if fact.key in lessons])
+
+
+def store_edits(
+    revisions: RevisionLog, history_entry: str, edits: Sequence[FactEdit], source: ChangeSource = UNKNOWN_SOURCE
+) -> None:
+    """Store the result of a consolidation: first the log entry, then the edits of MEMORY.md.
+
+    Duplicate facts are merged, forgotten facts do not return because of older messages, and the least important facts
+    beyond the budget move to the archive. Raises StorageError, also if a fact to be replaced is not there any more;
+    nothing is written then.
+    """
+    memory, now = revisions.files, revisions.files.clock.now()
+    with revisions.lock():
+        data = memory.file_bytes(memory.memory_file)
+        before = decode_escaped(data)
+        known = {fact.key for fact in parse_facts(before)}
+        if any(edit.text and not known.issuperset(edit.keys) for edit in edits):
+            raise StorageError(
+                "MEMORY.md was changed in the same place in the meantime. The older messages stay in the "
+                "session and are consolidated later."
+            )
+        forgotten, origins = revisions.forgotten(), revisions.origins()
+        text, _ = apply_edits(before, [edit for edit in edits if not _is_forgotten(edit.text, forgotten, source.rows)])
+
+        def importance(fact: Fact) -> float:
+            return fact_importance(fact, origins.get(fact.key), now) + (0.5 if fact.key not in known else 0.0)
+
+        text, archived = fit_facts(merge_facts(text) if text != before else text, memory.budget_bytes, importance)
+        memory.append_history(history_entry)
+        files = {memory.memory_file.name: encode_escaped(text) if text != before else data}
+        revisions.change(files, ChangedBy.CONSOLIDATION, source, archived=archived)
+
+
+def fact_importance(fact: Fact, origin: FactOrigin | None, now: datetime) -> float:
+    """Rate a fact by what it says, who wrote it, and its age."""
+    if origin is None:
+        return fact_weight(fact) + _AUTHOR_WEIGHT[ChangedBy.HAND]
+    days = max((now.timestamp() - _seconds(origin.change.at, now.timestamp())) / 86_400, 0.0)
+    return fact_weight(fact) + _AUTHOR_WEIGHT.get(origin.change.by, 0.0) + 1.0 / (1.0 + days / _LONG_DAYS)
+
+
+def _is_forgotten(text: str, forgotten: Mapping[str, Revision], rows: Sequence[ChatMessage]) -> bool:
+    """Whether a fact was forgotten after the last of these messages in which a person spoke of it."""
+    words = fact_words(text)
+    times = [_seconds(change.at) for other, change in forgotten.items() if words and is_like(text, other)]
+    return bool(times) and not any(
+        _seconds(str(row.get("timestamp"))) > max(times)
+        for row in rows
+        if row.get("role") == "user" and len(words & fact_words(shown_text(row))) >= 0.5 * len(words)
+    )
+
+
+def _seconds(timestamp: str, default: float = 0.0) -> float:
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return default

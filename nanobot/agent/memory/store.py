@@ -209,9 +209,12 @@ class MemoryStore:
         `SessionManager.save` persists it. Return False, with nothing moved, if the model or the disk failed.
         """
         # most turns consolidate nothing
-        from nanobot.agent.memory.edits import read_for_model, store_edits
-        from nanobot.agent.memory.save_memory import request_consolidation
-        from nanobot.agent.memory.transcript import build_transcript
+        from nanobot.agent.memory.save_memory import (
+            build_transcript,
+            read_for_model,
+            request_consolidation,
+            store_edits,
+        )
 
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
