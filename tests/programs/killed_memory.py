@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import nanobot.agent.memory.commands  # noqa: F401 each child would import it anew
+import nanobot.agent.memory.dream
+import nanobot.agent.memory.editor  # noqa: F401 each child would import them anew
 from nanobot.agent.memory.revisions import RevisionLog
 from nanobot.agent.memory.schedule import DueTimes
 from nanobot.security.files.open import FileLocation

@@ -7,13 +7,12 @@ from typing import Any
 
 from nanobot.agent.command import TYPED, CommandCall, CommandEntry, is_from_owner
 from nanobot.agent.commands.table import has_other_authors
-from nanobot.agent.goals import texts
-from nanobot.agent.goals.check import CheckKind, GoalCheck
-from nanobot.agent.goals.goal import GoalLimits, GoalOrder
+from nanobot.agent.goals.goal import CheckKind, GoalCheck, GoalLimits, GoalOrder, format_status
 from nanobot.agent.goals.service import GoalService
 from nanobot.agent.models import SessionModels
 from nanobot.agent.requester import Requester
 from nanobot.errors import NanobotError, StorageError
+from nanobot.usage.types import format_dollars
 
 _MAX_NUMBER = 1_000_000
 _OPTION = re.compile(r"(?:--|[—–])(\w[\w-]*)(?:=|\s+|$)")
@@ -50,7 +49,7 @@ def goal_command(goals: GoalService, models: SessionModels) -> CommandEntry:
             if not argument or argument.lower() == "status":
                 if goal is None:
                     return f"There is no goal here. {_USAGE}"
-                return f"{texts.status(goal, goals.now())}\n{goals.notes_of(goal)}".strip()
+                return f"{format_status(goal, goals.now())}\n{goals.notes_of(goal)}".strip()
             if call.message.origin not in TYPED:
                 return "/goal must be typed by a person."
             if argument.lower() in ("stop", "cancel"):
@@ -71,7 +70,7 @@ def goal_command(goals: GoalService, models: SessionModels) -> CommandEntry:
                 return f"Only an owner may give a goal more than {usual.steps} steps and ${usual.usd:g}."
             if is_resumed:
                 goal = await goals.resume(key, request.steps, request.usd)
-                return f"Resumed the goal: {texts.title(goal)} ({texts.format_usage(goal)})."
+                return f"Resumed the goal: {goal.title} ({goal.usage_text})."
             return await begin(call, request, limits)
         except StorageError:
             raise
@@ -95,7 +94,12 @@ def goal_command(goals: GoalService, models: SessionModels) -> CommandEntry:
         )
         review = request.review or goals.is_reviewed
         order = GoalOrder(request.text, requester, request.check, request.plan, review)
-        return texts.started_reply(await goals.set(order, limits))
+        goal = await goals.set(order, limits)
+        proof = f" It is done when this check passes: {order.check}." if order.check is not None else ""
+        return (
+            f"I will work on this until it is done (at most {goal.limits.steps} steps and "
+            f"{format_dollars(goal.limits.usd)}) and tell you then.{proof} /goal shows the progress, /stop ends it."
+        )
 
     return CommandEntry(run, "work on something until it is done", "TEXT | resume | stop")
 

@@ -5,6 +5,7 @@ It keeps no state: the result of each turn is in the goal, saved before the next
 
 import asyncio
 import logging
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,6 @@ from nanobot.agent.delivery import GOAL_DELIVERY, Delivery
 from nanobot.agent.engine.answer_review import parse_verdict
 from nanobot.agent.engine.interruption import outcome_text
 from nanobot.agent.events import TurnOutcome, TurnResult
-from nanobot.agent.goals import texts
 from nanobot.agent.goals.goal import Goal
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
@@ -24,9 +24,10 @@ from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import NanobotError, StorageError
+from nanobot.messages.shown import GOAL_CHECK, GOAL_RULES
 from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line
+from nanobot.utils.text import clip_line, quote_lines
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,22 @@ MAX_REJECTIONS = 2
 """Rejections by the reviewer before the result is accepted anyway."""
 _SAVE_RETRY_S, _MAX_SAVE_RETRY_S = 1.0, 60.0
 """First and longest delay before retrying to save the end of a goal."""
+REMIND_OF_NOTE_AFTER = 3
+"""Turns without a change of the note after which the model is reminded of it."""
+_MAX_PLAN_STEPS = 20
+_MAX_PLAN_STEP_CHARS = 300
+_PLAN_STEP = re.compile(r"^[^\S\n]*(?:[-*+]|\d+[.)])[^\S\n]+\[ ?\][^\S\n]+(\S.*)$", re.MULTILINE)
+
+_RULES = f"""\
+{GOAL_RULES} nobody waits for your reply, and your text is not sent. Take the next step
+with your tools. Keep the note up to date with `goal` (note: done, doing, next): it is all you will remember of this
+later. When the goal is reached, call `goal` (finish) with a check that proves it; your answer after that is sent to the
+person. Ask what only the person can answer with `goal` (ask). If it cannot be reached, call `goal` (drop) with the
+reason."""
+_WAS_IDLE = (
+    "You did nothing in your last turn. Take the next step now, ask the person (ask), finish with a check (finish), "
+    "or say why it cannot be done (drop)."
+)
 
 
 @dataclass(slots=True)
@@ -115,7 +132,7 @@ class GoalDriver:
         goal.state, goal.why = state, why
         goal.ended_at = self._turns.clock.now().timestamp() if state.is_over else None
         if text is not None:
-            goal.report, goal.reported = texts.report(goal, text), False
+            goal.report, goal.reported = _format_report(goal, text), False
         await self.save()
 
     async def save(self) -> bool:
@@ -136,7 +153,7 @@ class GoalDriver:
     async def _run_turn(self) -> None:
         goal, requester = self.goal, self.goal.order.requester
         self.used_goal_tool = False
-        message = requester.message(texts.turn_message(goal), origin=Origin.GOAL, scope=requester.scope.chat)
+        message = requester.message(_turn_message(goal), origin=Origin.GOAL, scope=requester.scope.chat)
         await self._turns.sessions.yield_to_waiters(goal.session_key)  # other processes
         await self._process_result(await self._loop.serve(message))
 
@@ -226,11 +243,14 @@ class GoalDriver:
 
     async def _make_plan(self) -> None:
         goal, progress = self.goal, self.goal.progress
-        answer, problem, provenance = await self._ask(TaskRole.PLANNER, "planning", texts.plan_prompt(goal))
+        answer, problem, provenance = await self._ask(
+            TaskRole.PLANNER, "planning", f"Plan this:\n\n{quote_lines(goal.order.text)}"
+        )
         if self._deps.is_stopping or goal.state is not WorkState.ACTIVE:
             return
         progress.planned = True
-        if plan := texts.parse_plan(answer):
+        if steps := _PLAN_STEP.findall(answer)[:_MAX_PLAN_STEPS]:
+            plan = "".join(f"\n- [ ] {clip_line(step.strip(), _MAX_PLAN_STEP_CHARS)}" for step in steps)
             progress.note = replace(progress.note, following=plan)
             progress.noted = least_trusted([progress.noted, provenance])
         else:
@@ -241,7 +261,10 @@ class GoalDriver:
         """Finish a goal whose check passed, after a review if wanted. `was_sent`: the person has seen this reply."""
         goal, progress = self.goal, self.goal.progress
         if goal.order.review:
-            prompt = texts.review_prompt(goal, text)
+            prompt = f"Review this. The request:\n\n{quote_lines(goal.order.text)}\n\nThe reported result:\n\n"
+            prompt += f"{quote_lines(text)}\n"
+            if progress.claim is not None:
+                prompt += f"\nThe check that passed:\n\n{quote_lines(str(progress.claim))}\n"
             answer, problem, provenance = await self._ask(TaskRole.REVIEWER, "review", prompt)
             if self._deps.is_stopping or goal.state is not WorkState.ACTIVE:
                 return
@@ -287,3 +310,46 @@ class GoalDriver:
             self._deps.bus.post_outbound(message)
             await self._deps.bus.flush()  # the journal has it before the goal counts as reported
             goal.reported = True
+
+
+def _turn_message(goal: Goal) -> str:
+    """Return the message of the goal's next turn."""
+    order, progress = goal.order, goal.progress
+    parts = [f"[Goal, turn {goal.usage.turns + 1}: {goal.usage_text}]", order.text]
+    if order.check is not None:
+        parts.append(f"{GOAL_CHECK} {order.check}")
+    if goal.usage.turns == 0:
+        parts.append(_RULES)
+    elif progress.objections:
+        parts.append("A reviewer rejected your result. Fix what they object to, then finish again.")
+    elif progress.idle:
+        parts.append(_WAS_IDLE)
+    elif progress.unnoted >= REMIND_OF_NOTE_AFTER:
+        unchanged = f"Your note has not changed for {progress.unnoted} turns."
+        parts.append(f"{unchanged} Update it, then continue with the next step.")
+    else:
+        parts.append("Continue with the next step.")
+    return "\n\n".join(parts)
+
+
+def _format_report(goal: Goal, text: str) -> str:
+    """Return what is sent when the goal ends or waits. `text` is the last reply, unless it was sent."""
+    text = text.strip()
+    if goal.state is WorkState.ASKING:
+        return f"{goal.why}\n\n(I will continue with the goal after your answer.)"
+    if goal.state is WorkState.DONE:
+        objections = goal.progress.objections
+        more = f"\n(The reviewer still objects: {objections})" if objections else ""
+        proof = f"(Goal reached, checked by {goal.progress.claim}; {goal.usage_text}.)"
+        return f"{text or goal.title}\n\n{proof}{more}"
+    headline = {
+        WorkState.STOPPED: "This goal was stopped",
+        WorkState.DROPPED: "I gave up this goal",
+        WorkState.LIMIT: "I stopped working on this goal",
+        WorkState.WAITING: "I cannot continue this goal by myself",
+    }[goal.state]
+    parts = [f"{headline} ({goal.title}): {goal.why}.", text or goal.note_text]
+    if goal.state is not WorkState.DROPPED:
+        more = " (with --steps N or --usd N for more)" if goal.state is WorkState.LIMIT else ""
+        parts.append(f"/goal resume continues it{more}.")
+    return "\n\n".join(filter(None, parts))

@@ -11,10 +11,17 @@ from contextlib import suppress
 
 from nanobot.agent.command import TYPED
 from nanobot.agent.events import StepEnded
-from nanobot.agent.goals import texts
-from nanobot.agent.goals.check import GoalCheck
 from nanobot.agent.goals.driver import GoalDeps, GoalDriver
-from nanobot.agent.goals.goal import Goal, GoalLimits, GoalOrder, check_length
+from nanobot.agent.goals.goal import (
+    Goal,
+    GoalCheck,
+    GoalLimits,
+    GoalOrder,
+    check_length,
+    format_status_line,
+    runtime_context,
+    runtime_note,
+)
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.requester import Requester
@@ -90,7 +97,7 @@ class GoalService:
         existing = await self.last(order.requester.session_key)
         if existing is not None and not existing.state.is_over:
             raise NanobotError(
-                f"This session already has a goal: {texts.title(existing)} ({texts.format_usage(existing)}). "
+                f"This session already has a goal: {existing.title} ({existing.usage_text}). "
                 "A session has one at a time: /stop ends it, and a note can add work to it."
             )
         goal = Goal(order=order, limits=limits or self.default_limits, created_at=self.now())
@@ -151,7 +158,7 @@ class GoalService:
     def lines(self, session_key: str) -> list[str]:
         """Return the goal's line for `/status`."""
         goal = self.goal_of(session_key)
-        return [texts.status_line(goal)] if goal is not None else []
+        return [format_status_line(goal)] if goal is not None else []
 
     def notes_of(self, goal: Goal) -> str:
         """Return a line with the folder of the notes of its subagents, if there are any. Costs a stat."""
@@ -165,7 +172,8 @@ class GoalService:
         asker = Provenance.OWNER if key.startswith("cli:") else Provenance.PERSON
         requester = Requester(key, message.address, asker, Origin.USER, scope=scope)
         order = GoalOrder(text[:_MAX_CHARS], requester, review=self.is_reviewed)
-        goal = Goal(order=order, limits=self.default_limits, state=WorkState.WAITING, why=texts.ADOPTED)
+        goal = Goal(order=order, limits=self.default_limits, state=WorkState.WAITING)
+        goal.why = "it was started by an earlier release"
         goal.created_at = self.now()
         try:
             existing = await self.last(key)
@@ -174,8 +182,11 @@ class GoalService:
             elif existing.order.text != order.text:  # else it was saved before a crash
                 return ""
         except NanobotError as error:
-            return f"The goal of an earlier release could not be saved ({texts.title(goal)}): {error}"
-        return texts.adopted_notice(goal)
+            return f"The goal of an earlier release could not be saved ({goal.title}): {error}"
+        return (
+            f"An earlier release was working on a goal here: {goal.title}. It is paused. /goal resume continues it, "
+            "/goal stop ends it, /goal shows it."
+        )
 
     async def recall(self, session_key: str) -> None:
         with suppress(NanobotError):  # another process works on it
@@ -192,8 +203,8 @@ class GoalService:
             return ""
         goal = driver.goal
         if message.origin is Origin.GOAL:
-            return f"{texts.runtime_note(goal)}\n\n{self.notes_of(goal)}".strip()
-        text = texts.runtime_context(goal)
+            return f"{runtime_note(goal)}\n\n{self.notes_of(goal)}".strip()
+        text = runtime_context(goal)
         if message.origin in TYPED and goal.state is WorkState.ASKING:
             if goal.order.requester.is_controlled_by(message):
                 self._reactivate(driver)
@@ -206,7 +217,7 @@ class GoalService:
         if goal is None or goal.state.is_over:
             return ()
         goal_content = (goal.order.requester.provenance, f"{goal.order.text}\n{goal.order.check or ''}")
-        note_content = (goal.progress.noted, f"{texts.runtime_note(goal)}\n{goal.why}")
+        note_content = (goal.progress.noted, f"{runtime_note(goal)}\n{goal.why}")
         return [
             {"role": "tool", "name": "goal", "content": text, "provenance": provenance}
             for provenance, text in (goal_content, note_content)
@@ -267,7 +278,7 @@ class GoalService:
             return ""
         await self._stop(goal)
         await finish(self._store.delete("session = ?", session_key))
-        return texts.title(goal)
+        return goal.title
 
     async def _stop(self, goal: Goal) -> str:
         """Stop a session's goal. Return its title, empty if it has ended. Raises NanobotError if another process works
@@ -279,7 +290,7 @@ class GoalService:
         await driver.end(WorkState.STOPPED, "the person stopped it", None)
         driver.wake()
         self._drop_if_over(driver)
-        return texts.title(driver.goal)
+        return driver.goal.title
 
     async def other_process_note(self, session_key: str) -> str:
         with suppress(StorageError):
@@ -294,7 +305,7 @@ class GoalService:
         """Return the titles of the goals that run for this session, or for any."""
         running = [driver.goal for driver in self._drivers.values() if driver.task is not None]
         open_goals = [goal for goal in running if goal.state is not WorkState.STOPPED or not goal.reported]
-        return [texts.title(goal) for goal in open_goals if session_key in (None, goal.session_key)]
+        return [goal.title for goal in open_goals if session_key in (None, goal.session_key)]
 
     async def wait_ended(self, session_key: str) -> None:
         """Wait until no goal of this session runs."""

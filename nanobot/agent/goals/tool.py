@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.goals import texts
-from nanobot.agent.goals.check import CheckKind, GoalCheck
-from nanobot.agent.goals.goal import Goal, GoalOrder, check_length
+from nanobot.agent.goals.goal import CheckKind, Goal, GoalCheck, GoalOrder, check_length
 from nanobot.agent.requester import Requester
 from nanobot.agent.tools.access import Access, AccessKind
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, delegate_call, string, takes
@@ -129,7 +127,11 @@ class GoalTool(Tool):
             )
         demanded = GoalCheck.of(check, expect) if check.strip() else None
         order = GoalOrder(text.strip(), Requester.of(ctx), demanded, review=self._goals.is_reviewed)
-        return ToolResult(texts.started_tool_result(await self._goals.set(order)))
+        goal = await self._goals.set(order)
+        return ToolResult(
+            f"The goal is set. Its own turns start when this one ends ({goal.usage_text}). Tell the person so in a "
+            "sentence, and end this turn now."
+        )
 
     async def _finish(self, driver: "GoalDriver", check: str, expect: str, ctx: ToolContext) -> ToolResult:
         checks = _required_checks(driver.goal, check, expect)

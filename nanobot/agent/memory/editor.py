@@ -1,15 +1,18 @@
-"""What a person can do with a memory: list, search, explain, forget, pin and share facts, undo changes.
+"""What a person can do with a memory: list, search, explain, forget, pin and share facts, undo changes; also by the
+commands `/memory` and `/dream`.
 
-Every change is a revision and can be undone byte for byte. Methods block on the disk and raise NanobotError with the
-next step.
+Every change is a revision and can be undone byte for byte. Methods of the editor block on the disk and raise
+NanobotError with the next step.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.command import TYPED, CommandCall, is_from_owner
 from nanobot.agent.memory.edits import FactEdit, apply_edits, edits_of_update
 from nanobot.agent.memory.facts import (
     PIN,
@@ -30,6 +33,9 @@ from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line, count_noun, format_when, json_objects
 
+if TYPE_CHECKING:
+    from nanobot.agent.memory.dream_schedule import DreamScheduler
+
 _SHOWN_CHARS = 80
 _MAX_CHOICES = 8
 _HOW = {
@@ -46,6 +52,19 @@ _HOW = {
     ChangedBy.DREAM: "merged from earlier facts by Dream",
     ChangedBy.RESTORE: "restored",
 }
+_MAX_LOG = 15
+_MAX_PASSES = 20
+_MAX_MATCHES = 20
+_USAGE = (
+    "/memory lists what is remembered here. /memory why ID-or-TEXT shows where a fact came from, /memory forget "
+    "ID-or-TEXT removes it, /memory pin ID-or-TEXT keeps it as it is (/memory unpin), /memory undo reverts the last "
+    "change, /memory search TEXT and /memory log show more, and "
+    "/memory share ID shares a fact with every chat (the owner's memory, owner only)."
+)
+
+_AFTER_FORGET = """\
+New conversations will not use it. This one may still mention it until /new; it also remains in HISTORY.md and in past \
+messages, where a search finds it. /memory undo restores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +131,14 @@ class MemoryEditor:
 
     def __init__(self, memory: MemoryStore, clock: Clock, who: str = "terminal") -> None:
         self._memory = memory
-        self._log = memory.revisions
-        self._clock = clock
-        self._who = who
+        self.revisions = memory.revisions
+        self.clock = clock
+        self.who = who
 
     def facts(self, *, archived: bool = False) -> list[FactDetails]:
         """Return the facts that are in every prompt, in file order; with `archived` also those of the archive."""
-        self._log.record()
-        origins, now = self._log.origins(), self._clock.now()
+        self.revisions.record()
+        origins, now = self.revisions.origins(), self.clock.now()
         return [
             FactDetails(fact, path.name, origin, fact_importance(fact, origin, now))
             for path in [*self._files, *([self._memory.archive_file] if archived else [])]
@@ -136,8 +155,8 @@ class MemoryEditor:
     def find(self, wanted: str) -> list[FactDetails]:
         """Return facts by id or by words, also removed ones. Raises NanobotError if there is none."""
         if not (matches := _matching(wanted, self.facts())):
-            former = {Fact(str(was.details["text"]), key, 0, 0): was for key, was in self._log.origins().items()}
-            now = self._clock.now()
+            former = {Fact(str(was.details["text"]), key, 0, 0): was for key, was in self.revisions.origins().items()}
+            now = self.clock.now()
             matches = _matching(
                 wanted, [FactDetails(fact, "", was, fact_importance(fact, was, now)) for fact, was in former.items()]
             )
@@ -147,11 +166,11 @@ class MemoryEditor:
 
     def why(self, wanted: str) -> str:
         """Explain where facts came from, by id or by words. Also finds removed facts."""
-        return "\n\n".join("\n".join(known.explain(self._clock.now())) for known in self.find(wanted))
+        return "\n\n".join("\n".join(known.explain(self.clock.now())) for known in self.find(wanted))
 
     def forget(self, wanted: str) -> list[Fact]:
         """Remove a fact by id or words, also from the archive. It is not learned again from older messages."""
-        with self._log.lock():
+        with self.revisions.lock():
             key = self._one(wanted, archived=True).key
             removed = [known.fact for known in self.facts(archived=True) if known.fact.key == key]
             if any(fact.pinned for fact in removed):
@@ -169,7 +188,7 @@ class MemoryEditor:
 
     def share(self, wanted: str) -> Fact:
         """Add a fact to the memory that every chat sees."""
-        with self._log.lock():
+        with self.revisions.lock():
             fact = self._one(wanted)
 
             def with_it(text: str) -> str:
@@ -183,7 +202,7 @@ class MemoryEditor:
 
     def pin(self, wanted: str, *, pinned: bool = True) -> Fact:
         """Pin or unpin a fact. A pinned fact is not changed or removed by consolidation, Dream or the size limit."""
-        with self._log.lock():
+        with self.revisions.lock():
             fact = self._one(wanted)
             if not self._edit(self._files, lambda text: set_pinned(text, {fact.key}, pinned=pinned), ChangedBy.PIN):
                 raise NanobotError("It is pinned already." if pinned else "It is not pinned.")
@@ -194,7 +213,7 @@ class MemoryEditor:
         text = " ".join(text.split())
         if not (new := parse_facts(f"- {text}\n")):
             raise NanobotError("That is no fact: write it in words. To remove it, forget it.")
-        with self._log.lock():
+        with self.revisions.lock():
             old = self._one(wanted)
 
             def with_text(content: str) -> str:
@@ -211,8 +230,8 @@ class MemoryEditor:
 
         Facts stay in the revisions, today's notes in a renamed file.
         """
-        with self._log.lock():
-            self._log.record()
+        with self.revisions.lock():
+            self.revisions.record()
             cleared = self._edit(self._files, lambda text: None, ChangedBy.RESET)
             if (notes := self._memory.read_today().strip()) and self._memory.archive_today():
                 cleared.append(f"today's notes ({count_noun(len(notes.splitlines()), 'line')})")
@@ -223,9 +242,9 @@ class MemoryEditor:
 
         `may` decides whether this person may undo a revision.
         """
-        with self._log.lock():
-            self._log.record()
-            group = self._log.last_undoable()
+        with self.revisions.lock():
+            self.revisions.record()
+            group = self.revisions.last_undoable()
             if not group:
                 raise NanobotError("There is no change to undo.")
             if not all(map(may, group)):
@@ -240,7 +259,7 @@ class MemoryEditor:
         Changes by others since then stay. If they cannot be separated from what a pass wrote, nothing is changed.
         `may` decides whether this person may undo a revision.
         """
-        memory, log = self._memory, self._log
+        memory, log = self._memory, self.revisions
         with log.lock():
             log.record()
             active = log.active_passes()
@@ -270,7 +289,7 @@ class MemoryEditor:
         """Take back these changes, newest first, keeping what others changed since. Facts that are like those in
         `forgot` do not return. Raises NanobotError on a conflict.
         """
-        memory, log = self._memory, self._log
+        memory, log = self._memory, self.revisions
         files = {change.file: memory.file_bytes(memory.fact_files[change.file]) for change in changes}
         known = {fact.key for fact in parse_facts(memory.file_text(memory.memory_file))}
         for change in sorted(changes, key=lambda change: -change.number):
@@ -283,7 +302,7 @@ class MemoryEditor:
             returning = [fact for fact in new if any(is_like(fact.text, other) for other in forgot)]
             files[memory.memory_file.name] = encode_escaped(remove_facts(text, returning))
         undoes = sorted({change.group for change in changes}, reverse=True)
-        log.change(files, by, ChangeSource(who=self._who), undoes=undoes)
+        log.change(files, by, ChangeSource(who=self.who), undoes=undoes)
 
     def search(self, text: str) -> list[FactMatch]:
         """Return the lines of all memory files that contain all these words, ignoring case."""
@@ -303,8 +322,8 @@ class MemoryEditor:
 
     def log(self) -> list[Revision]:
         """Return all changes, newest first."""
-        self._log.record()
-        return [change for change in reversed(self._log.changes()) if change.is_change or not change.dream]
+        self.revisions.record()
+        return [change for change in reversed(self.revisions.changes()) if change.is_change or not change.dream]
 
     def _one(self, wanted: str, *, archived: bool = False) -> Fact:
         """Return the fact that matches. Raises NanobotError if none does or several do."""
@@ -333,7 +352,7 @@ class MemoryEditor:
             if new != old and (new or old):
                 files[path.name] = encode_escaped(new) if new is not None else None
         if files:
-            self._log.change(files, by, ChangeSource(who=self._who), **details)
+            self.revisions.change(files, by, ChangeSource(who=self.who), **details)
         return [*files]
 
 
@@ -397,3 +416,82 @@ def _format_when(timestamp: str, now: datetime | None) -> str:
         return format_when(datetime.fromisoformat(timestamp), now)
     except ValueError:
         return timestamp
+
+
+# --- the commands
+
+
+async def answer_command(
+    name: str, call: CommandCall, memory: MemoryStore, dreams: "DreamScheduler", clock: Clock
+) -> str:
+    """Run `/memory`, `/dream`, `/dream-log` or `/dream-restore` and return the reply. Never raises."""
+    word, _, rest = call.argument.partition(" ") if name == "memory" else ("", "", call.argument)
+    is_change = name in ("dream", "dream-restore") or word.lower() in ("forget", "pin", "unpin", "undo", "share")
+    if is_change and call.message.origin not in TYPED:
+        return f"{f'/{name} {word}'.strip()} has to be typed by a person."
+    who = call.message.sender_id or "terminal"
+    if name == "dream":
+        return (await dreams.run_now(call.scope, who))[1]
+    editor = MemoryEditor(memory, clock, who)
+    try:
+        if name == "memory":
+            return await asyncio.to_thread(_answer_memory, editor, word.lower(), rest.strip(), call)
+        return await asyncio.to_thread(_answer_dream, editor, name, rest.strip(), call)
+    except NanobotError as error:
+        return str(error)
+
+
+def _answer_memory(editor: MemoryEditor, word: str, rest: str, call: CommandCall) -> str:
+    now = editor.clock.now()
+    match word:
+        case "" | "list" | "show":
+            facts = [item.fact for item in editor.facts()]
+            lines = [f"{fact.id}  {clip_line(fact.text, 200)}{f' {PIN}' if fact.pinned else ''}" for fact in facts]
+            return "\n".join([f"Memory: {editor.state()}", *lines])
+        case "undo":
+            undone = editor.undo(lambda change: _may_undo(change, editor, call))
+            return "\n".join(["Undone:", *(format_change(change, now) for change in undone)])
+        case "log":
+            changes = editor.log()[:_MAX_LOG]
+            return "\n".join(format_change(change, now) for change in changes) or "Nothing has changed yet."
+        case "why" if rest:
+            return editor.why(rest)
+        case "search" if rest:
+            matches = editor.search(rest)[:_MAX_MATCHES]
+            lines = [f"{match.file}:{match.line}: {clip_line(match.text, 200)}" for match in matches]
+            return "\n".join(lines) or "No matches."
+        case "share" if rest:
+            if not call.scope.is_owners:
+                return "This chat's memory cannot be shared. The owner shares facts of their own, in their own chat."
+            if not is_from_owner(call.message):
+                return "Only an owner may share a fact."
+            return f"Shared with every chat: {editor.share(rest).text}"
+        case "pin" | "unpin" if rest:
+            return f"{'Pinned' if word == 'pin' else 'Unpinned'}: {editor.pin(rest, pinned=word == 'pin').text}"
+        case "forget" if rest:
+            lines = [f"- {fact.text}" for fact in editor.forget(rest)]
+            return "\n".join(["Forgotten:", *lines, _AFTER_FORGET])
+    return _USAGE
+
+
+def _answer_dream(editor: MemoryEditor, name: str, rest: str, call: CommandCall) -> str:
+    if name == "dream-log":
+        from nanobot.agent.memory.dream import format_log  # only some commands need it
+
+        if rest and not (rest.isdecimal() and int(rest)):
+            return f"How many? For example /dream-log 5; {rest[:60]!r} is not a number."
+        editor.revisions.record()
+        return format_log(editor.revisions, min(int(rest or 3), _MAX_PASSES)) or "Dream has tidied nothing here yet."
+    number = rest.lstrip("#")
+    if number and not number.isdecimal():
+        return f"Which pass? For example /dream-restore 3; {rest[:60]!r} is not one. /dream-log lists them."
+    restored = editor.restore(int(number) if number else None, lambda change: _may_undo(change, editor, call))
+    return (
+        f"The memory is restored to before pass {restored}; other changes since then are kept. /memory undo takes "
+        "this back."
+    )
+
+
+def _may_undo(change: Revision, editor: MemoryEditor, call: CommandCall) -> bool:
+    """In a chat of several, a person may undo only their own changes."""
+    return call.scope.is_owners or is_from_owner(call.message) or change.who == editor.who

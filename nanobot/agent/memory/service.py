@@ -222,9 +222,9 @@ class MemoryService:
         """The chat commands of memory and Dream."""
 
         async def answer(name: str, call: CommandCall) -> str:
-            from nanobot.agent.memory.commands import MemoryCommands
+            from nanobot.agent.memory.editor import answer_command  # most turns have no command
 
-            return await MemoryCommands(self._memory_of, self.dreams, self.clock).answer(name, call)
+            return await answer_command(name, call, self._memory_of(call.scope), self.dreams, self.clock)
 
         return {
             name: CommandEntry(partial(answer, name), description, usage)

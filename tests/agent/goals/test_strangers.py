@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.goals.check import GoalCheck
-from nanobot.agent.goals.goal import GoalLimits, Note
+from nanobot.agent.goals.goal import GoalCheck, GoalLimits, Note
 from nanobot.agent.work import WorkState
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
