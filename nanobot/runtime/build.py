@@ -31,14 +31,12 @@ from nanobot.agent.skills.usage import SCHEMA as SKILL_SCHEMA
 from nanobot.agent.skills.usage import SkillUsage, SkillUsageRecorder
 from nanobot.agent.status import AgentStatus
 from nanobot.agent.subagent import team
-from nanobot.agent.subagent.command import tasks_command
 from nanobot.agent.subagent.manager import SubagentManager
-from nanobot.agent.subagent.spawn import SpawnTool
+from nanobot.agent.subagent.spawn import SpawnTool, tasks_command
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
-from nanobot.agent.trace.recorder import TraceRecorder
-from nanobot.agent.trace.store import TraceStore
+from nanobot.agent.trace.store import TraceRecorder, TraceStore
 from nanobot.agent.undo import FileUndo
 from nanobot.agent.work import SCHEMA as WORK_SCHEMA
 from nanobot.bus.events import InboundMessage

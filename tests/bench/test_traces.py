@@ -8,8 +8,7 @@ import pytest
 
 from nanobot.agent import events
 from nanobot.agent.events import TurnOutcome
-from nanobot.agent.trace.recorder import TurnTrace
-from nanobot.agent.trace.store import Facts, TraceStore
+from nanobot.agent.trace.store import Facts, TraceStore, TurnTrace
 from nanobot.bus.events import InboundMessage
 from nanobot.security.secrets import hold_secrets
 from nanobot.utils.clock import SystemClock

@@ -18,8 +18,7 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps
 from nanobot.agent.recovery import find_interrupted_turn
 from nanobot.agent.subagent.manager import SubagentManager
-from nanobot.agent.subagent.tasks import TaskOrder, TaskRole
-from nanobot.agent.subagent.texts import describe_failure, task_label
+from nanobot.agent.subagent.tasks import TaskOrder, TaskRole, describe_failure, task_label
 from nanobot.agent.work import WorkState, WorkStore
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus

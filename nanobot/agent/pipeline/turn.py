@@ -27,7 +27,7 @@ from nanobot.agent.status import AgentStatus
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.hooks import ToolPolicy
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.trace.recorder import TraceRecorder, TurnTrace
+from nanobot.agent.trace.store import TraceRecorder, TurnTrace
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin
 from nanobot.security.secrets import redact_known

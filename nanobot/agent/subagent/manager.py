@@ -30,9 +30,16 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.turn import TurnDeps, TurnProfile
 from nanobot.agent.recovery import find_outcomes, is_accepted
 from nanobot.agent.requester import Requester
-from nanobot.agent.subagent import texts
 from nanobot.agent.subagent.roles import ROLES, SubagentPrompt
-from nanobot.agent.subagent.tasks import Task, TaskOrder, TaskRole
+from nanobot.agent.subagent.tasks import (
+    Task,
+    TaskOrder,
+    TaskRole,
+    format_plain_report,
+    format_report,
+    task_label,
+    task_prompt,
+)
 from nanobot.agent.subagent.team import MAX_READ_PER_TURN, Team, TellTool, notes_folder
 from nanobot.agent.tools.base import SUBAGENT_SESSION, Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
@@ -171,15 +178,24 @@ class SubagentManager:
             provenance = Provenance.OWNER if origin_channel == "cli" else Provenance.PERSON
             key = f"{origin_channel}:{origin_chat_id}"
             requester = Requester(key, Address(origin_channel, origin_chat_id), provenance)
-            order = TaskOrder(task, texts.task_label(task, label), requester, root=key)
+            order = TaskOrder(task, task_label(task, label), requester, root=key)
         task_run = await self._find_or_start(order)
-        is_new = task_run.task.order is order
-        return texts.started_reply(task_run.task) if is_new else texts.already_running_reply(task_run.task)
+        name = task_run.task.id
+        if task_run.task.order is not order:
+            return (
+                f"A subagent already works on exactly this ({name}: {task_run.task.order.label}), so none was started. "
+                "Its result arrives by itself."
+            )
+        return (
+            f"Started a subagent: {order.label} ({name}). Its result arrives by itself as a message in this "
+            "conversation, also after your answer. Do not wait for it, look for it or start it again; tell the person "
+            "briefly that you are working on it."
+        )
 
     async def order(self, task: str, label: str | None, ctx: ToolContext) -> TaskOrder:
         """Return the order of a call. A subagent's own tasks have the requester of its task."""
         requester, parent = Requester.of(ctx), self._run_in(ctx.session_key)
-        order = TaskOrder(task, texts.task_label(task, label), requester, turn_id=ctx.turn_id, quiet=ctx.quiet)
+        order = TaskOrder(task, task_label(task, label), requester, turn_id=ctx.turn_id, quiet=ctx.quiet)
         if parent is not None:
             above = parent.task.order
             requester = replace(above.requester, session_key=ctx.session_key, provenance=requester.provenance)
@@ -399,7 +415,7 @@ class SubagentManager:
                     await self._save(task)
                 while True:
                     run.profile = await self._make_profile(task)
-                    result = await self._run_turn(run, texts.task_prompt(task, error))
+                    result = await self._run_turn(run, task_prompt(task, error))
                     if result.outcome is not TurnOutcome.FAILED or not result.retryable or task.tries >= MAX_ATTEMPTS:
                         return result
                     task.tries, error = task.tries + 1, result.text
@@ -532,12 +548,12 @@ class SubagentManager:
         """
         order, requester, deps = task.order, task.order.requester, self._deps
         message = requester.message(
-            texts.report(task),
+            format_report(task),
             origin=Origin.SUBAGENT,
             provenance=task.seen,
             quiet=order.quiet,
             journal_key=task.journal_key,
-            fallback_text=texts.plain_report(task),
+            fallback_text=format_plain_report(task),
             scope=requester.scope.chat,
         )
         try:

@@ -18,8 +18,7 @@ from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.validation import repair_arguments
 from nanobot.agent.trace.reader import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn, merge_turn
-from nanobot.agent.trace.recorder import TurnTrace
-from nanobot.agent.trace.store import Facts
+from nanobot.agent.trace.store import Facts, TurnTrace
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, ToolSchema

@@ -1,25 +1,31 @@
-"""The folder of traces: one file of lines per session, and the prompts, stored once for all turns.
+"""Traces: the events of all turns, recorded without delaying them, in a folder with one file of lines per session.
 
 traces/<session>-<hash>.jsonl      the newest turns of a session: lines with the events of a turn, one or a few for each
 traces/<session>-<hash>.jsonl.1    the turns before them
-traces/blobs/<hash>                a system prompt or tool schemas, as sent
+traces/blobs/<hash>                a system prompt or tool schemas, as sent; stored once for all turns
 
-Secrets are redacted. Files are not synced: a power cut may lose the last lines.
+Entries of concurrent turns are written together, in a thread. A storage failure loses traces and is logged. Secrets are
+redacted. Files are not synced: a power cut may lose the last lines.
 """
 
+import asyncio
 import hashlib
 import json
 import logging
 import os
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.events import Notice, ReasoningDelta, ReasoningEnded, TextDelta, ToolDelta, TurnEnded, TurnEvent
 from nanobot.security.secrets import redact_head, redact_texts, redact_value
 from nanobot.session.file_names import hashed_stem
 from nanobot.session.lines import encode
+from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.files import (
     PRIVATE_FILE,
     make_private_folder,
@@ -30,6 +36,10 @@ from nanobot.utils.files import (
     write_whole,
 )
 from nanobot.utils.text import json_objects
+
+if TYPE_CHECKING:
+    from nanobot.agent.engine.spec import RunSpec
+    from nanobot.bus.events import InboundMessage
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +56,10 @@ _AS_IT_IS = frozenset(
 """Fields whose value is ours, or an id that must match the session's."""
 _DAY_S = 86_400
 _MAX_BLOBS_CACHED = 64
+WRITE_INTERVAL_S = 1.0
+"""How long entries are collected; a kill loses at most this much of a trace."""
+MAX_NOTICES = 40
+_NOT_RECORDED = (TextDelta, ReasoningDelta, ReasoningEnded, ToolDelta)
 
 
 class TraceStore:
@@ -202,3 +216,111 @@ def _blob_name(data: bytes) -> str:
 
 def _older_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
+
+
+class TurnTrace:
+    """The event sink of one turn. Never blocks or raises. After `close`, or the turn's last event, it ignores more."""
+
+    def __init__(
+        self, message: "InboundMessage", clock: Clock, put: Callable[[Facts], None], workspace: str = ""
+    ) -> None:
+        """`put` gets each entry of the trace."""
+        self._clock = clock
+        self._put = put
+        self._began = clock.monotonic()
+        self._notices = 0
+        self._closed = False
+        self._started = {
+            "type": "turn_started", "at": timestamp(clock), "workspace": workspace, "origin": message.origin.value,
+            "message": message.content,
+        }  # fmt: skip
+        put(self._started)
+
+    def __call__(self, event: TurnEvent) -> None:
+        if self._closed or isinstance(event, _NOT_RECORDED):
+            return
+        if isinstance(event, Notice):
+            self._notices += 1
+            if self._notices > MAX_NOTICES:
+                return
+        self._add(event.to_json())
+        self._closed = isinstance(event, TurnEnded)
+
+    def set_message(self, text: str) -> None:
+        """Replace the message by what hooks made of it, if it is not written yet."""
+        self._started["message"] = text
+
+    def record_request(self, spec: "RunSpec") -> None:
+        """Record what the model is sent besides the session's rows."""
+        self._add(
+            {
+                "type": "prompt",
+                "model": spec.model.name,
+                "provider": spec.model.provider_name,
+                "history": len(spec.history),
+                "until": spec.history[-1].get("timestamp") if spec.history else None,
+                "system": spec.system,
+                "tools": spec.tools.get_definitions(),
+                "limits": asdict(spec.model.limits),
+            }
+        )
+
+    def close(self) -> None:
+        """Ignore further events."""
+        self._closed = True
+
+    def _add(self, entry: Facts) -> None:
+        entry["t"] = round(self._clock.monotonic() - self._began, 4)
+        self._put(entry)
+
+
+class TraceRecorder:
+    """The traces of one bot. `close` it after its turns have ended."""
+
+    def __init__(self, store: TraceStore, clock: Clock, workspace: Path) -> None:
+        self._store = store
+        self._clock = clock
+        self._workspace = str(workspace)
+        self._pending: dict[tuple[str, str], list[Facts]] = {}
+        """By session and turn."""
+        self._writing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self._flush = asyncio.Event()
+
+    def open_turn(self, turn_id: str, message: "InboundMessage") -> TurnTrace:
+        """Return the event sink for a turn."""
+        return TurnTrace(message, self._clock, partial(self._add, (message.session_key, turn_id)), self._workspace)
+
+    async def flush(self) -> None:
+        """Write what is pending, so that it can be read."""
+        self._flush.set()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._flush.clear()
+
+    async def close(self) -> None:
+        """Write what is pending, and ignore further entries."""
+        self._is_closed = True
+        await self.flush()
+
+    def _add(self, turn: tuple[str, str], entry: Facts) -> None:
+        if self._is_closed:
+            return
+        self._pending.setdefault(turn, []).append(entry)
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="traces")
+
+    async def _write(self) -> None:
+        """Write until nothing is pending."""
+        while self._pending:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WRITE_INTERVAL_S):
+                    await self._flush.wait()
+            pending, self._pending = self._pending, {}
+            try:
+                await asyncio.to_thread(self._store.write, pending)
+                if not self._is_closed:
+                    await asyncio.to_thread(self._store.sweep_if_due)
+            except Exception:  # a trace must not end a turn
+                log.exception("traces were lost")
+        self._writing = None
