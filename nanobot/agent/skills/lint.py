@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Collection, Iterator
 
 from nanobot.agent.skills.manual import (
+    INSTALLERS,
     SYSTEMS,
     LintFinding,
     Manual,
@@ -19,7 +20,6 @@ from nanobot.agent.skills.manual import (
     parse_manual,
 )
 from nanobot.agent.skills.package import Bundle, BundledFile
-from nanobot.agent.skills.requirements import INSTALLERS
 
 _MAX_LINES = 500
 _MAX_ALWAYS_CHARS = 4_000

@@ -13,8 +13,18 @@ from datetime import date
 from html import escape
 from pathlib import Path
 
-from nanobot.agent.skills.manual import SKILL_FILE, Manual, ManualError, Opens, body, one_line, parse_manual, read_text
-from nanobot.agent.skills.requirements import MissingNeed, find_missing
+from nanobot.agent.skills.manual import (
+    SKILL_FILE,
+    Manual,
+    ManualError,
+    MissingNeed,
+    Opens,
+    body,
+    find_missing,
+    one_line,
+    parse_manual,
+    read_text,
+)
 from nanobot.security.files.open import Stamp, stamp_of
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.text import clip, clip_line

@@ -10,9 +10,8 @@ import pytest
 
 from nanobot.agent.skills.lint import lint_skill
 from nanobot.agent.skills.loader import SkillsLoader
-from nanobot.agent.skills.manual import parse_manual
+from nanobot.agent.skills.manual import how_to_install, parse_manual
 from nanobot.agent.skills.package import read_bundle
-from nanobot.agent.skills.requirements import how_to_install
 
 AGENTSKILLS = {
     "SKILL.md": (
