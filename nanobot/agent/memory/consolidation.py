@@ -9,9 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from itertools import accumulate
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -66,22 +65,13 @@ class ModelSource(Protocol):
         ...
 
 
-class ConsolidationOutcome(StrEnum):
-    DONE = "done"
-    NOTHING = "nothing"
-    FAILED = "failed"
-
-
 @dataclass(frozen=True, slots=True)
 class ConsolidationResult:
-    """How a consolidation ended. After FAILED what did not move is as before; `reason` tells why it did not."""
+    """How many messages moved, and why the others did not; these are as before."""
 
-    outcome: ConsolidationOutcome
-    reason: str = ""
     moved: int = 0
-
-
-_NOTHING = ConsolidationResult(ConsolidationOutcome.NOTHING)
+    reason: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +129,7 @@ class Consolidator:
         safe: a part is kept completely or not at all. After `max_calls`, a long session continues the next time.
         """
         if name in self._moving:
-            return replace(_NOTHING, reason="Older messages are being moved into memory already.")
+            return ConsolidationResult(reason="Older messages are being moved into memory already.")
 
         def hold() -> AbstractAsyncContextManager[Session]:
             return self.sessions.hold(name) if held is None else nullcontext(held)
@@ -168,10 +158,10 @@ class Consolidator:
             reason = str(error) or f"The model gave no answer within {_LIMIT_S:.0f} seconds."
             self.status.memory_note = f"consolidation failed at {self._now()}: {reason}"
             log.warning("Session %s could not be consolidated: %s", name, reason)
-            return ConsolidationResult(ConsolidationOutcome.FAILED, reason, moved)
+            return ConsolidationResult(moved, reason, failed=True)
         finally:
             self._moving.discard(name)
-        return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved) if moved else _NOTHING
+        return ConsolidationResult(moved)
 
     async def note_archived(self, session: Session, stem: str) -> None:
         """Log that an archived session could not be summarised, and where it is. Raises StorageError."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nanobot.agent.memory.schedule import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.config.schema import DreamConfig
+from nanobot.config.schema import AgentDefaults
 from nanobot.errors import StorageError
 from nanobot.session.file_names import key_of
 from nanobot.session.manager import SessionManager
@@ -41,9 +41,7 @@ Sleep = Callable[[float], Awaitable[object]]
 class DreamScheduler:
     """Runs Dream over every memory of one bot."""
 
-    settings: DreamConfig
-    model: str | None
-    """A model or preset, None for the default one."""
+    defaults: AgentDefaults
     database: Path
     memory: MemoryStore
     models: "ModelSource"
@@ -55,14 +53,13 @@ class DreamScheduler:
     _running: "dict[Scope, asyncio.Task[DreamRun]]" = field(default_factory=dict)
     _last_run_at: float = 0.0
 
+    def __post_init__(self) -> None:
+        self._looks = DueTimes(self.database, "look")
+
     @property
     def enabled(self) -> bool:
         """Whether the gateway runs it on a schedule."""
-        return self.settings.enabled
-
-    @property
-    def _looks(self) -> DueTimes:
-        return DueTimes(self.database, "look")
+        return self.defaults.dream.enabled
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
         """Run on schedule until cancelled. Never raises for a model or the disk."""
@@ -138,7 +135,9 @@ class DreamScheduler:
     def _dream_of(self, scope: Scope) -> "Dream":
         from nanobot.agent.memory.dream import Dream  # most processes never run Dream
 
-        return Dream(self.memory_of(scope), self.models, self.clock, self.settings, self.model)
+        settings = self.defaults.dream
+        model = settings.model_override or self.defaults.background_model
+        return Dream(self.memory_of(scope), self.models, self.clock, settings, model)
 
     def _scopes(self) -> list[Scope]:
         """Return the owner's scope and that of every chat with a memory."""
@@ -164,17 +163,17 @@ class DreamScheduler:
         if not 0 < last <= now.timestamp():  # first start, or the clock was set back
             self._save_last_run()
             last = now.timestamp()
-        if self.settings.cron is None and self.settings.interval_h is not None:
-            return last + max(self.settings.interval_h * 3600, 60)
-        schedule = CronSchedule("cron", expr=self.settings.cron or _NIGHTLY)
+        settings = self.defaults.dream
+        if settings.cron is None and settings.interval_h is not None:
+            return last + max(settings.interval_h * 3600, 60)
+        schedule = CronSchedule("cron", expr=settings.cron or _NIGHTLY)
         try:
             check_schedule(schedule)
         except CronError as error:
             log.warning("agents.defaults.dream.cron: %s Using %s until it is fixed.", error, _NIGHTLY)
             schedule = CronSchedule("cron", expr=_NIGHTLY)
-        zone = now.tzinfo
-        assert zone is not None  # noqa: S101 a Clock returns aware times
-        due = next_instant(schedule, round(last * 1000), zone=zone, anchor_ms=round(last * 1000))
+        assert now.tzinfo is not None  # noqa: S101 a Clock returns aware times
+        due = next_instant(schedule, round(last * 1000), zone=now.tzinfo, anchor_ms=round(last * 1000))
         return due / 1000 if due is not None else inf
 
     def _save_last_run(self) -> None:

@@ -321,8 +321,8 @@ class EditRules:
         return [facts[name] for name in wanted if name in facts], [entries[name] for name in wanted if name in entries]
 
     def _check_text(self, text: str, facts: Sequence[KnownFact], entries: Sequence[HistoryEntry]) -> str:
-        parsed = parse_facts(f"- {text}") if text else []
-        if len(parsed) != 1 or text.splitlines() != [text] or parse_facts(text) == []:
+        parsed = parse_facts(f"- {text}") if text else ()
+        if len(parsed) != 1 or text.splitlines() != [text] or not parse_facts(text):
             raise _RefusedError("its text is not a single line of words")
         text, key = parsed[0].text, parsed[0].key
         shown = repr(clip_line(text, _SHOWN_CHARS))

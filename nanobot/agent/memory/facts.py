@@ -68,13 +68,9 @@ def encode_escaped(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def parse_facts(text: str) -> list[Fact]:
-    """Return the facts of a text, in order."""
-    return list(_parse_facts(text))
-
-
 @lru_cache(maxsize=16)
-def _parse_facts(text: str) -> list[Fact]:
+def parse_facts(text: str) -> tuple[Fact, ...]:
+    """Return the facts of a text, in order."""
     lines = text.removeprefix(BOM).splitlines()
     facts: list[Fact] = []
     heading = ""
@@ -84,14 +80,15 @@ def _parse_facts(text: str) -> list[Fact]:
         elif not _NO_FACT.match(line) and (key := fact_key(line)):
             item, bare = ITEM.match(line), _PIN.sub("", line)
             pinned = _PIN.search(line) is not None
-            if not item and facts and facts[-1].end == at and _continues(lines[facts[-1].begin], line):
-                last = facts[-1]
+            last = facts[-1] if facts and facts[-1].end == at and not item else None
+            first = ITEM.match(lines[last.begin]) if last else None
+            if last and first and len(line) - len(line.lstrip()) > len(first[1]):  # by its indentation
                 text = f"{last.text} {bare.strip()}"
                 facts[-1] = Fact(text, fact_key(text), last.begin, at + 1, heading, last.pinned or pinned)
             else:
                 text = bare[item.start(2) :].strip() if item else bare.strip()
                 facts.append(Fact(text, key, at, at + 1, heading, pinned))
-    return facts
+    return tuple(facts)
 
 
 def _fact_lines(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
@@ -106,12 +103,6 @@ def _fact_lines(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
             commented = "-->" not in line
         elif not fenced:
             yield at, line
-
-
-def _continues(first: str, line: str) -> bool:
-    """Whether a line continues the item before it, by its indentation."""
-    item = ITEM.match(first)
-    return item is not None and len(line) - len(line.lstrip()) > len(item[1])
 
 
 def fact_key(line: str) -> str:

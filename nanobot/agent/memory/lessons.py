@@ -7,6 +7,7 @@ counts, since it may have been written to be learned. A lesson is a fact with an
 forgotten by a person it is not learned again. No model is involved. Methods block.
 """
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from nanobot.agent.memory.facts import Fact, add_fact, encode_escaped, parse_fac
 from nanobot.agent.memory.revisions import ChangedBy, ChangeSource
 from nanobot.agent.memory.schedule import Due, DueTimes
 from nanobot.agent.memory.store import MemoryStore
+from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, is_synthetic, text_of
 from nanobot.providers.base import parse_arguments
 from nanobot.security.secrets import redact_known
 from nanobot.utils.clock import Clock
+
+log = logging.getLogger(__name__)
 
 SECTION = "Lessons"
 RECURRING = 3
@@ -94,7 +98,14 @@ class Lessons:
         return DueTimes(self.database, "lesson")
 
     def learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
-        """Count the failures in the rows of a finished turn of the owner's. Raises NanobotError."""
+        """Count the failures in the rows of a finished turn of the owner's, and drop old lessons. Never raises."""
+        try:
+            self._count(session_key, rows)
+            self._drop_old()
+        except NanobotError as error:
+            log.warning("Failures of a turn could not be counted: %s", error)
+
+    def _count(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
         asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
         alone = asked_by_person and not self.others_write(session_key)
         now = self.clock.now()
@@ -108,9 +119,9 @@ class Lessons:
                 self._add(state["lesson"], f"{failure.text} (", session_key)
             self._counts.put(failure.text, Due(now.timestamp(), times, state))
 
-    def drop_old(self) -> None:
+    def _drop_old(self) -> None:
         """Remove counts of failures that were not seen for `QUIET_DAYS`, and their lessons, which move to the archive
-        unless a person has edited or pinned them. Raises NanobotError.
+        unless a person has edited or pinned them.
         """
         oldest = self.clock.now().timestamp() - QUIET_DAYS * 86_400
         for key, count in self._counts.all().items():

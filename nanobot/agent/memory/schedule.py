@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_FAILURES = 30
-KEPT_TURNS = 6
+_KEPT_TURNS = 6
 """Last turns of a session that are never moved."""
 _IDLE_KEEP = 8
 """Messages an idle session keeps, plus the rest of the turn they start in."""
@@ -296,12 +296,10 @@ class ConsolidationScheduler:
         self, key: str, count: int, keep: Callable[[Session], int], *, held: Session | None = None, max_calls: int = 8
     ) -> "ConsolidationResult":
         """Consolidate a session with `count` messages. It is due again after a few more, or after some time."""
-        from nanobot.agent.memory.consolidation import ConsolidationOutcome  # not needed by most turns
-
         consolidator = await self.open_consolidator()
         result = await consolidator.consolidate(key, keep, held=held, max_calls=max_calls)
         before = self._backoffs.get(key, Due())
-        if result.outcome is ConsolidationOutcome.FAILED:
+        if result.failed:
             wait = self._few_messages * 2 ** min(before.failures, 8)
             due = before.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
         elif result.moved or not before.failures:
@@ -320,7 +318,7 @@ class ConsolidationScheduler:
         keep, start = self.memory_window // 2, _window_start(session)
         if start > session.last_consolidated:
             keep = min(keep, session.message_count - start)
-        return max(keep, _messages_of_turns(session, KEPT_TURNS))
+        return max(keep, _messages_of_turns(session, _KEPT_TURNS))
 
     def _rows_to_keep_idle(self, session: Session) -> int:
         return _IDLE_KEEP if self._is_idle(session) else session.message_count
@@ -356,8 +354,6 @@ class ConsolidationScheduler:
 
     async def _consolidate_stem(self, stem: str, due: Due) -> Due | None:
         """Consolidate a session of the archive. Return when to try again; None if nothing is left to do."""
-        from nanobot.agent.memory.consolidation import ConsolidationOutcome
-
         path = self.sessions.archived_file(stem)
         session = await asyncio.to_thread(self.sessions.read, path) if path is not None else None
         if session is None:
@@ -368,11 +364,11 @@ class ConsolidationScheduler:
             result = await consolidator.consolidate(
                 stem, lambda session: 0, held=session, is_archived=True, max_calls=1
             )
-            if result.outcome is not ConsolidationOutcome.DONE:
+            if result.failed or not result.moved:
                 break
             due = replace(due, at=self._now() + _CLAIM_S, state={"done": session.last_consolidated})
             await asyncio.to_thread(self._archived.put, stem, due)
-        if result.outcome is ConsolidationOutcome.FAILED:
+        if result.failed:
             due = due.after_failure(self._now(), _BACKOFF_S, _MAX_BACKOFF_S)
             if due.failures < _MAX_TRIES:
                 return due

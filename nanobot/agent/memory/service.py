@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import cache, cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,32 +70,31 @@ class MemoryService:
         defaults, database = self.config.agents.defaults, self.places.database
         self._store_of = lru_cache(maxsize=256)(self.memory.of)
 
-        @cache
-        def consolidator() -> "Consolidator":
-            from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
-
-            return Consolidator(
-                self.memory,
-                self.sessions,
-                self.models,
-                self.status,
-                self.clock,
-                background_model=lambda: defaults.background_model,
-                others_write=self.others_write,
-                scope_of=self.scope_of,
-            )
-
         async def open_consolidator() -> "Consolidator":
             await asyncio.to_thread(importlib.import_module, "nanobot.agent.memory.consolidation")
-            return consolidator()
+            return self._consolidator
 
         idle_s = defaults.idle_compact_after_minutes * 60
         self.consolidation = ConsolidationScheduler(
             open_consolidator, self.sessions, self.clock, defaults.memory_window, database, idle_s
         )
-        model = defaults.dream.model_override or defaults.background_model
         self.dreams = DreamScheduler(
-            defaults.dream, model, database, self.memory, self.models, self.sessions, self.clock, self._memory_of
+            defaults, database, self.memory, self.models, self.sessions, self.clock, self._memory_of
+        )
+
+    @cached_property
+    def _consolidator(self) -> "Consolidator":
+        from nanobot.agent.memory.consolidation import Consolidator  # not needed by most turns
+
+        return Consolidator(
+            self.memory,
+            self.sessions,
+            self.models,
+            self.status,
+            self.clock,
+            background_model=lambda: self.config.agents.defaults.background_model,
+            others_write=self.others_write,
+            scope_of=self.scope_of,
         )
 
     @cached_property
@@ -114,19 +113,12 @@ class MemoryService:
             checked, self._lessons_checked = self._lessons_checked, today
             if any("failure" in row for row in rows) or checked not in (None, today):
                 parent = session.metadata.get("subagent", {}).get("parent")
-                self._in_background(lambda: self._learn(str(parent or session.key), rows))
+                self._in_background(lambda: self._lessons.learn(str(parent or session.key), rows))
         if scope in self._recorded and self._recorded[scope] != self._stamps(scope):  # by a call that failed, perhaps
             by_agent = any(
                 "memory" in call["function"]["arguments"].lower() for row in rows for call in row.get("tool_calls", ())
             )
             self._in_background(lambda: self._record(scope, session.key, rows if by_agent else None))
-
-    def _learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
-        try:
-            self._lessons.learn(session_key, rows)
-            self._lessons.drop_old()
-        except NanobotError as error:
-            log.warning("Failures of a turn could not be counted: %s", error)
 
     def _in_background(self, work: Callable[[], None]) -> None:
         task = asyncio.create_task(finish(asyncio.to_thread(work)))
@@ -138,8 +130,8 @@ class MemoryService:
         the arguments. Never denies a call.
         """
         scope = planned.context.scope
-        if planned.call.name in _WRITERS:
-            await self._record_if_changed(scope)
+        if planned.call.name in _WRITERS and self._recorded.get(scope) != self._stamps(scope):
+            await finish(asyncio.to_thread(self._record, scope))  # an editor changed it
         verdict = await asyncio.to_thread(self._check_repetition, planned) if planned.required_access else Verdict()
         if planned.call.name in _WRITERS:
             return replace(verdict, on_success=(partial(self._after_call, planned),))
@@ -154,9 +146,19 @@ class MemoryService:
 
     def _check_repetition(self, planned: PlannedCall) -> Verdict:
         """Taint a call whose arguments repeat a remembered fact that did not come from the owner."""
-        memory, scope = self._memory_of(planned.context.scope), planned.context.scope
-        if scope.is_owners:
-            text, provenance = facts_of_others(memory)
+        memory = self._memory_of(planned.context.scope)
+        if planned.context.scope.is_owners:
+            trusts = {
+                key: str(origin.details["provenance"])
+                for key, origin in memory.revisions.origins().items()
+                if is_outside(str(origin.details.get("provenance", Provenance.OWNER)))
+            }
+            if not trusts:
+                return Verdict()
+            from nanobot.agent.memory.facts import parse_facts  # most memories have no such fact
+
+            facts = [fact for fact in parse_facts(memory.read_long_term()) if fact.key in trusts]
+            text, provenance = "\n".join(fact.text for fact in facts), least_trusted(trusts[fact.key] for fact in facts)
         else:
             text, provenance = memory.read_long_term(), Provenance.PERSON
         if not text.strip():
@@ -179,11 +181,6 @@ class MemoryService:
         except NanobotError as error:
             log.warning("The memory revision could not be recorded: %s", error)
         self._recorded[scope] = stamps
-
-    async def _record_if_changed(self, scope: Scope) -> None:
-        """Record the memory if an editor changed it."""
-        if self._recorded.get(scope) != self._stamps(scope):
-            await finish(asyncio.to_thread(self._record, scope))
 
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Return stamps that change with the memory files."""
@@ -250,21 +247,6 @@ class MemoryService:
         await self.consolidation.wait_done(archived=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
-
-
-def facts_of_others(memory: MemoryStore) -> tuple[str, Provenance]:
-    """Return the owner's facts that came from other people or untrusted content, and their least trust."""
-    untrusted = {
-        key: str(origin.details["provenance"])
-        for key, origin in memory.revisions.origins().items()
-        if is_outside(str(origin.details.get("provenance", Provenance.OWNER)))
-    }
-    if not untrusted:
-        return "", Provenance.OWNER
-    from nanobot.agent.memory.facts import parse_facts
-
-    facts = [fact for fact in parse_facts(memory.read_long_term()) if fact.key in untrusted]
-    return "\n".join(fact.text for fact in facts), least_trusted(untrusted[fact.key] for fact in facts)
 
 
 def _last_turn(session: Session) -> list[ChatMessage]:

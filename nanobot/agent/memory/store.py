@@ -17,7 +17,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
@@ -29,7 +29,7 @@ from nanobot.agent.scope import OWNERS, SHARED, Scope, restrict_paths
 from nanobot.config.paths import DataPaths, get_data_dir
 from nanobot.errors import NanobotError, StorageError
 from nanobot.providers.base import LLMProvider
-from nanobot.security.files.open import FileLocation, Opener, Stamp, stamp_of
+from nanobot.security.files.open import Opener, Stamp, stamp_of
 from nanobot.security.files.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
@@ -56,7 +56,7 @@ BUDGET_BYTES = 8192
 _STALE_TEMP_S = 600.0
 """A temporary file older than this belongs to no running writer."""
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
-STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+_STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 
 
 MAX_PROMPT_CHARS = 16_000
@@ -168,7 +168,7 @@ class MemoryStore:
         text = _BLANK_LINES.sub("\n", entry.strip())
         if not text:
             return
-        if not STAMP.match(text):
+        if not _STAMP.match(text):
             text = f"[{self.clock.now():%Y-%m-%d %H:%M}] {text}"
         self.append(self.history_file, text + "\n\n")
 
@@ -184,10 +184,15 @@ class MemoryStore:
     def append(self, path: Path, text: str) -> None:
         """Append a paragraph on a line of its own, whatever an editor or a crash left at the end."""
         with storage_errors(f"Cannot write {path.name}"), self.files.own_location(path) as place:
-            place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
+            tail = b""
+            with suppress(FileNotFoundError), place.read() as file:
+                file.seek(max(0, file.seek(0, 2) - 4))
+                tail = file.read().replace(b"\r\n", b"\n")
+            newlines = len(tail) - len(tail.rstrip(b"\n"))
+            gap = "\n" * max(0, 2 - newlines) if tail else ""
+            place.append((gap + text).encode("utf-8", "replace"))
 
     def read_long_term(self) -> str:
-        """Return MEMORY.md; empty if there is none."""
         return read_or_empty(self.memory_file, self.files)
 
     def write_long_term(self, content: str) -> None:
@@ -279,7 +284,11 @@ class MemoryStore:
         ]
         forgotten_words = [words for text in forgotten_texts if (words := fact_words(text))]
         lines = text.splitlines()
-        remaining = [line for line in lines if not any(_mentions(words, fact_words(line)) for words in forgotten_words)]
+        remaining = [
+            line
+            for line in lines
+            if not any(len(words & fact_words(line)) >= 0.7 * len(words) for words in forgotten_words)
+        ]
         return text if len(remaining) == len(lines) else "\n".join(remaining)
 
     def note_file(self, day: date | None = None) -> Path:
@@ -319,12 +328,8 @@ class MemoryStore:
         return self.clock.now().date()
 
 
-def _mentions(fact: set[str], line: set[str]) -> bool:
-    return len(fact & line) >= 0.7 * len(fact)
-
-
 def file_stamp(path: str) -> Stamp | None:
-    """What changes with the content of a file; None if there is none."""
+    """Return what changes with the content of a file; None if there is none."""
     try:
         return stamp_of(os.stat(path))  # noqa: PTH116 called for several files in every turn; a Path costs more
     except OSError:
@@ -365,31 +370,18 @@ def storage_errors(what: str) -> Iterator[None]:
         raise storage_error(what, error) from error
 
 
-def _gap_at_end(place: FileLocation) -> str:
-    """Return the newlines missing for a blank line at the end of the file."""
-    try:
-        with place.read() as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - 4))
-            tail = file.read().replace(b"\r\n", b"\n")
-    except FileNotFoundError:
-        return ""
-    newlines = len(tail) - len(tail.rstrip(b"\n"))
-    return "\n" * max(0, 2 - newlines) if tail else ""
-
-
 def parse_entries(data: bytes, begin: int = 0) -> list[tuple[HistoryEntry, int]]:
     """Parse HISTORY.md from offset `begin` on, given its bytes from there. Return each entry with the offset where it
     ends. Text before the first stamp is an entry without one.
     """
     text = data.decode("utf-8", "surrogateescape")
-    starts = [0, *(match.start() for match in STAMP.finditer(text)), len(text)]
+    starts = [0, *(match.start() for match in _STAMP.finditer(text)), len(text)]
     entries = []
     for start, stop in pairwise(starts):
         raw = text[start:stop].encode("utf-8", "surrogateescape")
         begin += len(raw)
         if piece := raw.decode("utf-8", "replace").strip():
-            stamp = STAMP.match(piece)
+            stamp = _STAMP.match(piece)
             when, content = (stamp[1].replace("T", " "), piece[stamp.end() :]) if stamp else ("", piece)
             entries.append((HistoryEntry(when, content.strip()), begin))
     return entries
